@@ -1,0 +1,21 @@
+//! Wall-clock time behind a trait, the one place that reads it. Durations are measured with tokio's
+//! monotonic clock instead, which a changed wall clock does not touch.
+
+/// Tells the wall-clock time.
+pub trait Clock: Send + Sync {
+    /// Milliseconds since the Unix epoch.
+    fn now_ms(&self) -> i64;
+}
+
+/// The system's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now_ms(&self) -> i64 {
+        #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+        let now = std::time::SystemTime::now();
+        let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,1 @@
+//! How to speak to a manager: the only place that knows URLs, headers and bodies.

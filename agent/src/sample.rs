@@ -1,0 +1,1 @@
+//! Readings: GPU, process tree, control group.

@@ -1,0 +1,1 @@
+//! PURE: everything known -> why the trial ended.

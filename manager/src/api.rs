@@ -1,0 +1,1 @@
+//! HTTP: the routes as a table, one line each.

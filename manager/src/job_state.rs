@@ -1,0 +1,90 @@
+//! The states of a trial job, in NNI's words (`nni-protocol`: "State machines") and one of ours, `LOST`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a trial job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Recorded, not yet running.
+    Waiting,
+    /// Its agent has started the command.
+    Running,
+    /// The command exited with 0.
+    Succeeded,
+    /// The command failed or could not be started.
+    Failed,
+    /// A person ended it, or the manager's end did.
+    UserCanceled,
+    /// The platform ended it, or the experiment's own limit did.
+    SysCanceled,
+    /// An assessor or `maxTrialDuration` ended it.
+    EarlyStopped,
+    /// Its agent fell silent. Not final: a late report revives it.
+    Lost,
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl JobState {
+    const ALL: [Self; 9] = [
+        Self::Waiting,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::UserCanceled,
+        Self::SysCanceled,
+        Self::EarlyStopped,
+        Self::Lost,
+        Self::Unknown,
+    ];
+
+    /// The word that users, the store and the API see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "WAITING",
+            Self::Running => "RUNNING",
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+            Self::UserCanceled => "USER_CANCELED",
+            Self::SysCanceled => "SYS_CANCELED",
+            Self::EarlyStopped => "EARLY_STOPPED",
+            Self::Lost => "LOST",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+
+    /// Whether the trial job has ended for good.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Succeeded
+            | Self::Failed
+            | Self::UserCanceled
+            | Self::SysCanceled
+            | Self::EarlyStopped => true,
+            Self::Waiting | Self::Running | Self::Lost | Self::Unknown => false,
+        }
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A word that names no state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a trial job state")]
+pub struct NoSuchState(String);
+
+impl FromStr for JobState {
+    type Err = NoSuchState;
+
+    fn from_str(word: &str) -> Result<Self, NoSuchState> {
+        Self::ALL
+            .into_iter()
+            .find(|state| state.as_str() == word)
+            .ok_or_else(|| NoSuchState(word.to_owned()))
+    }
+}

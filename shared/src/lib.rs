@@ -1,0 +1,34 @@
+//! What crosses the wire between a trial's agent (`trialkeeper`) and the manager, and nothing else.
+//!
+//! The agent posts [`ReportBatch`]es, one [`Lane`] at a time; the manager answers each with a
+//! [`ReportAck`]. Delivery is at least once; (`experiment`, `trial`, `attempt`, `lane`, `seq`) names a
+//! report for ever, so its effect is exactly once.
+//!
+//! This crate holds types, their checks and their JSON. It must not do I/O, read a clock or know a URL.
+//! Every message has a golden document under `fixtures/v1`, which is added to and never edited.
+//!
+//! # Compatibility
+//!
+//! Readers ignore members they do not know. Writers leave out what is absent (`None` is never `0`). An
+//! enumeration that may grow has an `Unknown` variant, so that an older reader keeps the rest of the
+//! message. What two sides may use beyond that is negotiated, see [`Offer`].
+
+mod directive;
+mod id;
+mod metric;
+mod negotiate;
+mod report;
+mod sample;
+mod verdict;
+
+pub use directive::{Directive, DirectiveBody, StopReason};
+pub use id::{AttemptId, ExperimentId, IdError, TrialJobId};
+pub use metric::{Metric, MetricKind, MetricValue, OBJECTIVE, ValueError};
+pub use negotiate::{
+    Agreement, NoCommonVersion, Offer, VERSION_NEWEST, VERSION_OLDEST, capability,
+};
+pub use report::{
+    Lane, LogChunk, LogText, Report, ReportAck, ReportBatch, ReportBody, Shed, Started, Stream,
+};
+pub use sample::{CgroupSample, GpuSample, ProcessSample, Sample};
+pub use verdict::{Cause, Class, Confidence, Evidence, TrialExit, Verdict};

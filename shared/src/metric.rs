@@ -1,0 +1,185 @@
+//! A number (or an object with `default`) from the trial, exactly as it was reported.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+
+/// The name of the metric that a trial reports through NNI's SDK, which names none.
+pub const OBJECTIVE: &str = "default";
+
+/// Whether a metric speaks of a step or of the whole trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MetricKind {
+    /// Of a step; NNI's `PERIODICAL`.
+    Intermediate,
+    /// Of the trial; NNI's `FINAL`. The first one counts.
+    Final,
+}
+
+/// One value of one metric.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// What was measured, at most 256 bytes; [`OBJECTIVE`] for NNI's SDK.
+    pub name: String,
+    /// Of a step or of the trial.
+    pub kind: MetricKind,
+    /// Position among the metrics of this name and kind, from 0. Source: the SDK where it numbers them,
+    /// else the agent, in the order of arrival.
+    pub sequence: u64,
+    /// The value as reported.
+    pub value: MetricValue,
+    /// `true` where the agent or the manager concluded the value (the last intermediate result taken as
+    /// the final one) instead of the trial reporting it. Absence means `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub derived: bool,
+}
+
+/// A metric's value: any JSON value, where a float that JSON cannot hold stands as one of the strings
+/// `"NaN"`, `"Infinity"` and `"-Infinity"`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MetricValue(Value);
+
+/// Why a text is not a metric value.
+#[derive(Debug, thiserror::Error)]
+#[error("not a JSON value (NaN, Infinity and -Infinity are allowed)")]
+pub struct ValueError(#[from] serde_json::Error);
+
+impl MetricValue {
+    /// Reads what Python's `json.dumps` writes: JSON, and the bare words `NaN`, `Infinity` and
+    /// `-Infinity` wherever a value may stand.
+    pub fn parse(text: &str) -> Result<Self, ValueError> {
+        match serde_json::from_str(text) {
+            Ok(value) => Ok(Self(value)),
+            // The bare words are rare, so the strict reader goes first.
+            Err(_) => Ok(Self(serde_json::from_str(&quote_bare_words(text))?)),
+        }
+    }
+
+    /// The value as JSON.
+    pub fn as_json(&self) -> &Value {
+        &self.0
+    }
+
+    /// The number that tuners and assessors see: the value itself, or the member `default` of an object.
+    /// `None` if there is no number; the three strings count as the floats they stand for.
+    pub fn number(&self) -> Option<f64> {
+        let scalar = match &self.0 {
+            Value::Object(members) => members.get("default")?,
+            other => other,
+        };
+        match scalar {
+            Value::Number(number) => number.as_f64(),
+            Value::String(word) => match word.as_str() {
+                "NaN" => Some(f64::NAN),
+                "Infinity" => Some(f64::INFINITY),
+                "-Infinity" => Some(f64::NEG_INFINITY),
+                _ => None,
+            },
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+        }
+    }
+}
+
+impl From<f64> for MetricValue {
+    fn from(number: f64) -> Self {
+        Self(match Number::from_f64(number) {
+            Some(number) => Value::Number(number),
+            None if number.is_nan() => Value::from("NaN"),
+            None if number > 0.0 => Value::from("Infinity"),
+            None => Value::from("-Infinity"),
+        })
+    }
+}
+
+impl From<Value> for MetricValue {
+    fn from(value: Value) -> Self {
+        Self(value)
+    }
+}
+
+/// Puts quotes around `NaN`, `Infinity` and `-Infinity` where they stand outside strings.
+fn quote_bare_words(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    let mut in_string = false;
+    while let Some(first) = rest.chars().next() {
+        let word = ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| rest.starts_with(word));
+        match (first, word) {
+            (_, Some(word)) if !in_string => {
+                quoted.push('"');
+                quoted.push_str(word);
+                quoted.push('"');
+                rest = &rest[word.len()..];
+                continue;
+            }
+            ('\\', _) if in_string => {
+                // The escaped character, which may be a quote, belongs to the string.
+                let length = 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
+                quoted.push_str(&rest[..length]);
+                rest = &rest[length..];
+                continue;
+            }
+            ('"', _) => in_string = !in_string,
+            _ => {}
+        }
+        quoted.push(first);
+        rest = &rest[first.len_utf8()..];
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_python_writes_them() {
+        #[rustfmt::skip]
+        let table = [
+            ("a float",              "0.5",                          json!(0.5),                    Some(0.5)),
+            ("an integer",           "1",                            json!(1),                      Some(1.0)),
+            ("a large integer",      "18446744073709551615",         json!(u64::MAX),               Some(18_446_744_073_709_551_615.0)),
+            ("a dictionary",         r#"{"default": 0.7, "l": 1}"#,  json!({"default": 0.7, "l": 1}), Some(0.7)),
+            ("one without default",  r#"{"l": 1}"#,                  json!({"l": 1}),               None),
+            ("NaN",                  "NaN",                          json!("NaN"),                  Some(f64::NAN)),
+            ("minus infinity",       "-Infinity",                    json!("-Infinity"),            Some(f64::NEG_INFINITY)),
+            ("NaN inside",           r#"{"default": NaN}"#,          json!({"default": "NaN"}),     Some(f64::NAN)),
+            ("NaN in a string",      r#"{"s": "a \"NaN", "x": Infinity}"#, json!({"s": "a \"NaN", "x": "Infinity"}), None),
+            ("a boolean",            "true",                         json!(true),                   None),
+            ("null",                 "null",                         json!(null),                   None),
+            ("an apostrophe",        r#""it's""#,                    json!("it's"),                 None),
+        ];
+        for (says, text, value, number) in table {
+            let read = MetricValue::parse(text).unwrap();
+            assert_eq!(read.as_json(), &value, "{says}");
+            assert_eq!(read.number().map(f64::to_bits), number.map(f64::to_bits), "{says}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_errors() {
+        for text in ["", "Inf", "nan", "{", "0.5 1", "[NaN", "\\"] {
+            assert!(MetricValue::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".*") {
+            drop(MetricValue::parse(&text));
+        }
+
+        #[test]
+        fn any_float_survives(number: f64) {
+            let value = MetricValue::from(number);
+            let json = serde_json::to_string(&value).unwrap();
+            let back: MetricValue = serde_json::from_str(&json).unwrap();
+            let (back, number) = (back.number().unwrap(), number);
+            prop_assert!(back == number || back.is_nan() && number.is_nan());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Why a trial ended, with the evidence.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{GpuSample, StopReason};
+
+/// How the trial's process ended, as the kernel told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialExit {
+    /// It exited with this code, 0 to 255.
+    Code(u8),
+    /// This signal killed it.
+    Signal(u8),
+}
+
+impl TrialExit {
+    /// The exit code a shell would show: the code itself, or 128 + signal.
+    pub fn shell_code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128_u8.saturating_add(signal),
+        }
+    }
+}
+
+/// Why a trial ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// Exit code 0.
+    Succeeded,
+    /// Another exit code.
+    Exit,
+    /// A signal whose sender is not ours.
+    Signal,
+    /// The kernel's out-of-memory killer.
+    OomKernel,
+    /// The GPU's memory did not suffice.
+    OomCuda,
+    /// A person or the manager's end.
+    Stopped,
+    /// An assessor.
+    EarlyStopped,
+    /// The platform took the machine back.
+    Preempted,
+    /// `maxTrialDuration`.
+    Deadline,
+    /// No progress for too long.
+    Stalled,
+    /// A GPU vanished.
+    GpuLost,
+    /// No space left on a disk.
+    DiskFull,
+    /// The command is not an executable file.
+    NotExecutable,
+    /// There is no such command.
+    NotFound,
+    /// The agent's own fault.
+    KeeperError,
+    /// A cause that this build does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// What a retry would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Nothing failed, or the end was wanted.
+    None,
+    /// The command or its parameters: the same again will fail the same.
+    UserError,
+    /// The environment: elsewhere or later it may succeed.
+    Transient,
+    /// The environment, and it will not change by itself.
+    Permanent,
+    /// A class that this build does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// How sure the agent is of the cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confidence {
+    /// The kernel, or our own action, says so.
+    Certain,
+    /// The evidence fits and nothing else does.
+    Likely,
+    /// A guess from the output.
+    Possible,
+    /// A degree that this build does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// Why and how the trial ended: the last fact of an attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Why.
+    pub cause: Cause,
+    /// What a retry would do.
+    pub class: Class,
+    /// How sure that is.
+    pub confidence: Confidence,
+    /// How the process ended. Absent if it was never started, or if this verdict was written ahead of
+    /// the end and nobody lived to replace it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<TrialExit>,
+    /// One sentence for a person.
+    pub message: String,
+    /// Who asked for the end, where somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopReason>,
+    /// How long the trial ran, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// What the conclusion rests on.
+    #[serde(default)]
+    pub evidence: Evidence,
+}
+
+/// What a verdict rests on. Everything absent was not seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Last lines of standard output, at most a few KiB, not UTF-8 shown as U+FFFD.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stdout_tail: String,
+    /// Last lines of standard error, likewise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stderr_tail: String,
+    /// Processes the kernel killed for memory during the trial (`memory.events`, after minus before).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
+    /// Highest memory use of the container or, where that is unknown, of the process tree, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_peak_bytes: Option<u64>,
+    /// The container's memory limit, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// The last reading of each GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuSample>,
+    /// Processes that had to be killed after the trial's own process had ended, as `pid name`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<String>,
+    /// Raw wait status as `waitpid` gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_status: Option<i32>,
+}

@@ -1,0 +1,2 @@
+//! The dependency rules of `ARCHITECTURE.md`, as tests.
+fn main() {}

@@ -1,0 +1,2 @@
+//! End-to-end tests of the real programs.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A test bed for the real programs.
