@@ -21,7 +21,9 @@ pub enum MetricKind {
 pub struct Metric {
     /// What was measured, at most 256 bytes; [`OBJECTIVE`] for NNI's SDK.
     pub name: String,
-    /// Of a step or of the trial.
+    /// Of a step or of the trial. `type` on the wire, as in NNI's own metric lines: `kind` names the sort
+    /// of report that a metric travels in, and the two stand in one JSON object.
+    #[serde(rename = "type")]
     pub kind: MetricKind,
     /// Position among the metrics of this name and kind, from 0. Source: the SDK where it numbers them,
     /// else the agent, in the order of arrival.
