@@ -66,9 +66,9 @@ impl MetricValue {
     /// The number that tuners and assessors see: the value itself, or the member `default` of an object.
     /// `None` if there is no number; the three strings count as the floats they stand for.
     pub fn number(&self) -> Option<f64> {
-        let scalar = match &self.0 {
-            Value::Object(members) => members.get("default")?,
-            other => other,
+        let scalar = match self.0.as_object() {
+            Some(members) => members.get("default")?,
+            None => &self.0,
         };
         match scalar {
             Value::Number(number) => number.as_f64(),
