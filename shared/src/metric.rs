@@ -181,7 +181,7 @@ mod tests {
             let json = serde_json::to_string(&value).unwrap();
             let back: MetricValue = serde_json::from_str(&json).unwrap();
             let (back, number) = (back.number().unwrap(), number);
-            prop_assert!(back == number || back.is_nan() && number.is_nan());
+            prop_assert!(back.to_bits() == number.to_bits() || back.is_nan() && number.is_nan());
         }
     }
 }
