@@ -3,8 +3,35 @@
 //! Collectors find ([`Found`]); the [`Ledger`] names, numbers and bounds what was found and concludes the
 //! final result of a trial that knows no SDK. Foreign bytes never panic; what looks like a metric and is
 //! unreadable becomes a [`Finding::Unreadable`], and the bytes are passed on either way.
+//!
+//! In what portions bytes arrive never matters: every collector of a stream finds the same in one piece and
+//! byte by byte.
 
-use trial_protocol::{Metric, MetricKind, MetricValue, Stream};
+mod ansi;
+mod json_lines;
+mod ledger;
+mod metric_file;
+#[cfg(test)]
+mod recordings;
+mod scanner;
+mod sdk;
+mod text;
+
+pub use ledger::Ledger;
+pub use metric_file::MetricFileReader;
+pub use scanner::StreamScanner;
+pub use sdk::{Record, read_record};
+
+use trial_protocol::{MetricKind, MetricValue};
+
+/// Longest name of a metric, in bytes; the wire's limit.
+const NAME_BYTES: usize = 256;
+
+/// Longest excerpt of something unreadable, in characters.
+const EXCERPT_CHARS: usize = 200;
+
+/// Bytes that are certain to hold [`EXCERPT_CHARS`] characters, if there are as many at all.
+const EXCERPT_BYTES: usize = 4 * EXCERPT_CHARS;
 
 /// Where a metric came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,47 +76,27 @@ pub enum Finding {
     },
 }
 
+impl Finding {
+    fn unreadable(source: Source, bytes: &[u8], why: impl Into<String>) -> Self {
+        let head = &bytes[..bytes.len().min(EXCERPT_BYTES)];
+        let excerpt = String::from_utf8_lossy(head).chars().take(EXCERPT_CHARS).collect();
+        Self::Unreadable { source, excerpt, why: why.into() }
+    }
+}
+
 /// Which collectors are on, and what the trial's metrics are called.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CollectSpec {
     /// Name of the metric that the search optimises. `None`: concluded at the end, see [`Ledger`].
     pub objective: Option<String>,
+    /// Whether `name=value` text on stdout counts.
+    pub text: bool,
+    /// Whether JSON objects on lines of their own on stdout count.
+    pub json_lines: bool,
 }
 
-/// Finds metrics in one output stream, given its bytes in any portions.
-#[derive(Debug)]
-pub struct StreamScanner;
-
-impl StreamScanner {
-    /// A scanner for `stream` with the collectors that `spec` turns on.
-    pub fn new(_spec: &CollectSpec, _stream: Stream) -> Self {
-        Self
-    }
-
-    /// Takes the next bytes of the stream and appends what they complete.
-    pub fn feed(&mut self, _bytes: &[u8], _found: &mut Vec<Finding>) {}
-
-    /// The stream has ended: its last line may lack a newline.
-    pub fn finish(&mut self, _found: &mut Vec<Finding>) {}
-}
-
-/// Names, numbers and bounds what all collectors of one attempt found.
-#[derive(Debug)]
-pub struct Ledger;
-
-impl Ledger {
-    /// An empty ledger.
-    pub fn new(_spec: &CollectSpec) -> Self {
-        Self
-    }
-
-    /// Turns a finding into the metric to report, or `None` if it is to be dropped.
-    pub fn enter(&mut self, _found: Found) -> Option<Metric> {
-        None
-    }
-
-    /// The trial has ended: the final metric, if the trial itself reported none and one can be concluded.
-    pub fn conclude(&mut self, _succeeded: bool) -> Option<Metric> {
-        None
+impl Default for CollectSpec {
+    fn default() -> Self {
+        Self { objective: None, text: true, json_lines: true }
     }
 }

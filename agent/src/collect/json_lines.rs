@@ -1,0 +1,156 @@
+//! PURE: a JSON object on a line of its own.
+//!
+//! Members whose value is a number (or `NaN`, `Infinity`, `-Infinity`, bare or as a string) are metrics of
+//! that name. An object with a number at `default` is one metric, kept whole, as NNI does it. `global_step`,
+//! `step` and `epoch` number the others, `type` says `intermediate` or `final` (or NNI's words for them).
+//!
+//! Of a final line with several metrics only one speaks for the trial, see [`main_of`]: the others are
+//! recorded as intermediate.
+
+use serde_json::{Map, Value};
+use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
+
+use super::ledger::main_of;
+use super::{Found, NAME_BYTES, Source};
+
+/// Members that say which step a line speaks of, the finest first.
+const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
+
+/// Appends the metrics of `line`. `false` if it is no JSON object, and so perhaps some other text.
+pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Found>) -> bool {
+    let line = line.trim_ascii();
+    if !(line.starts_with(b"{") && line.ends_with(b"}")) {
+        return false;
+    }
+    let Some(value) = std::str::from_utf8(line).ok().and_then(|text| MetricValue::parse(text).ok())
+    else {
+        return false;
+    };
+    let Value::Object(members) = value.as_json() else {
+        return false;
+    };
+
+    let kind = match members.get("type").and_then(Value::as_str) {
+        Some("final" | "FINAL") => Some(MetricKind::Final),
+        Some("intermediate" | "PERIODICAL") => Some(MetricKind::Intermediate),
+        Some(_) | None => None,
+    };
+    let sequence = STEPS.iter().find_map(|name| whole_number(members.get(*name)?));
+
+    let metrics =
+        if value.number().is_some() { vec![(OBJECTIVE, value.clone())] } else { numbers(members) };
+    let names: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
+    let speaker = main_of(&names, objective);
+    for (name, value) in metrics {
+        let kind = match kind {
+            Some(MetricKind::Final) if Some(name) != speaker => Some(MetricKind::Intermediate),
+            other => other,
+        };
+        found.push(Found { source: Source::Json, name: name.to_owned(), kind, sequence, value });
+    }
+    true
+}
+
+fn numbers(members: &Map<String, Value>) -> Vec<(&str, MetricValue)> {
+    let named = members.iter().filter(|(name, _)| {
+        !STEPS.contains(&name.as_str()) && (1..=NAME_BYTES).contains(&name.len())
+    });
+    let scalar = named.filter(|(_, value)| value.is_number() || value.is_string());
+    let metrics = scalar.map(|(name, value)| (name.as_str(), MetricValue::from(value.clone())));
+    metrics.filter(|(_, value)| value.number().is_some()).collect()
+}
+
+/// `3` and `3.0` as 3; `0.5`, `-1` and `"3"` number nothing.
+fn whole_number(value: &Value) -> Option<u64> {
+    /// The largest float below which every integer is one, 2^53.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    value.as_u64().or_else(|| {
+        let float = value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..EXACT).contains(f))?;
+        // Printed without a fraction: the one way from a float to an integer that cannot truncate.
+        format!("{float:.0}").parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    type Expected = (&'static str, Option<MetricKind>, Option<u64>, Value);
+
+    fn all(line: &str, objective: Option<&str>) -> Option<Vec<Found>> {
+        let mut found = Vec::new();
+        read(line.as_bytes(), objective, &mut found).then_some(found)
+    }
+
+    #[test]
+    fn objects_are_read_as_the_table_says() {
+        use MetricKind::{Final, Intermediate};
+        #[rustfmt::skip]
+        let table: [(&str, Option<&[Expected]>); 21] = [
+            (r#"{"acc": 0.9}"#,                            Some(&[("acc", None, None, json!(0.9))])),
+            (r#"  {"acc": 1, "loss": -2.5e3} "#,           Some(&[("acc", None, None, json!(1)), ("loss", None, None, json!(-2500.0))])),
+            (r#"{"loss": NaN, "acc": "Infinity"}"#,        Some(&[("loss", None, None, json!("NaN")), ("acc", None, None, json!("Infinity"))])),
+            (r#"{"epoch": 3, "acc": 0.9}"#,                Some(&[("acc", None, Some(3), json!(0.9))])),
+            (r#"{"epoch": 3.0, "acc": 0.9}"#,              Some(&[("acc", None, Some(3), json!(0.9))])),
+            (r#"{"epoch": 0.5, "acc": 0.9}"#,              Some(&[("acc", None, None, json!(0.9))])),
+            (r#"{"epoch": -1, "acc": 0.9}"#,               Some(&[("acc", None, None, json!(0.9))])),
+            (r#"{"epoch": 3, "step": 40, "acc": 0.9}"#,    Some(&[("acc", None, Some(40), json!(0.9))])),
+            (r#"{"step": 4, "global_step": 99, "a": 1}"#,  Some(&[("a", None, Some(99), json!(1))])),
+            (r#"{"type": "intermediate", "acc": 0.9}"#,    Some(&[("acc", Some(Intermediate), None, json!(0.9))])),
+            (r#"{"type": "PERIODICAL", "acc": 0.9}"#,      Some(&[("acc", Some(Intermediate), None, json!(0.9))])),
+            (r#"{"type": "final", "acc": 0.9}"#,           Some(&[("acc", Some(Final), None, json!(0.9))])),
+            (r#"{"type": "FINAL", "loss": 1, "acc": 2}"#,  Some(&[("loss", Some(Intermediate), None, json!(1)), ("acc", Some(Final), None, json!(2))])),
+            (r#"{"type": "train", "acc": 0.9}"#,           Some(&[("acc", None, None, json!(0.9))])),
+            (r#"{"default": 0.7, "loss": 1, "step": 2}"#,  Some(&[("default", None, Some(2), json!({"default": 0.7, "loss": 1, "step": 2}))])),
+            (r#"{"default": "x", "loss": 1}"#,             Some(&[("loss", None, None, json!(1))])),
+            (r#"{"msg": "a=1", "ok": true, "n": null}"#,   Some(&[])),
+            (r#"{"train": {"loss": 1}, "l": [1]}"#,        Some(&[])),
+            ("{'acc': 0.9}",                               None),
+            ("{acc=0.9}",                                  None),
+            (r#"x {"acc": 0.9}"#,                          None),
+        ];
+        for (line, expected) in table {
+            let expected = expected.map(|metrics| {
+                let found = metrics.iter().map(|(name, kind, sequence, value)| Found {
+                    source: Source::Json,
+                    name: (*name).to_owned(),
+                    kind: *kind,
+                    sequence: *sequence,
+                    value: value.clone().into(),
+                });
+                found.collect::<Vec<_>>()
+            });
+            assert_eq!(all(line, None), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_the_objective_of_a_final_line_is_final() {
+        let line = r#"{"type": "final", "acc": 0.9, "loss": 0.1}"#;
+        let finals = |objective| {
+            let found = all(line, objective).unwrap();
+            let finals = found.into_iter().filter(|found| found.kind == Some(MetricKind::Final));
+            finals.map(|found| found.name).collect::<Vec<_>>()
+        };
+        assert_eq!(finals(Some("loss")), ["loss"]);
+        assert_eq!(finals(None), ["acc"]);
+        assert_eq!(finals(Some("f1")), [""; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_left(bytes: Vec<u8>) {
+            read(&bytes, None, &mut Vec::new());
+        }
+
+        #[test]
+        fn any_object_holds_only_numbers(line in r#"\{"[a-z]{0,3}": [0-9a-z"\-.{}\[\], :]{0,20}\}"#) {
+            let mut found = Vec::new();
+            read(line.as_bytes(), None, &mut found);
+            prop_assert!(found.iter().all(|found| found.value.number().is_some()));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! PURE: names, numbers and bounds what all collectors of one attempt found, and concludes.
+//!
+//! What NNI's SDK reports is the trial's own word: passed on as numbered, none dropped. What was read off
+//! text is bounded, because nobody wrote it for us: at most [`NAMES`] names, and after [`DENSE`] values of
+//! one name only every second, then every fourth ... value is kept. Everything dropped is counted, and the
+//! last value of each name is always known.
+
+use std::collections::HashMap;
+
+use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
+
+use super::{CollectSpec, Found, Source};
+
+/// How many names text and JSON lines may introduce; the objective and a final result are always let in.
+const NAMES: usize = 64;
+
+/// How many intermediate values of one name are all kept.
+const DENSE: u64 = 10_000;
+
+/// Names that mean the result if no objective is named, the likeliest first.
+const PREFERRED: [&str; 12] = [
+    OBJECTIVE,
+    "objective",
+    "metric",
+    "score",
+    "accuracy",
+    "acc",
+    "val_accuracy",
+    "auc",
+    "f1",
+    "reward",
+    "loss",
+    "val_loss",
+];
+
+/// Names that never mean the result, unless there is no other.
+const BYSTANDERS: [&str; 12] = [
+    "epoch",
+    "step",
+    "global_step",
+    "iteration",
+    "iter",
+    "batch",
+    "lr",
+    "learning_rate",
+    "time",
+    "timestamp",
+    "ts",
+    "seed",
+];
+
+/// Which of `names`, in the order of their last appearance, speaks for the trial: the objective where one
+/// is named; else the sole name; else the likeliest of [`PREFERRED`]; else the last that is no
+/// [bystander](BYSTANDERS).
+pub(super) fn main_of<'n>(names: &[&'n str], objective: Option<&str>) -> Option<&'n str> {
+    if let Some(objective) = objective {
+        return names.iter().copied().find(|name| *name == objective);
+    }
+    if let [only] = names {
+        return Some(only);
+    }
+    let seen = |wanted: &&str| names.iter().copied().find(|name| name == wanted);
+    PREFERRED
+        .iter()
+        .find_map(seen)
+        .or_else(|| names.iter().rev().copied().find(|name| !BYSTANDERS.contains(name)))
+}
+
+/// Names, numbers and bounds what all collectors of one attempt found.
+#[derive(Debug)]
+pub struct Ledger {
+    objective: Option<String>,
+    sdk: Series,
+    printed: HashMap<String, Series>,
+    /// Metrics taken so far, as the time of each series' last one.
+    entered: u64,
+    final_seen: bool,
+    thinned: u64,
+    nameless: u64,
+}
+
+/// The metrics of one name.
+#[derive(Debug, Default)]
+struct Series {
+    intermediates: u64,
+    finals: u64,
+    next_sequence: u64,
+    last: Option<MetricValue>,
+    last_at: u64,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub fn new(spec: &CollectSpec) -> Self {
+        Self {
+            objective: spec.objective.clone(),
+            sdk: Series::default(),
+            printed: HashMap::new(),
+            entered: 0,
+            final_seen: false,
+            thinned: 0,
+            nameless: 0,
+        }
+    }
+
+    /// Turns a finding into the metric to report, or `None` if it is to be dropped.
+    pub fn enter(&mut self, found: Found) -> Option<Metric> {
+        self.entered += 1;
+        match found.source {
+            Source::Sdk => Some(self.enter_reported(found)),
+            Source::Text | Source::Json => self.enter_printed(found),
+        }
+    }
+
+    /// The trial has ended: the final metric, if the trial itself reported none and one can be concluded.
+    ///
+    /// A trial that knows the SDK and reported intermediate results only gets the last of them, marked as
+    /// derived. For one that only prints, the last printed value *is* the result.
+    pub fn conclude(&mut self, succeeded: bool) -> Option<Metric> {
+        if !succeeded || self.final_seen {
+            return None;
+        }
+        self.final_seen = true;
+        if self.sdk.last.is_some() {
+            return Some(concluded(OBJECTIVE, &self.sdk, true));
+        }
+        let mut seen: Vec<_> = self.printed.iter().collect();
+        seen.sort_by_key(|(_, series)| series.last_at);
+        let names: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
+        let name = main_of(&names, self.objective.as_deref())?;
+        Some(concluded(name, &self.printed[name], false))
+    }
+
+    /// What a person should know about the whole, as code and sentence; asked after [`Self::conclude`].
+    pub fn notes(&self) -> Vec<(&'static str, String)> {
+        let mut notes = Vec::new();
+        if self.thinned > 0 {
+            let text = format!(
+                "{} printed metric values were thinned out: of one name, the first {DENSE} are all kept",
+                self.thinned
+            );
+            notes.push(("metrics-thinned", text));
+        }
+        if self.nameless > 0 {
+            let text = format!(
+                "{} printed values were not recorded because the trial prints more than {NAMES} names; \
+                 name the one that counts with --objective",
+                self.nameless
+            );
+            notes.push(("metric-names-exceeded", text));
+        }
+        if let Some(objective) = &self.objective
+            && !self.final_seen
+            && self.entered > 0
+        {
+            let text = format!("the trial printed metrics, but none named {objective:?}");
+            notes.push(("objective-not-seen", text));
+        }
+        notes
+    }
+
+    /// The SDK numbers its metrics itself.
+    fn enter_reported(&mut self, found: Found) -> Metric {
+        let kind = found.kind.unwrap_or(MetricKind::Intermediate);
+        let series = &mut self.sdk;
+        let sequence = match kind {
+            MetricKind::Intermediate => {
+                series.intermediates += 1;
+                let sequence = found.sequence.unwrap_or(series.next_sequence);
+                series.next_sequence = sequence.saturating_add(1);
+                series.last = Some(found.value.clone());
+                sequence
+            }
+            MetricKind::Final => {
+                self.final_seen = true;
+                series.finals += 1;
+                found.sequence.unwrap_or(series.finals - 1)
+            }
+        };
+        series.last_at = self.entered;
+        Metric { name: found.name, kind, sequence, value: found.value, derived: false }
+    }
+
+    fn enter_printed(&mut self, found: Found) -> Option<Metric> {
+        // Beside an SDK, what is printed never decides.
+        let sdk_seen = self.sdk.intermediates + self.sdk.finals > 0;
+        let kind = found.kind.filter(|_| !sdk_seen).unwrap_or(MetricKind::Intermediate);
+
+        let speaks = self.objective.as_deref().is_some_and(|objective| objective == found.name)
+            || (kind == MetricKind::Final && !self.final_seen);
+        if !speaks && !self.printed.contains_key(&found.name) && self.printed.len() >= NAMES {
+            self.nameless += 1;
+            return None;
+        }
+
+        let series = self.printed.entry(found.name.clone()).or_default();
+        series.last = Some(found.value.clone());
+        series.last_at = self.entered;
+        let sequence = match kind {
+            MetricKind::Final => {
+                self.final_seen = true;
+                series.finals += 1;
+                series.finals - 1
+            }
+            MetricKind::Intermediate => {
+                // Steps that go back (a step counted anew in each epoch) are numbered on.
+                let sequence =
+                    found.sequence.map_or(series.next_sequence, |n| n.max(series.next_sequence));
+                series.next_sequence = sequence.saturating_add(1);
+                let position = series.intermediates;
+                series.intermediates += 1;
+                if !is_kept(position) {
+                    self.thinned += 1;
+                    return None;
+                }
+                sequence
+            }
+        };
+        Some(Metric { name: found.name, kind, sequence, value: found.value, derived: false })
+    }
+}
+
+/// Whether the value at `position` of its name is kept: every one of the first [`DENSE`], then every
+/// second until twice as many have come, then every fourth, and so on.
+fn is_kept(position: u64) -> bool {
+    let stride = match position / DENSE {
+        0 => 1,
+        times => 2_u64 << times.ilog2(),
+    };
+    position.is_multiple_of(stride)
+}
+
+fn concluded(name: &str, series: &Series, derived: bool) -> Metric {
+    Metric {
+        name: name.to_owned(),
+        kind: MetricKind::Final,
+        sequence: 0,
+        value: series.last.clone().unwrap_or_else(|| serde_json::Value::Null.into()),
+        derived,
+    }
+}
+
+#[cfg(test)]
+mod tests;

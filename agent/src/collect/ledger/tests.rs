@@ -1,0 +1,171 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn found(source: Source, name: &str, kind: Option<MetricKind>, value: f64) -> Found {
+    Found { source, name: name.to_owned(), kind, sequence: None, value: value.into() }
+}
+
+fn text(name: &str, value: f64) -> Found {
+    found(Source::Text, name, None, value)
+}
+
+fn ledger(objective: Option<&str>) -> Ledger {
+    let objective = objective.map(str::to_owned);
+    Ledger::new(&CollectSpec { objective, ..CollectSpec::default() })
+}
+
+fn told(metric: Option<Metric>) -> Option<(String, serde_json::Value, bool)> {
+    metric.map(|metric| {
+        assert_eq!((metric.kind, metric.sequence), (MetricKind::Final, 0));
+        (metric.name, metric.value.as_json().clone(), metric.derived)
+    })
+}
+
+#[test]
+fn the_result_is_concluded_as_the_table_says() {
+    use MetricKind::{Final, Intermediate};
+    let sdk = |kind, value| found(Source::Sdk, OBJECTIVE, Some(kind), value);
+    let json = |name, kind, value| found(Source::Json, name, Some(kind), value);
+    #[rustfmt::skip]
+    let table = [
+        // what it says               objective       entered                                                     concluded
+        ("nothing",                   None,           vec![],                                                     None),
+        ("the sole name",             None,           vec![text("r2", 0.1), text("r2", 0.2)],                     Some(("r2", 0.2, false))),
+        ("even a bystander",          None,           vec![text("time", 3.0)],                                    Some(("time", 3.0, false))),
+        ("the likeliest name",        None,           vec![text("acc", 0.5), text("loss", 0.1), text("r2", 1.0)], Some(("acc", 0.5, false))),
+        ("its last value",            None,           vec![text("acc", 0.5), text("loss", 0.1), text("acc", 0.6)], Some(("acc", 0.6, false))),
+        ("else the last name",        None,           vec![text("r2", 0.5), text("mse", 0.1), text("lr", 1.0)],   Some(("mse", 0.1, false))),
+        ("by its last appearance",    None,           vec![text("r2", 0.5), text("mse", 0.1), text("r2", 1.0)],   Some(("r2", 1.0, false))),
+        ("only bystanders",           None,           vec![text("epoch", 1.0), text("lr", 0.1)],                  None),
+        ("the named objective",       Some("loss"),   vec![text("acc", 0.5), text("loss", 0.1)],                  Some(("loss", 0.1, false))),
+        ("and no other",              Some("loss"),   vec![text("acc", 0.5)],                                     None),
+        ("a final of the SDK",        None,           vec![sdk(Intermediate, 0.1), sdk(Final, 0.2)],              None),
+        ("the SDK's intermediates",   None,           vec![sdk(Intermediate, 0.1), sdk(Intermediate, 0.2)],       Some((OBJECTIVE, 0.2, true))),
+        ("text beside the SDK",       Some("acc"),    vec![sdk(Intermediate, 0.1), text("acc", 0.9)],             Some((OBJECTIVE, 0.1, true))),
+        ("a final of a JSON line",    None,           vec![json("acc", Final, 0.9), text("acc", 0.1)],            None),
+        ("no such beside the SDK",    None,           vec![sdk(Intermediate, 0.1), json("acc", Final, 0.9)],      Some((OBJECTIVE, 0.1, true))),
+    ];
+    for (says, objective, entered, concluded) in table {
+        let mut ledger = ledger(objective);
+        for found in entered {
+            ledger.enter(found);
+        }
+        let expected =
+            concluded.map(|(name, value, derived)| (name.to_owned(), json!(value), derived));
+        assert_eq!(told(ledger.conclude(true)), expected, "{says}");
+        assert_eq!(told(ledger.conclude(true)), None, "{says}, once");
+    }
+}
+
+#[test]
+fn a_failed_trial_has_no_concluded_result() {
+    let mut ledger = ledger(None);
+    ledger.enter(text("acc", 0.5));
+    assert_eq!(ledger.conclude(false), None);
+}
+
+#[test]
+fn a_json_final_is_reported_at_once_and_numbered() {
+    let mut ledger = ledger(None);
+    let finals = [0.1, 0.2].map(|value| {
+        let found = found(Source::Json, "acc", Some(MetricKind::Final), value);
+        let metric = ledger.enter(found).unwrap();
+        (metric.kind, metric.sequence)
+    });
+    assert_eq!(finals, [(MetricKind::Final, 0), (MetricKind::Final, 1)]);
+}
+
+#[test]
+fn printed_values_are_numbered_per_name_and_never_backwards() {
+    let mut ledger = ledger(None);
+    #[rustfmt::skip]
+    let table = [
+        ("loss", None,    0),
+        ("acc",  None,    0),
+        ("loss", None,    1),
+        ("loss", Some(7), 7),
+        ("loss", Some(7), 8),
+        ("loss", Some(2), 9),
+        ("loss", None,    10),
+        ("acc",  Some(u64::MAX), u64::MAX),
+        ("acc",  None,    u64::MAX),
+    ];
+    for (name, given, sequence) in table {
+        let metric = ledger.enter(Found { sequence: given, ..text(name, 0.5) }).unwrap();
+        let expected = (MetricKind::Intermediate, sequence, false);
+        assert_eq!((metric.kind, metric.sequence, metric.derived), expected, "{name} {given:?}");
+    }
+}
+
+#[test]
+fn the_sdk_numbers_its_metrics_itself() {
+    let mut ledger = ledger(None);
+    for given in [0, 1, 1, 0] {
+        let kind = Some(MetricKind::Intermediate);
+        let found = Found { sequence: Some(given), ..found(Source::Sdk, OBJECTIVE, kind, 0.5) };
+        assert_eq!(ledger.enter(found).unwrap().sequence, given);
+    }
+}
+
+#[test]
+fn names_over_the_bound_are_counted_but_not_the_objective() {
+    let mut ledger = ledger(Some("acc"));
+    for index in 0..NAMES + 2 {
+        let kept = ledger.enter(text(&format!("n{index}"), 0.5)).is_some();
+        assert_eq!(kept, index < NAMES, "{index}");
+    }
+    assert!(ledger.enter(text("n0", 0.6)).is_some());
+    assert!(ledger.enter(text("acc", 0.7)).is_some());
+    assert_eq!(told(ledger.conclude(true)), Some(("acc".to_owned(), json!(0.7), false)));
+    let codes: Vec<_> = ledger.notes().into_iter().map(|(code, _)| code).collect();
+    assert_eq!(codes, ["metric-names-exceeded"]);
+}
+
+#[test]
+fn a_flood_is_thinned_and_its_last_value_known() {
+    let mut ledger = ledger(None);
+    let total = 8 * DENSE + 1;
+    let mut kept = Vec::new();
+    for index in 0..total {
+        #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "small")]
+        kept.extend(ledger.enter(text("loss", index as f64)).map(|metric| metric.sequence));
+    }
+    let between = |from: u64, to: u64| {
+        kept.iter().filter(|n| (from * DENSE..to * DENSE).contains(*n)).count()
+    };
+    let dense = usize::try_from(DENSE).unwrap();
+    assert_eq!(between(0, 1), dense);
+    assert_eq!(between(1, 2), dense / 2);
+    assert_eq!(between(2, 4), dense / 2);
+    assert_eq!(between(4, 8), dense / 2);
+    assert_eq!(ledger.thinned, total - u64::try_from(kept.len()).unwrap());
+    let last = told(ledger.conclude(true)).unwrap();
+    assert_eq!(last.1, json!(80_000.0));
+    assert_eq!(ledger.notes().len(), 1);
+}
+
+#[test]
+fn an_objective_that_never_came_is_noted() {
+    let mut ledger = ledger(Some("f1"));
+    assert_eq!(ledger.conclude(true), None);
+    ledger.enter(text("acc", 0.5));
+    let mut ledger_after = ledger;
+    ledger_after.final_seen = false;
+    assert_eq!(ledger_after.notes()[0].0, "objective-not-seen");
+}
+
+proptest! {
+    #[test]
+    fn the_last_value_of_the_sole_name_is_the_result(
+        values in proptest::collection::vec(any::<f64>(), 1..50),
+    ) {
+        let mut ledger = ledger(None);
+        for value in &values {
+            ledger.enter(text("x", *value));
+        }
+        let last = MetricValue::from(*values.last().unwrap());
+        prop_assert_eq!(ledger.conclude(true).unwrap().value, last);
+    }
+}

@@ -1,0 +1,148 @@
+//! PURE: NNI's file of metrics, `$NNI_SYS_DIR/.nni/metrics` (NNI 3.0, `nni/runtime/trial_command_channel`).
+//!
+//! A sequence of records: `ME`, the payload's length in bytes as six decimal digits, the payload, which is
+//! the SDK's metric object and a newline. A record that is not all there yet waits. Bytes that are no record
+//! are skipped up to the next one that can be read; each such stretch is reported once.
+
+use super::sdk::{self, Record};
+use super::{EXCERPT_BYTES, Finding, Source};
+
+/// `ME` and six digits.
+const HEADER_BYTES: usize = 8;
+
+/// Reads the records of one file, given its bytes in any portions.
+#[derive(Debug, Default)]
+pub struct MetricFileReader {
+    /// Bytes that no decision was made about; at most one record, so about 1 MB.
+    carry: Vec<u8>,
+    /// How many bytes the carry must have before looking again is of use.
+    look_at: usize,
+    garbage: Option<Garbage>,
+}
+
+/// A stretch of bytes that are no records.
+#[derive(Debug)]
+struct Garbage {
+    head: Vec<u8>,
+    length: u64,
+}
+
+/// What the bytes at hand begin with.
+enum Next {
+    /// A record of this many bytes.
+    Record { length: usize, record: Record },
+    /// Perhaps a record: decided when this many bytes are there.
+    Wait { for_bytes: usize },
+    /// At least this many bytes that are no record.
+    Garbage { length: usize },
+}
+
+impl MetricFileReader {
+    /// A reader at the beginning of a file.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes of the file and appends what they complete.
+    pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
+        self.carry.extend_from_slice(bytes);
+        if self.carry.len() >= self.look_at {
+            self.read(false, found);
+        }
+    }
+
+    /// No more bytes will come: what is unfinished is no record, but another may follow in it.
+    pub fn finish(&mut self, found: &mut Vec<Finding>) {
+        self.read(true, found);
+        self.report_garbage(found);
+    }
+
+    fn read(&mut self, ended: bool, found: &mut Vec<Finding>) {
+        let mut at = 0;
+        self.look_at = loop {
+            let rest = &self.carry[at..];
+            match next(rest) {
+                Next::Record { length, record } => {
+                    self.report_garbage(found);
+                    if let Record::Metric(metric) = record {
+                        found.push(Finding::Metric(metric));
+                    }
+                    at += length;
+                }
+                Next::Garbage { length } => {
+                    self.skip_garbage(at, length);
+                    at += length;
+                }
+                Next::Wait { .. } if ended && !rest.is_empty() => {
+                    let length = garbage_length(rest);
+                    self.skip_garbage(at, length);
+                    at += length;
+                }
+                Next::Wait { for_bytes } => break for_bytes,
+            }
+        };
+        self.carry.drain(..at);
+    }
+
+    fn skip_garbage(&mut self, at: usize, length: usize) {
+        let garbage = self.garbage.get_or_insert(Garbage { head: Vec::new(), length: 0 });
+        let room = EXCERPT_BYTES - garbage.head.len();
+        garbage.head.extend_from_slice(&self.carry[at..at + length.min(room)]);
+        garbage.length = garbage.length.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+    }
+
+    fn report_garbage(&mut self, found: &mut Vec<Finding>) {
+        if let Some(Garbage { head, length }) = self.garbage.take() {
+            let why = format!("{length} bytes of the metric file are no record");
+            found.push(Finding::unreadable(Source::Sdk, &head, why));
+        }
+    }
+}
+
+fn next(bytes: &[u8]) -> Next {
+    let garbage = || Next::Garbage { length: garbage_length(bytes) };
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return if may_be_header(bytes) { Next::Wait { for_bytes: 0 } } else { garbage() };
+    };
+    if !may_be_header(header) {
+        return garbage();
+    }
+    let length =
+        header[2..].iter().fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
+
+    // A length that was torn or overwritten must not swallow the records behind it: the object's own end
+    // has to agree with it, as soon as that is there.
+    let payload = &bytes[HEADER_BYTES..];
+    let payload = &payload[..payload.len().min(length)];
+    let object = sdk::object_length(payload);
+    let plausible = payload.first().is_none_or(|byte| *byte == b'{')
+        && object.is_none_or(|end| payload[end..].trim_ascii().is_empty());
+    if !plausible {
+        return garbage();
+    }
+    if payload.len() < length {
+        let whole = HEADER_BYTES + length;
+        // Twice as much at a time, so that a record that comes byte by byte is not read a million times.
+        let for_bytes = if object.is_some() { bytes.len() + 1 } else { whole.min(2 * bytes.len()) };
+        return Next::Wait { for_bytes };
+    }
+    match object.map(|end| sdk::read_record(&payload[..end])) {
+        Some(Ok(record)) => Next::Record { length: HEADER_BYTES + length, record },
+        Some(Err(_)) | None => garbage(),
+    }
+}
+
+/// Whether `bytes`, at most a header's length, may be (the beginning of) a header.
+fn may_be_header(bytes: &[u8]) -> bool {
+    let marks = bytes.len().min(2);
+    bytes[..marks] == b"ME"[..marks] && bytes[marks..].iter().all(u8::is_ascii_digit)
+}
+
+/// The first byte begins no record: how far the next is that may.
+fn garbage_length(bytes: &[u8]) -> usize {
+    let after = memchr::memchr(b'M', bytes.get(1..).unwrap_or_default());
+    after.map_or(bytes.len(), |after| 1 + after)
+}
+
+#[cfg(test)]
+mod tests;

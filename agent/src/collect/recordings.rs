@@ -1,0 +1,132 @@
+//! What NNI 3.0's own SDK wrote (`fixtures/sdk`, recorded from the package on `PyPI`), replayed through the
+//! collectors: the trial cannot tell which channel it spoke through, and neither can the manager.
+
+use serde_json::{Value, json};
+use trial_protocol::{MetricKind, OBJECTIVE, Stream};
+
+use super::{CollectSpec, Finding, Found, MetricFileReader, Record, Source, StreamScanner};
+
+fn metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
+    let (name, kind) = (OBJECTIVE.to_owned(), Some(kind));
+    let sequence = Some(sequence);
+    Finding::Metric(Found { source: Source::Sdk, name, kind, sequence, value: value.into() })
+}
+
+/// What `trial_used.py` reports.
+fn reported() -> Vec<Finding> {
+    use MetricKind::{Final, Intermediate};
+    vec![
+        metric(Intermediate, 0, json!(0.5)),
+        metric(Intermediate, 1, json!({"default": 0.75, "loss": 1.25, "note": "it's \"quoted\""})),
+        metric(Intermediate, 2, json!("NaN")),
+        metric(Final, 0, json!({"default": 0.875, "loss": 1.0})),
+    ]
+}
+
+fn from_stdout(bytes: &[u8], portion: usize) -> Vec<Finding> {
+    let mut scanner = StreamScanner::new(&CollectSpec::default(), Stream::Stdout);
+    let mut found = Vec::new();
+    for portion in bytes.chunks(portion) {
+        scanner.feed(portion, &mut found);
+    }
+    scanner.finish(&mut found);
+    found
+}
+
+fn from_file(bytes: &[u8], portion: usize) -> Vec<Finding> {
+    let mut reader = MetricFileReader::new();
+    let mut found = Vec::new();
+    for portion in bytes.chunks(portion) {
+        reader.feed(portion, &mut found);
+    }
+    reader.finish(&mut found);
+    found
+}
+
+#[test]
+fn every_channel_of_the_sdk_tells_the_same() {
+    let stdout: [(&str, &[u8]); 4] = [
+        ("frameworkcontroller", include_bytes!("../../fixtures/sdk/stdout_fc.txt")),
+        ("remote", include_bytes!("../../fixtures/sdk/stdout_remote.txt")),
+        ("pai", include_bytes!("../../fixtures/sdk/stdout_pai.txt")),
+        ("local reuse", include_bytes!("../../fixtures/sdk/stdout_local_reuse.txt")),
+    ];
+    for (platform, bytes) in stdout {
+        for portion in [1, 2, 3, 7, 64, bytes.len()] {
+            assert_eq!(from_stdout(bytes, portion), reported(), "{platform}, {portion} at a time");
+        }
+    }
+
+    let file = include_bytes!("../../fixtures/sdk/local.metrics.bin");
+    for portion in [1, 2, 3, 7, 64, file.len()] {
+        assert_eq!(from_file(file, portion), reported(), "file, {portion} at a time");
+    }
+
+    let http = include_str!("../../fixtures/sdk/v3_http_channel.jsonl");
+    let mut found = Vec::new();
+    for line in http.lines() {
+        let request: Value = serde_json::from_str(line).unwrap();
+        let body: Value =
+            serde_json::from_str(request["body"].as_str().unwrap()).unwrap_or_default();
+        if let Some(text) = body["metric"].as_str() {
+            match super::read_record(text.as_bytes()).unwrap() {
+                Record::Metric(metric) => found.push(Finding::Metric(metric)),
+                Record::ParameterRequest => panic!("a metric is no request"),
+            }
+        }
+    }
+    assert_eq!(found, reported(), "HTTP");
+}
+
+#[test]
+fn every_type_of_value_survives() {
+    let bytes = include_bytes!("../../fixtures/sdk/value_types.metrics.bin");
+    let values = [
+        json!(1),
+        json!(0.5),
+        json!("Infinity"),
+        json!("-Infinity"),
+        json!(true),
+        json!(null),
+        json!("text"),
+        json!("it's"),
+        json!("uni\u{e9}\u{4e2d}"),
+        json!([1, 2]),
+        json!({"default": 0.1, "z": {"a": 1}}),
+        json!(0.25),
+        json!(0.25),
+        json!(3),
+        json!({"__ndarray__": [1.0, 2.0], "dtype": "float64", "shape": [2]}),
+        json!({"__complex__": [1.0, 2.0]}),
+        json!({"__date__": null, "year": 2024, "month": 1, "day": 2}),
+        json!({"__set__": [1, 2]}),
+        json!([1, 2]),
+    ];
+    let mut expected: Vec<_> = (0..)
+        .zip(values)
+        .map(|(sequence, value)| metric(MetricKind::Intermediate, sequence, value))
+        .collect();
+    expected.push(metric(MetricKind::Final, 0, json!(1)));
+    for portion in [1, 5, bytes.len()] {
+        assert_eq!(from_file(bytes, portion), expected, "{portion} at a time");
+    }
+}
+
+#[test]
+fn a_request_for_parameters_is_no_metric() {
+    let bytes = include_bytes!("../../fixtures/sdk/stdout_multiphase.txt");
+    let expected =
+        [metric(MetricKind::Final, 0, json!(0.0)), metric(MetricKind::Final, 0, json!(1.0))];
+    assert_eq!(from_stdout(bytes, bytes.len()), expected);
+}
+
+#[test]
+fn what_the_sdk_says_without_a_manager_is_text() {
+    for bytes in [
+        include_bytes!("../../fixtures/sdk/stdout_standalone.txt").as_slice(),
+        include_bytes!("../../fixtures/sdk/stdout_unittest.txt"),
+        include_bytes!("../../fixtures/sdk/local.trial.log"),
+    ] {
+        assert_eq!(from_stdout(bytes, bytes.len()), []);
+    }
+}

@@ -1,0 +1,307 @@
+//! PURE: one output stream's bytes -> findings, at the speed of `memchr`.
+//!
+//! A chunk is searched as a whole for the few bytes that a metric needs (NNI's marker, `=`, `{`), so that
+//! ordinary output is never cut into lines. Only the unterminated tail of a chunk is kept, and of a tail
+//! that grows too long only what may still become a marker.
+//!
+//! A line is a sequence of *pieces*: ordinary text, and marked records (`NNISDK_MEb'{...}'`) in between, as
+//! two processes that print at once leave them. Of ordinary text, what a carriage return has overwritten is
+//! gone: a progress bar counts in its last state. All decisions depend on the line's bytes alone, never on
+//! the portions they came in.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+use trial_protocol::Stream;
+
+use super::sdk::{self, Record};
+use super::{CollectSpec, EXCERPT_BYTES, Finding, Found, Source, ansi, json_lines, text};
+
+/// What stands before each record of NNI's SDK on stdout, and the apostrophe that ends it.
+const MARKER: &[u8] = b"NNISDK_MEb'";
+const END: u8 = b'\'';
+
+/// What is read at once into the tail.
+const PORTION_BYTES: usize = 64 * 1024;
+
+/// Longest pieces that are looked at, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Ordinary text.
+    text: usize,
+    /// A JSON object, marked or on a line of its own: the SDK admits 1,000,000 characters.
+    object: usize,
+}
+
+const LIMITS: Limits = Limits { text: 64 * 1024, object: 1024 * 1024 + 64 * 1024 };
+
+/// How far into a piece its first character other than white space is looked for.
+const INDENT_BYTES: usize = 64;
+
+/// Finds metrics in one output stream, given its bytes in any portions.
+#[derive(Debug)]
+pub struct StreamScanner {
+    spec: CollectSpec,
+    limits: Limits,
+    /// Whether ordinary text may hold metrics: stdout only, since stderr is full of warnings that quote
+    /// code.
+    reads_text: bool,
+    marker: memmem::Finder<'static>,
+    /// The unterminated line so far, less what is decided.
+    carry: Vec<u8>,
+    /// How long the carry must be before looking at it is of use.
+    look_at: usize,
+    /// The piece at hand began before the carry and is no metric.
+    clipped: bool,
+    /// Metrics of one JSON line, kept to reuse its memory.
+    objects: Vec<Found>,
+}
+
+/// What follows a marker.
+enum Marked {
+    /// A record of this many bytes, apostrophe included.
+    Record(usize, Record),
+    /// No record.
+    Broken(String),
+    /// More bytes decide.
+    Unfinished,
+}
+
+impl StreamScanner {
+    /// A scanner for `stream` with the collectors that `spec` turns on.
+    pub fn new(spec: &CollectSpec, stream: Stream) -> Self {
+        Self {
+            spec: spec.clone(),
+            limits: LIMITS,
+            reads_text: stream == Stream::Stdout && (spec.text || spec.json_lines),
+            marker: memmem::Finder::new(MARKER),
+            carry: Vec::new(),
+            look_at: LIMITS.text,
+            clipped: false,
+            objects: Vec::new(),
+        }
+    }
+
+    /// Takes the next bytes of the stream and appends what they complete.
+    pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
+        let mut rest = bytes;
+        if self.is_within_line() {
+            let Some(newline) = memchr::memchr(b'\n', rest) else {
+                return self.extend(rest, found);
+            };
+            self.extend(&rest[..newline], found);
+            self.end_line(found);
+            rest = &rest[newline + 1..];
+        }
+        let whole = memchr::memrchr(b'\n', rest).map_or(0, |newline| newline + 1);
+        self.scan(&rest[..whole], found);
+        self.extend(&rest[whole..], found);
+    }
+
+    /// The stream has ended: its last line may lack a newline.
+    pub fn finish(&mut self, found: &mut Vec<Finding>) {
+        self.end_line(found);
+    }
+
+    fn is_within_line(&self) -> bool {
+        self.clipped || !self.carry.is_empty()
+    }
+
+    /// Searches a block of whole lines.
+    fn scan(&mut self, block: &[u8], found: &mut Vec<Finding>) {
+        let mut at = 0;
+        let mut record = self.marker.find(block);
+        while at < block.len() {
+            let hit = match (record, self.next_texture(&block[at..])) {
+                (Some(record), Some(after)) => record.min(at + after),
+                (Some(record), None) => record,
+                (None, Some(after)) => at + after,
+                (None, None) => return,
+            };
+            let start =
+                memchr::memrchr(b'\n', &block[at..hit]).map_or(at, |newline| at + newline + 1);
+            let end =
+                memchr::memchr(b'\n', &block[hit..]).map_or(block.len(), |length| hit + length);
+            self.read_line(&block[start..end], found);
+            at = (end + 1).min(block.len());
+            if record.is_some_and(|record| record < at) {
+                record = self.marker.find(&block[at..]).map(|after| at + after);
+            }
+        }
+    }
+
+    /// Where the next byte stands that ordinary text must have to hold a metric.
+    fn next_texture(&self, block: &[u8]) -> Option<usize> {
+        match (self.reads_text, self.spec.text) {
+            (false, _) => None,
+            (true, true) => memchr::memchr2(b'=', b'{', block),
+            (true, false) => memchr::memchr(b'{', block),
+        }
+    }
+
+    fn read_line(&mut self, line: &[u8], found: &mut Vec<Finding>) {
+        self.consume(line, true, found);
+        self.clipped = false;
+    }
+
+    /// Adds to the unterminated line.
+    fn extend(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
+        for portion in bytes.chunks(PORTION_BYTES) {
+            self.carry.extend_from_slice(portion);
+            if self.carry.len() < self.look_at {
+                continue;
+            }
+            let carry = std::mem::take(&mut self.carry);
+            let done = self.consume(&carry, false, found);
+            self.carry = carry;
+            self.carry.drain(..done);
+            // Twice as much at a time, so that a long line that comes byte by byte is not read a million
+            // times; past the limit everything is decided.
+            let most = self.limits.object + MARKER.len() + 1;
+            self.look_at = (2 * self.carry.len()).clamp(self.limits.text, most);
+        }
+    }
+
+    fn end_line(&mut self, found: &mut Vec<Finding>) {
+        if self.is_within_line() {
+            let mut carry = std::mem::take(&mut self.carry);
+            self.read_line(&carry, found);
+            carry.clear();
+            if carry.capacity() <= 2 * PORTION_BYTES {
+                self.carry = carry;
+            }
+        }
+        self.look_at = self.limits.text;
+    }
+
+    /// Reads the pieces of `line`, which is whole if it `ended`, from left to right as far as they are
+    /// decided, and says how far that is.
+    fn consume(&mut self, line: &[u8], ended: bool, found: &mut Vec<Finding>) -> usize {
+        let mut at = 0;
+        while let Some(length) = self.marker.find(&line[at..]) {
+            self.read_text(&line[at..at + length], found);
+            at += length;
+            let body = &line[at + MARKER.len()..];
+            match self.read_marked(body, ended) {
+                Marked::Record(length, record) => {
+                    if let Record::Metric(metric) = record {
+                        found.push(Finding::Metric(metric));
+                    }
+                    self.clipped = false;
+                    at += MARKER.len() + length;
+                }
+                Marked::Broken(why) => {
+                    // What follows is the record's remains, unless it is another record.
+                    found.push(Finding::unreadable(Source::Sdk, &line[at..], why));
+                    self.clipped = true;
+                    at += MARKER.len();
+                }
+                Marked::Unfinished => {
+                    self.clipped = false;
+                    return at;
+                }
+            }
+        }
+        if ended {
+            self.read_text(&line[at..], found);
+            return line.len();
+        }
+
+        // The end may be the beginning of a marker, and so no part of this piece.
+        let tail = marker_begun(&line[at..]);
+        let sure = &line[at..line.len() - tail];
+        let overwritten = last_state(sure);
+        if overwritten > 0 {
+            self.clipped = false;
+            at += overwritten;
+        }
+        let sure = &sure[overwritten..];
+        if self.clipped || !self.reads_text || sure.len() > self.limit_of(sure) {
+            self.clipped = true;
+            // A carriage return ends the clipped state, unless the newline follows.
+            at = line.len() - tail - usize::from(sure.ends_with(b"\r"));
+        }
+        at
+    }
+
+    fn read_marked(&self, body: &[u8], ended: bool) -> Marked {
+        let body = &body[..body.len().min(self.limits.object)];
+        let full = body.len() == self.limits.object;
+        let decided = ended || full;
+        let broken = |why: String| {
+            // The excerpt must not depend on how much has come yet.
+            let shown = decided || body.len() >= EXCERPT_BYTES;
+            if shown { Marked::Broken(why) } else { Marked::Unfinished }
+        };
+        if !body.starts_with(b"{") {
+            return broken("no object follows the marker".to_owned());
+        }
+        match sdk::object_length(body) {
+            None if full => broken(format!("its object is over {} bytes long", self.limits.object)),
+            None if ended => broken("its object does not end on the line".to_owned()),
+            None => Marked::Unfinished,
+            Some(length) => match body.get(length) {
+                Some(&END) => match sdk::read_record(&body[..length]) {
+                    Ok(record) => Marked::Record(length + 1, record),
+                    Err(why) => broken(why),
+                },
+                None if !decided => Marked::Unfinished,
+                Some(_) | None => broken("no apostrophe follows its object".to_owned()),
+            },
+        }
+    }
+
+    /// Reads a piece of ordinary text, which is whole unless its beginning was clipped.
+    fn read_text(&mut self, piece: &[u8], found: &mut Vec<Finding>) {
+        if !self.reads_text {
+            return;
+        }
+        let overwritten = last_state(piece);
+        let piece = &piece[overwritten..];
+        let clipped = self.clipped && overwritten == 0;
+        if clipped || piece.len() > self.limit_of(piece) {
+            return;
+        }
+        let piece: Cow<'_, [u8]> = ansi::strip(piece);
+
+        let objective = self.spec.objective.as_deref();
+        if self.spec.json_lines && json_lines::read(&piece, objective, &mut self.objects) {
+            found.extend(self.objects.drain(..).map(Finding::Metric));
+        } else if self.spec.text {
+            text::pairs(&piece, |name, value| {
+                let name = name.to_owned();
+                let (kind, sequence) = (None, None);
+                found.push(Finding::Metric(Found {
+                    source: Source::Text,
+                    name,
+                    kind,
+                    sequence,
+                    value,
+                }));
+            });
+        }
+    }
+
+    /// Longest that a piece which begins like `piece` may be.
+    fn limit_of(&self, piece: &[u8]) -> usize {
+        let indent = piece[..piece.len().min(INDENT_BYTES)].trim_ascii_start();
+        if indent.starts_with(b"{") { self.limits.object } else { self.limits.text }
+    }
+}
+
+/// Where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
+/// newline.
+fn last_state(piece: &[u8]) -> usize {
+    let returns = piece.iter().rev().take_while(|byte| **byte == b'\r').count();
+    let states = &piece[..piece.len() - returns];
+    memchr::memrchr(b'\r', states).map_or(0, |last| last + 1)
+}
+
+/// How many bytes at the end of `piece` may be the beginning of a marker.
+fn marker_begun(piece: &[u8]) -> usize {
+    let longest = piece.len().min(MARKER.len() - 1);
+    (1..=longest).rev().find(|length| piece.ends_with(&MARKER[..*length])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

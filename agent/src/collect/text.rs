@@ -1,0 +1,250 @@
+//! PURE: `name=value` in a line of text.
+//!
+//! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`, made
+//! stricter where that finds metrics nobody meant: name and value must each be a whole token, so that
+//! `lr=0.1abc`, `x==3`, `date=2026-01-02` and `http://host/?a=1` are text. Beyond Katib, a name may
+//! hold `.`, `/`, `@` and letters of any alphabet, and a value may be `nan` or `inf`. (`|` separates here;
+//! in Katib's class it stands for an "or" that a class does not have.) The table in the tests decides.
+
+use std::str;
+
+use serde_json::Value;
+use trial_protocol::MetricValue;
+
+use super::NAME_BYTES;
+
+/// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour
+/// codes.
+pub(super) fn pairs(line: &[u8], mut found: impl FnMut(&str, MetricValue)) {
+    for equals in memchr::memchr_iter(b'=', line) {
+        // The value goes first: most `=` of ordinary text fail there, and cheaply.
+        if let Some(value) = value_after(&line[equals + 1..])
+            && let Some(name) = name_before(&line[..equals])
+        {
+            found(name, value);
+        }
+    }
+}
+
+/// The name at the end of `text`, if it is a whole token.
+fn name_before(text: &[u8]) -> Option<&str> {
+    let text = text.trim_ascii_end();
+    let window = &text[text.len().saturating_sub(NAME_BYTES + 1)..];
+    let length =
+        window.iter().rev().take_while(|byte| is_name_byte(**byte) || !byte.is_ascii()).count();
+    if length > NAME_BYTES {
+        return None;
+    }
+    let before = window[..window.len() - length].last();
+
+    // Letters of any alphabet belong to the name, any other character of several bytes ends it.
+    let token = &window[window.len() - length..];
+    let (name, opened) = match str::from_utf8(token) {
+        Ok(token) => {
+            let foreign = |c: char| !c.is_ascii() && !c.is_alphanumeric();
+            match token.char_indices().rev().find(|(_, c)| foreign(*c)) {
+                Some((at, c)) => (&token[at + c.len_utf8()..], true),
+                None => (token, before.is_none_or(|byte| opens(*byte))),
+            }
+        }
+        Err(_) => {
+            let after = token.iter().rposition(|byte| !byte.is_ascii())? + 1;
+            (str::from_utf8(&token[after..]).ok()?, true)
+        }
+    };
+
+    let first = name.chars().next()?;
+    let last = name.chars().next_back()?;
+    let whole = opened && (first.is_alphabetic() || first == '_') && !"-./@".contains(last);
+    whole.then_some(name)
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-./@".contains(&byte)
+}
+
+/// What may stand before a name.
+fn opens(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || b"([{<>)]},;:|\"'`".contains(&byte)
+}
+
+/// The number at the beginning of `text`, if it is a whole token.
+fn value_after(text: &[u8]) -> Option<MetricValue> {
+    let text = text.trim_ascii_start();
+    let length = number_length(text)?;
+    if !is_closed(&text[length..]) {
+        return None;
+    }
+    let number = str::from_utf8(&text[..length]).ok()?;
+    // An integer stays one, as in JSON; whatever does not fit is a float.
+    let integer = number.parse::<i64>().ok().map(|integer| Value::from(integer).into());
+    integer.or_else(|| number.parse::<f64>().ok().map(MetricValue::from))
+}
+
+/// Length of the number that `text` begins with.
+fn number_length(text: &[u8]) -> Option<usize> {
+    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let unsigned = &text[sign..];
+    for word in ["infinity", "inf", "nan"] {
+        let head = unsigned.get(..word.len());
+        if head.is_some_and(|head| head.eq_ignore_ascii_case(word.as_bytes())) {
+            return Some(sign + word.len());
+        }
+    }
+
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let whole = digits(unsigned);
+    let mut length = whole;
+    if unsigned.get(length) == Some(&b'.') {
+        let fraction = digits(&unsigned[length + 1..]);
+        if whole + fraction == 0 {
+            return None;
+        }
+        // `loss=1.` is a number as well as the end of a sentence: one and the same value.
+        length += 1 + fraction;
+    }
+    if length == 0 {
+        return None;
+    }
+    if matches!(unsigned.get(length), Some(b'e' | b'E')) {
+        let signed = usize::from(matches!(unsigned.get(length + 1), Some(b'+' | b'-')));
+        let exponent = digits(&unsigned[length + 1 + signed..]);
+        if exponent > 0 {
+            length += 1 + signed + exponent;
+        }
+    }
+    Some(sign + length)
+}
+
+/// Whether a value may end before `rest`.
+fn is_closed(rest: &[u8]) -> bool {
+    let rest = rest.strip_prefix(b"%").unwrap_or(rest);
+    match rest {
+        [] => true,
+        [byte, ..] if byte.is_ascii_whitespace() || b")]}>|\"'`".contains(byte) => true,
+        // `1,000` and `1.2.3` are not `1` and `1.2`.
+        [b',' | b';', after, ..] => !after.is_ascii_digit(),
+        [b'.' | b':' | b'!' | b'?', after, ..] => {
+            after.is_ascii_whitespace() || b")]}\"'`".contains(after)
+        }
+        [b',' | b';' | b'.' | b':' | b'!' | b'?'] => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn all(line: &[u8]) -> Vec<(String, Value)> {
+        let mut found = Vec::new();
+        pairs(line, |name, value| found.push((name.to_owned(), value.as_json().clone())));
+        found
+    }
+
+    #[test]
+    fn pairs_are_found_as_the_table_says() {
+        #[rustfmt::skip]
+        let table: [(&str, &[(&str, Value)]); 64] = [
+            // Pairs.
+            ("accuracy=0.93",                    &[("accuracy", json!(0.93))]),
+            ("accuracy = 0.93",                  &[("accuracy", json!(0.93))]),
+            ("epoch=3 loss=0.5, acc=0.8",        &[("epoch", json!(3)), ("loss", json!(0.5)), ("acc", json!(0.8))]),
+            ("loss=0.5,acc=0.8;f1=1",            &[("loss", json!(0.5)), ("acc", json!(0.8)), ("f1", json!(1))]),
+            ("Epoch 3: loss=0.5",                &[("loss", json!(0.5))]),
+            ("Epoch 3 (loss=0.5, acc=0.8)",      &[("loss", json!(0.5)), ("acc", json!(0.8))]),
+            ("Result(acc=0.8)",                  &[("acc", json!(0.8))]),
+            ("[epoch 3]loss=0.5",                &[("loss", json!(0.5))]),
+            ("|loss=0.5|acc=0.8|",               &[("loss", json!(0.5)), ("acc", json!(0.8))]),
+            ("the end: score=0.5.",              &[("score", json!(0.5))]),
+            ("score=1.",                         &[("score", json!(1.0))]),
+            ("score=.5",                         &[("score", json!(0.5))]),
+            ("score=5!",                         &[("score", json!(5))]),
+            ("loss=-1.5e-3",                     &[("loss", json!(-0.0015))]),
+            ("loss=+3",                          &[("loss", json!(3))]),
+            ("loss=1E5",                         &[("loss", json!(100_000.0))]),
+            ("loss=nan",                         &[("loss", json!("NaN"))]),
+            ("loss=NaN",                         &[("loss", json!("NaN"))]),
+            ("loss=inf acc=-Infinity",           &[("loss", json!("Infinity")), ("acc", json!("-Infinity"))]),
+            ("loss=1e999",                       &[("loss", json!("Infinity"))]),
+            ("n=123456789012345678901234567890", &[("n", json!(1.234_567_890_123_456_8e29))]),
+            ("acc=93.5%",                        &[("acc", json!(93.5))]),
+            ("\"acc=1\"",                        &[("acc", json!(1))]),
+            ("<b>acc=1</b>",                     &[]),
+            ("val/acc=1 train.loss=2 hit@10=3",  &[("val/acc", json!(1)), ("train.loss", json!(2)), ("hit@10", json!(3))]),
+            ("val-acc=1 _x=2 x1=3",              &[("val-acc", json!(1)), ("_x", json!(2)), ("x1", json!(3))]),
+            ("精度=0.9",                         &[("精度", json!(0.9))]),
+            ("→acc=0.9",                         &[("acc", json!(0.9))]),
+            ("a = b = 3",                        &[("b", json!(3))]),
+            ("loss=\t1",                         &[("loss", json!(1))]),
+            ("gap - loss=1",                     &[("loss", json!(1))]),
+            ("x=1 y=abc z=2",                    &[("x", json!(1)), ("z", json!(2))]),
+            ("epoch=3: done",                    &[("epoch", json!(3))]),
+            // Text.
+            ("",                                 &[]),
+            ("=",                                &[]),
+            ("=1",                               &[]),
+            ("loss=",                            &[]),
+            ("lr=0.1abc",                        &[]),
+            ("a=1.2.3",                          &[]),
+            ("x==3",                             &[]),
+            ("x!=3 x<=3 x>=3 x+=3 x-=3 x/=3",    &[]),
+            ("x:=3",                             &[]),
+            ("http://h/?a=1&b=2",                &[]),
+            ("http://h/a=1",                     &[]),
+            ("/tmp/run=3",                       &[]),
+            ("--lr=0.1 -n=3",                    &[]),
+            ("date=2026-01-02 at=12:30:01",      &[]),
+            ("step=3/100",                       &[]),
+            ("n=1,000",                          &[]),
+            ("n=1_000",                          &[]),
+            ("n=0x10",                           &[]),
+            ("a=5e b=e5 c=. d=+ e=-",            &[]),
+            ("a=info b=nano",                    &[]),
+            ("a=\"0.5\"",                        &[]),
+            ("a=[1, 2]",                         &[]),
+            ("a=True b=None",                    &[]),
+            ("5=3 2nd=3",                        &[]),
+            ("$x=3 #y=3 &z=3",                   &[]),
+            ("===== 3 =====",                    &[]),
+            ("a=1=2",                            &[]),
+            ("loss: 0.5",                        &[]),
+            ("x=3s",                             &[]),
+            ("t=3%x",                            &[]),
+            ("name.=3",                          &[]),
+        ];
+        for (line, expected) in table {
+            let expected: Vec<_> =
+                expected.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            assert_eq!(all(line.as_bytes()), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_separate() {
+        assert_eq!(all(b"\xff\xfeacc=1"), [("acc".to_owned(), json!(1))]);
+        assert_eq!(all(b"acc=1\xff"), []);
+    }
+
+    #[test]
+    fn a_name_over_the_limit_is_text() {
+        let longest = "n".repeat(NAME_BYTES);
+        assert_eq!(all(format!("x {longest}=1").as_bytes()), [(longest.clone(), json!(1))]);
+        assert_eq!(all(format!("{longest}n=1").as_bytes()), []);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_hold_only_names_within_the_limit(bytes: Vec<u8>) {
+            pairs(&bytes, |name, _| assert!(!name.is_empty() && name.len() <= NAME_BYTES));
+        }
+
+        #[test]
+        fn any_pairlike_text_holds_only_finite_or_named_values(line in "[a-z=0-9.,e+\\- ]{0,40}") {
+            pairs(line.as_bytes(), |_, value| assert!(value.number().is_some()));
+        }
+    }
+}
