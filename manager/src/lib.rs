@@ -9,6 +9,7 @@ pub mod config;
 pub mod experiment;
 pub mod intake;
 pub mod job_state;
+pub mod nearest;
 pub mod search_space;
 pub mod store;
 pub mod tuner;

@@ -1,7 +1,22 @@
 //! PURE and seeded: what proposes the next parameters.
+//!
+//! A tuner's state is a function of the parameters that were proposed and of the outcomes that are known,
+//! never of the order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`],
+//! then [`Tuner::observe`]) goes on exactly as the one that was lost would have.
+
+mod arguments;
+mod batch;
+mod dedup;
+mod grid;
+mod random;
+
+#[cfg(test)]
+mod tests;
 
 use serde_json::{Map, Value};
 
+use self::arguments::Arguments;
+use crate::nearest::{advice, folded};
 use crate::search_space::{Parameters, SearchSpace};
 
 /// What a tuner answers when asked for parameters.
@@ -52,7 +67,7 @@ pub struct TunerSpec {
 /// Whether the objective is to be made large or small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizeMode {
-    /// The larger the better; NNI's default.
+    /// The larger the better.
     Maximize,
     /// The smaller the better.
     Minimize,
@@ -68,7 +83,102 @@ pub struct Error {
     pub problem: String,
 }
 
-/// Makes the tuner that `spec` names.
-pub fn build(_spec: &TunerSpec, _space: &SearchSpace, _seed: u64) -> Result<Box<dyn Tuner>, Error> {
-    Err(Error { path: "tuner.name".to_owned(), problem: "not built yet".to_owned() })
+/// A tuner that this build has.
+struct Algorithm {
+    /// NNI's name.
+    name: &'static str,
+    /// NNI's other name for it, if any.
+    alias: Option<&'static str>,
+    /// What NNI assumes where `optimize_mode` is not given. For tuners that ignore it: which trial the
+    /// experiment calls the best.
+    default_mode: OptimizeMode,
+    /// Checks the arguments and makes it.
+    build: Build,
+}
+
+/// Arguments, space and seed -> tuner.
+type Build = fn(&mut Arguments<'_>, &SearchSpace, u64) -> Result<Box<dyn Tuner>, Error>;
+
+const ALGORITHMS: [Algorithm; 3] = [
+    Algorithm {
+        name: "Random",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |_, space, seed| Ok(Box::new(random::Random::new(space, seed))),
+    },
+    Algorithm {
+        name: "GridSearch",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
+    },
+    Algorithm {
+        name: "Batch",
+        alias: Some("BatchTuner"),
+        default_mode: OptimizeMode::Maximize,
+        build: |_, space, _| Ok(Box::new(batch::Batch::new(space)?)),
+    },
+];
+
+/// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`).
+const NOT_BUILT_IN: [&str; 19] = [
+    "TPE",
+    "TPE_legacy",
+    "Anneal",
+    "Evolution",
+    "GP",
+    "GPTuner",
+    "Metis",
+    "MetisTuner",
+    "SMAC",
+    "PPO",
+    "PPOTuner",
+    "PBT",
+    "PBTTuner",
+    "DNGO",
+    "DNGOTuner",
+    "NetworkMorphism",
+    "RegularizedEvolutionTuner",
+    "Hyperband",
+    "BOHB",
+];
+
+impl TunerSpec {
+    /// Finds the tuner of this name, in any case and under either of NNI's names for it.
+    pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
+        Ok(Self { name: algorithm(name)?.name.to_owned(), class_args })
+    }
+
+    /// Which results are the better ones: `classArgs.optimize_mode`, or NNI's default for this tuner.
+    pub fn optimize_mode(&self) -> Result<OptimizeMode, Error> {
+        let default = algorithm(&self.name)?.default_mode;
+        Ok(Arguments::new(&self.class_args).optimize_mode()?.unwrap_or(default))
+    }
+}
+
+/// Makes the tuner that `spec` names. `classArgs.seed` goes before `seed`.
+pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
+    let algorithm = algorithm(&spec.name)?;
+    let mut arguments = Arguments::new(&spec.class_args);
+    arguments.optimize_mode()?;
+    let seed = arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed);
+    let tuner = (algorithm.build)(&mut arguments, space, seed)?;
+    arguments.finish(algorithm.name)?;
+    Ok(tuner)
+}
+
+fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
+    let wanted = folded(name);
+    let is = |name: &str| folded(name) == wanted;
+    if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {
+        return Ok(found);
+    }
+    let built_in = ALGORITHMS.iter().map(|a| a.name);
+    let problem = if NOT_BUILT_IN.into_iter().any(is) {
+        let list: Vec<&str> = built_in.collect();
+        format!("`{name}` is not available in this build, which has {}", list.join(", "))
+    } else {
+        format!("`{name}` is not a tuner; {}", advice(name, built_in))
+    };
+    Err(Error { path: "tuner.name".to_owned(), problem })
 }

@@ -1,0 +1,91 @@
+//! `classArgs`: each one is read by the name that NNI gives it; what nobody read is unknown.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::{Error, OptimizeMode};
+use crate::nearest::advice;
+
+/// The arguments of one tuner, and which of them were asked for.
+#[derive(Debug)]
+pub(super) struct Arguments<'a> {
+    given: &'a Map<String, Value>,
+    path: String,
+    known: BTreeSet<&'static str>,
+}
+
+impl<'a> Arguments<'a> {
+    pub(super) fn new(given: &'a Map<String, Value>) -> Self {
+        Self { given, path: "tuner.classArgs".to_owned(), known: BTreeSet::new() }
+    }
+
+    /// An argument as it is; `null` counts as absent.
+    pub(super) fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.insert(name);
+        self.given.get(name).filter(|value| !value.is_null())
+    }
+
+    /// `optimize_mode`, which every tuner has.
+    pub(super) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
+        Ok(match self.word("optimize_mode", &["maximize", "minimize"])? {
+            None => None,
+            Some("minimize") => Some(OptimizeMode::Minimize),
+            Some(_) => Some(OptimizeMode::Maximize),
+        })
+    }
+
+    /// One of some words.
+    pub(super) fn word(
+        &mut self,
+        name: &'static str,
+        allowed: &[&'static str],
+    ) -> Result<Option<&'static str>, Error> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        let word = value.as_str().unwrap_or_default();
+        match allowed.iter().find(|allowed| allowed.eq_ignore_ascii_case(word)) {
+            Some(found) => Ok(Some(found)),
+            None => {
+                let advice = advice(word, allowed.iter().copied());
+                self.fault(name, format!("{value} is not known; {advice}"))
+            }
+        }
+    }
+
+    /// An integer within a range.
+    pub(super) fn integer(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, Error> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        match value.as_u64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let limit = match *range.end() {
+                    u64::MAX => String::new(),
+                    end => format!(" and at most {end}"),
+                };
+                let start = range.start();
+                self.fault(
+                    name,
+                    format!("expected an integer of at least {start}{limit}, found {value}"),
+                )
+            }
+        }
+    }
+
+    /// Refuses what nobody asked for.
+    pub(super) fn finish(&self, owner: &str) -> Result<(), Error> {
+        let Some(name) = self.given.keys().find(|name| !self.known.contains(name.as_str())) else {
+            return Ok(());
+        };
+        let advice = advice(name, self.known.iter().copied());
+        self.fault(name, format!("is no argument of {owner}; {advice}"))
+    }
+
+    fn fault<T>(&self, name: &str, problem: String) -> Result<T, Error> {
+        Err(Error { path: format!("{}.{name}", self.path), problem })
+    }
+}

@@ -1,0 +1,212 @@
+use proptest::prelude::*;
+use serde_json::json;
+use trial_protocol::MetricValue;
+
+use super::*;
+
+fn space(json: &Value) -> SearchSpace {
+    SearchSpace::parse(json).unwrap()
+}
+
+fn spec(name: &str, class_args: &Value) -> TunerSpec {
+    TunerSpec::new(name, class_args.as_object().unwrap().clone()).unwrap()
+}
+
+fn tuner(name: &str, json: &Value, seed: u64) -> Box<dyn Tuner> {
+    build(&spec(name, &json!({})), &space(json), seed).unwrap()
+}
+
+/// The proposals `from..to`; fewer where the space is used up.
+fn proposals(tuner: &mut dyn Tuner, from: u64, to: u64) -> Vec<Parameters> {
+    let parameters = |id| match tuner.propose(id) {
+        Proposal::Parameters(parameters) => Some(parameters),
+        Proposal::Exhausted => None,
+        Proposal::Wait => panic!("nobody runs"),
+    };
+    (from..to).map_while(parameters).collect()
+}
+
+fn finite() -> Value {
+    json!({
+        "a": {"_type": "choice", "_value": ["x", "y", "z"]},
+        "b": {"_type": "randint", "_value": [0, 4]},
+        "c": {"_type": "choice", "_value": [
+            {"_name": "off"}, {"_name": "on", "d": {"_type": "quniform", "_value": [0, 1, 0.5]}}]}
+    })
+}
+
+fn mixed() -> Value {
+    json!({
+        "lr": {"_type": "loguniform", "_value": [0.0001, 0.1]},
+        "layers": {"_type": "randint", "_value": [1, 5]},
+        "drop": {"_type": "quniform", "_value": [0, 0.5, 0.1]},
+        "width": {"_type": "qlognormal", "_value": [3, 1, 8]},
+        "opt": {"_type": "choice", "_value": [
+            {"_name": "sgd", "momentum": {"_type": "uniform", "_value": [0, 1]}}, {"_name": "adam"}]}
+    })
+}
+
+fn batch() -> Value {
+    json!({"sets": {"_type": "choice", "_value": [
+        {"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 1, "y": 1}, {"x": 3}]}})
+}
+
+#[test]
+fn grid_search_proposes_what_nni_proposes_in_nnis_order() {
+    let vectors: Value =
+        serde_json::from_str(include_str!("../../fixtures/config/nni_vectors.json")).unwrap();
+    for case in vectors["grid"].as_array().unwrap() {
+        let points = case["points"].as_array().unwrap();
+        let mut grid = tuner("GridSearch", &case["space"], 0);
+        let limit = points.len().try_into().unwrap();
+        let proposed = proposals(grid.as_mut(), 0, limit);
+        assert_eq!(proposed.len(), points.len(), "{}", case["says"]);
+        for (ours, theirs) in proposed.into_iter().zip(points) {
+            assert!(
+                close(&Value::Object(ours.clone()), theirs),
+                "{}: {ours:?} {theirs}",
+                case["says"]
+            );
+        }
+        assert_eq!(
+            grid.propose(limit) == Proposal::Exhausted,
+            case["exhausted"],
+            "{}",
+            case["says"]
+        );
+    }
+}
+
+/// Equal, but for the last digits: `SciPy`'s and our error functions round differently.
+fn close(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|((k, a), (l, b))| k == l && close(a, b))
+        }
+        (Value::Number(x), Value::Number(y)) if x.is_f64() && y.is_f64() => {
+            let (x, y) = (x.as_f64().unwrap(), y.as_f64().unwrap());
+            (x - y).abs() <= 1e-13 * x.abs().max(1.0)
+        }
+        _ => a == b,
+    }
+}
+
+#[test]
+fn a_grid_of_unbounded_multiples_ends_where_doubles_end() {
+    let json = json!({"x": {"_type": "qnormal", "_value": [0, 1, 100]}});
+    assert_eq!(proposals(tuner("GridSearch", &json, 0).as_mut(), 0, 9).len(), 1);
+}
+
+#[test]
+fn random_search_finds_every_point_of_a_finite_space_once_and_stops() {
+    let size = space(&finite()).size().unwrap().try_into().unwrap();
+    let mut random = tuner("Random", &finite(), 7);
+    let proposed = proposals(random.as_mut(), 0, 1000);
+    let different: std::collections::HashSet<String> =
+        proposed.iter().map(|p| serde_json::to_string(p).unwrap()).collect();
+    assert_eq!((proposed.len(), different.len()), (size, size));
+    assert_eq!(random.propose(1000), Proposal::Exhausted);
+}
+
+#[test]
+fn seeds_tell_random_searches_apart() {
+    let first = |seed| proposals(tuner("Random", &mixed(), seed).as_mut(), 0, 5);
+    assert_eq!(first(1), first(1));
+    assert_ne!(first(1), first(2));
+    let given = build(&spec("random", &json!({"seed": 1})), &space(&mixed()), 2).unwrap();
+    let mut given = given;
+    assert_eq!(proposals(given.as_mut(), 0, 5), first(1));
+}
+
+#[test]
+fn a_batch_is_proposed_in_its_order() {
+    let proposed = proposals(tuner("BatchTuner", &batch(), 0).as_mut(), 0, 9);
+    let listed = batch()["sets"]["_value"].clone();
+    assert_eq!(json!(proposed), listed);
+}
+
+/// Every tuner with a space for it, and whether it waits for results.
+fn everyone() -> Vec<(&'static str, Value)> {
+    vec![
+        ("Random", mixed()),
+        ("Random", finite()),
+        ("GridSearch", mixed()),
+        ("GridSearch", finite()),
+        ("Batch", batch()),
+    ]
+}
+
+/// A result for each proposal; some fail, some are useless.
+fn outcome(id: u64, parameters: &Parameters) -> Outcome {
+    match id % 7 {
+        3 => Outcome::Failed,
+        5 => Outcome::Result(MetricValue::from(f64::NAN)),
+        _ => {
+            let x = parameters.get("lr").or(parameters.get("b")).and_then(Value::as_f64);
+            Outcome::Result(MetricValue::from((x.unwrap_or(0.5) - 0.02).abs()))
+        }
+    }
+}
+
+#[test]
+fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
+    for (name, json) in everyone() {
+        for stop in [0, 1, 3, 11, 30] {
+            let mut steady = tuner(name, &json, 11);
+            let before = proposals(steady.as_mut(), 0, stop);
+            let mut rebuilt = tuner(name, &json, 11);
+            for (id, parameters) in (0..).zip(&before) {
+                // As the store gives them back.
+                let text = serde_json::to_string(parameters).unwrap();
+                rebuilt.adopt(id, &serde_json::from_str(&text).unwrap());
+            }
+            // Two trials still run; the results reach the two tuners in different orders.
+            let ended: Vec<_> = (0..).zip(&before).skip(2).collect();
+            for ((a, first), (b, last)) in ended.iter().zip(ended.iter().rev()) {
+                steady.observe(*a, &outcome(*a, first));
+                rebuilt.observe(*b, &outcome(*b, last));
+            }
+            let (a, b) =
+                (proposals(steady.as_mut(), stop, 40), proposals(rebuilt.as_mut(), stop, 40));
+            assert_eq!(a, b, "{name} after {stop} of {json}");
+        }
+    }
+}
+
+#[test]
+fn wrong_names_and_arguments_are_refused_with_advice() {
+    #[rustfmt::skip]
+    let table = [
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: Random, GridSearch, Batch"),
+        ("SMAC",     json!({}),                          "tuner.name: `SMAC` is not available in this build, which has Random, GridSearch, Batch"),
+        ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
+        ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
+        ("Random",   json!({"optimize_mode": "max"}),    "tuner.classArgs.optimize_mode: \"max\" is not known; allowed: maximize, minimize"),
+        ("Batch",    json!({}),                          "searchSpace: for the tuner Batch it must be one `choice` whose options are whole parameter sets"),
+    ];
+    for (name, class_args, message) in table {
+        let class_args = class_args.as_object().unwrap().clone();
+        let built =
+            TunerSpec::new(name, class_args).and_then(|spec| build(&spec, &space(&mixed()), 0));
+        assert_eq!(built.unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn optimize_mode_is_the_given_one_or_the_tuners_own() {
+    let mode = |args| spec("gridsearch", &args).optimize_mode().unwrap();
+    assert_eq!(mode(json!({"optimize_mode": "Minimize"})), OptimizeMode::Minimize);
+    assert_eq!(mode(json!({})), OptimizeMode::Maximize);
+}
+
+proptest! {
+    #[test]
+    fn every_proposal_is_valid(seed: u64) {
+        for name in ["Random", "GridSearch"] {
+            let mut tuner = tuner(name, &mixed(), seed);
+            for parameters in proposals(tuner.as_mut(), 0, 30) {
+                prop_assert_eq!(space(&mixed()).validate(&parameters), Ok(()));
+            }
+        }
+    }
+}
