@@ -1,1 +1,36 @@
-//! A test bed for the real programs.
+//! A test bed for the real programs: a folder of its own, processes that are started and always ended,
+//! and waits for a state with a bound. A stranger with a terminal: it knows the programs by their
+//! command lines, files and output only.
+//!
+//! It must not nap: a fixed pause is neither long enough on a busy machine nor short enough on an idle one.
+
+mod bed;
+mod gate;
+mod process;
+mod python;
+mod search;
+
+pub use bed::TestBed;
+pub use gate::Gate;
+pub use process::{Finished, Running};
+pub use python::nni_python;
+pub use search::{Outcome, Search, Trial, examples};
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test calls it hung: generous, because machines are shared, and
+/// without influence on how long a passing test runs.
+pub const BOUND: Duration = Duration::from_mins(2);
+
+/// Waits until `seen` gives something, looking often; panics with `what` when `bound` is over.
+pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = seen() {
+            return found;
+        }
+        assert!(began.elapsed() < bound, "waited {bound:?} in vain for {what}");
+        // Between two looks only; nothing depends on its length.
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,338 @@
+//! The spool's own thread: the only one that touches its files.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::{info, warn};
+use trial_protocol::Lane;
+
+use super::lane_files::{LaneFiles, Standing};
+use super::record::{self, Record};
+use super::{Class, DiskState, LaneState, Life, Shared, State};
+
+/// Size over which a segment is closed: an acknowledged segment is disk that is given back.
+const SEGMENT_BYTES: u64 = 4 << 20;
+/// Most bytes that are written in one go.
+const GATHER_BYTES: usize = 1 << 20;
+/// How long after a failed write the next is tried.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Something the thread is asked to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Read what is no longer in memory.
+    Read {
+        lane: Lane,
+        after: Option<u64>,
+        through: u64,
+        max_bytes: usize,
+        sender: oneshot::Sender<Vec<Record>>,
+    },
+    /// Remember an acknowledgement.
+    Ack { lane: Lane, through: u64 },
+}
+
+/// The open files of an attempt.
+#[derive(Debug)]
+pub(super) struct Files {
+    dir: PathBuf,
+    pub(super) facts: LaneWriter,
+    pub(super) bulk: LaneWriter,
+}
+
+/// One lane's files and the segment that is being written.
+#[derive(Debug)]
+pub(super) struct LaneWriter {
+    files: LaneFiles,
+    standing: Standing,
+    open: Option<Open>,
+    unsynced: bool,
+    acked_unsaved: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    first: u64,
+    file: File,
+    bytes: u64,
+}
+
+impl Files {
+    /// Makes the attempt's directory, looks at what is there, and cuts torn ends.
+    pub(super) fn open(dir: &Path) -> Result<Self, String> {
+        let wrap = |error: io::Error| format!("cannot use {}: {error}", dir.display());
+        fs::create_dir_all(dir).map_err(wrap)?;
+        let facts = LaneWriter::open(dir, Lane::Facts).map_err(wrap)?;
+        let bulk = LaneWriter::open(dir, Lane::Bulk).map_err(wrap)?;
+        // A directory may be there and not writable; better to know before the first report.
+        tempfile::tempfile_in(dir).map_err(wrap)?;
+        Ok(Self { dir: dir.to_owned(), facts, bulk })
+    }
+
+    fn lane(&mut self, lane: Lane) -> &mut LaneWriter {
+        match lane {
+            Lane::Facts => &mut self.facts,
+            Lane::Bulk => &mut self.bulk,
+        }
+    }
+}
+
+impl LaneWriter {
+    fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
+        let mut files = LaneFiles::open(dir, lane)?;
+        let standing = files.scan(true)?;
+        Ok(Self { files, standing, open: None, unsynced: false, acked_unsaved: false })
+    }
+
+    /// What the files held when they were opened.
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Writes records in one go; after a failure the segment ends where it ended before.
+    fn write(&mut self, records: &[Record]) -> io::Result<()> {
+        let Some(first) = records.first() else { return Ok(()) };
+        if self.open.as_ref().is_none_or(|open| open.bytes >= SEGMENT_BYTES) {
+            let file = self.files.create(first.seq)?;
+            let bytes = file.metadata()?.len();
+            self.open = Some(Open { first: first.seq, file, bytes });
+        }
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let mut bytes = Vec::new();
+        for record in records {
+            record::encode(record, &mut bytes);
+        }
+        if let Err(error) = open.file.write_all(&bytes) {
+            // A half record would end the segment for its reader.
+            open.file.set_len(open.bytes)?;
+            return Err(error);
+        }
+        open.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.unsynced = true;
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if let (true, Some(open)) = (self.unsynced, &self.open) {
+            open.file.sync_data()?;
+            self.unsynced = false;
+        }
+        if self.acked_unsaved {
+            self.files.save(self.open.as_ref().map(|open| open.first))?;
+            self.acked_unsaved = false;
+        }
+        Ok(())
+    }
+
+    fn is_clean(&self) -> bool {
+        !self.unsynced && !self.acked_unsaved
+    }
+}
+
+/// Starts the thread. It ends when the spool is closed.
+pub(super) fn spawn(shared: &Arc<Shared>, files: Files, sync_interval: Duration) {
+    let for_thread = Arc::clone(shared);
+    let run = move || Disk { shared: for_thread, files, sync_interval, failing: false }.run();
+    if let Err(error) = std::thread::Builder::new().name("spool".to_owned()).spawn(run) {
+        warn!("cannot start the spool's thread: {error}; reports are kept in memory");
+        shared.lock().disk = DiskState::Absent;
+    }
+}
+
+struct Disk {
+    shared: Arc<Shared>,
+    files: Files,
+    sync_interval: Duration,
+    failing: bool,
+}
+
+/// What the thread found to do.
+#[derive(Default)]
+struct Round {
+    facts: Vec<Record>,
+    bulk: Vec<Record>,
+    orders: Vec<Order>,
+    terminal: bool,
+    closing: bool,
+}
+
+impl Disk {
+    fn run(mut self) {
+        let mut synced = Instant::now();
+        loop {
+            let round = self.next(synced);
+            let idle = round.facts.is_empty() && round.bulk.is_empty() && round.orders.is_empty();
+            let written = self.write(&round);
+            if written {
+                self.mark(&round);
+            }
+            self.obey(round.orders);
+            if round.terminal || synced.elapsed() >= self.sync_interval {
+                let synced_all = self.sync_all();
+                self.report(synced_all);
+                synced = Instant::now();
+            }
+            if round.closing && (idle || !written) {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    /// Waits for something to do, or for the time to fsync.
+    fn next(&self, synced: Instant) -> Round {
+        let mut state = self.shared.lock();
+        loop {
+            let mut round = Round { closing: state.life == Life::Closing, ..Round::default() };
+            round.orders.extend(state.orders.drain(..));
+            round.terminal |= gather(&mut state.facts, &mut round.facts);
+            gather(&mut state.bulk, &mut round.bulk);
+            let found =
+                !round.orders.is_empty() || !round.facts.is_empty() || !round.bulk.is_empty();
+            if round.closing || (found && !self.failing) {
+                return round;
+            }
+            let clean = self.files.facts.is_clean() && self.files.bulk.is_clean();
+            let left = self.sync_interval.saturating_sub(synced.elapsed());
+            let wait = match (self.failing, clean) {
+                (true, _) => Some(RETRY),
+                (false, false) => Some(left),
+                (false, true) => None,
+            };
+            state = match wait {
+                Some(wait) => {
+                    let (state, timeout) = self
+                        .shared
+                        .work
+                        .wait_timeout(state, wait)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() {
+                        return round;
+                    }
+                    put_back(state, round)
+                }
+                None => {
+                    let state = self.shared.work.wait(state);
+                    put_back(state.unwrap_or_else(PoisonError::into_inner), round)
+                }
+            };
+        }
+    }
+
+    fn write(&mut self, round: &Round) -> bool {
+        let facts = self.files.facts.write(&round.facts);
+        let bulk = self.files.bulk.write(&round.bulk);
+        self.report(facts.and(bulk))
+    }
+
+    /// Shows the disk's failure and recovery, each once; `true` if all is well.
+    fn report(&mut self, result: io::Result<()>) -> bool {
+        let well = result.is_ok();
+        if let Err(error) = result
+            && !self.failing
+        {
+            let dir = self.files.dir.display();
+            warn!("cannot write the spool {dir}: {error}; reports wait in memory");
+        } else if well && self.failing {
+            info!("the spool can be written again");
+        }
+        if self.failing == well {
+            self.failing = !well;
+            self.shared.lock().disk = if well { DiskState::Well } else { DiskState::Failing };
+            self.shared.notify_readers();
+        }
+        well
+    }
+
+    /// Marks what was written, gives memory back, and tells the readers.
+    fn mark(&self, round: &Round) {
+        let mut state = self.shared.lock();
+        for (lane, records) in [(Lane::Facts, &round.facts), (Lane::Bulk, &round.bulk)] {
+            let (Some(first), Some(last)) = (records.first(), records.last()) else { continue };
+            let own = state.lane_mut(lane);
+            let from = own.memory.partition_point(|entry| entry.record.seq < first.seq);
+            let to = own.memory.partition_point(|entry| entry.record.seq <= last.seq);
+            own.memory.range_mut(from..to).for_each(|entry| entry.written = true);
+            own.handed = own.handed.max(to);
+            own.spill();
+        }
+        drop(state);
+        self.shared.notify_readers();
+    }
+
+    fn obey(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Ack { lane, through } => {
+                    let lane = self.files.lane(lane);
+                    lane.files.ack(through);
+                    lane.acked_unsaved = true;
+                }
+                Order::Read { lane, after, through, max_bytes, sender } => {
+                    let found = self.files.lane(lane).files.read(after, through, max_bytes);
+                    let found = found.unwrap_or_else(|error| {
+                        warn!("cannot read the spool {}: {error}", self.files.dir.display());
+                        Vec::new()
+                    });
+                    // The reader may have gone away.
+                    drop(sender.send(found));
+                }
+            }
+        }
+    }
+
+    fn sync_all(&mut self) -> io::Result<()> {
+        self.files.facts.sync()?;
+        self.files.bulk.sync()
+    }
+
+    /// Leaves the directory as it should be found: nothing where nothing is left to deliver.
+    fn end(mut self) {
+        let nothing_left = {
+            let state = self.shared.lock();
+            state.facts.kept() == 0 && state.bulk.kept() == 0
+        };
+        let result = if nothing_left { self.forget_all() } else { self.sync_all() };
+        self.report(result);
+        self.shared.lock().life = Life::Closed;
+        self.shared.notify_readers();
+    }
+
+    fn forget_all(&mut self) -> io::Result<()> {
+        for lane in [&mut self.files.facts, &mut self.files.bulk] {
+            if lane.files.acked().is_some() {
+                lane.files.save(None)?;
+                lane.files.remove_segments()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes what was not handed out yet; `true` if a terminal report is among it.
+fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
+    let mut bytes = 0;
+    let mut terminal = false;
+    for entry in lane.memory.iter().skip(lane.handed) {
+        if bytes > GATHER_BYTES {
+            break;
+        }
+        bytes += entry.record.json.len();
+        terminal |= entry.class == Class::Terminal;
+        records.push(entry.record.clone());
+    }
+    terminal
+}
+
+/// Nothing of the round was done: its orders go back to the front.
+fn put_back(mut state: MutexGuard<'_, State>, round: Round) -> MutexGuard<'_, State> {
+    for order in round.orders.into_iter().rev() {
+        state.orders.push_front(order);
+    }
+    state
+}

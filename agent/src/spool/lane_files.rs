@@ -1,0 +1,301 @@
+//! The files of one lane of one attempt: reading on, acknowledging, deleting.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use trial_protocol::{AttemptId, Lane};
+
+use super::record::{self, Decoded, MAGIC, Record};
+
+/// How much is read from a segment at a time.
+const READ: usize = 256 << 10;
+
+/// The files of one lane of one attempt.
+#[derive(Debug)]
+pub struct LaneFiles {
+    dir: PathBuf,
+    lane: Lane,
+    /// First seq of each segment, rising.
+    segments: Vec<u64>,
+    acked: Option<u64>,
+    /// Where reading left off: the segment, the byte, and the seq before it.
+    position: Option<Position>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    segment: u64,
+    offset: u64,
+    /// Everything up to here lies before the offset.
+    passed: Option<u64>,
+}
+
+/// What a lane's files hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// The seq that comes next.
+    pub next_seq: u64,
+    /// Acknowledged through.
+    pub acked: Option<u64>,
+    /// The last report that is not acknowledged.
+    pub last_kept: Option<u64>,
+    /// Bytes of the reports that are not acknowledged.
+    pub kept_bytes: u64,
+}
+
+/// The attempts that have something in a spool, those written to least recently first.
+pub fn attempts(spool: &Path) -> Vec<AttemptId> {
+    let Ok(entries) = fs::read_dir(spool) else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter_map(|entry| {
+            let attempt = AttemptId::new(entry.file_name().to_str()?).ok()?;
+            Some((entry.metadata().and_then(|data| data.modified()).ok(), attempt))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, attempt)| attempt).collect()
+}
+
+/// The name of a lane in file names.
+pub fn lane_name(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Facts => "facts",
+        Lane::Bulk => "bulk",
+    }
+}
+
+impl LaneFiles {
+    /// Looks at what there is in an attempt's directory; nothing there is nothing wrong.
+    pub fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
+        let mut files =
+            Self { dir: dir.to_owned(), lane, segments: Vec::new(), acked: None, position: None };
+        let prefix = format!("{}-", lane_name(lane));
+        match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
+            Err(error) => return Err(error),
+            Ok(entries) => {
+                for entry in entries {
+                    let name = entry?.file_name();
+                    let number = name.to_str().and_then(|name| {
+                        name.strip_prefix(&prefix)?.strip_suffix(".seg")?.parse::<u64>().ok()
+                    });
+                    files.segments.extend(number);
+                }
+            }
+        }
+        files.segments.sort_unstable();
+        files.acked = match fs::read_to_string(files.ack_path()) {
+            // An unreadable cursor costs a second delivery, which the manager ignores.
+            Ok(text) => text.trim().parse().ok(),
+            Err(_) => None,
+        };
+        Ok(files)
+    }
+
+    /// Reads everything once: what stands where. With `cut`, a torn end is cut off, so that a writer can
+    /// go on.
+    pub fn scan(&mut self, cut: bool) -> io::Result<Standing> {
+        let mut last = None;
+        let mut standing =
+            Standing { next_seq: 0, acked: self.acked, last_kept: None, kept_bytes: 0 };
+        for &segment in &self.segments {
+            let path = self.path(segment);
+            let bytes = read_whole(&path)?;
+            let mut offset = if bytes.starts_with(MAGIC) { MAGIC.len() } else { 0 };
+            while let Decoded::Whole(record, length) = record::decode(&bytes[offset..]) {
+                if offset == 0 {
+                    break; // Without its magic it is no segment of ours.
+                }
+                last = last.max(Some(record.seq));
+                if Some(record.seq) > self.acked {
+                    standing.last_kept = Some(record.seq);
+                    standing.kept_bytes += record::disk_size(&record);
+                }
+                offset += length;
+            }
+            if cut && offset < bytes.len() {
+                let file = File::options().write(true).open(&path)?;
+                file.set_len(u64::try_from(offset).unwrap_or(u64::MAX))?;
+            }
+        }
+        // A segment's name keeps the numbering even if nothing in it survived.
+        let named = self.segments.last().copied();
+        let after = |seq: u64| seq.saturating_add(1);
+        standing.next_seq =
+            last.map_or(0, after).max(self.acked.map_or(0, after)).max(named.unwrap_or(0));
+        Ok(standing)
+    }
+
+    /// The reports after `after` and up to `through`, at most `max_bytes` of JSON but at least one if
+    /// there is any. What is damaged is passed over.
+    pub fn read(
+        &mut self,
+        after: Option<u64>,
+        through: u64,
+        max_bytes: usize,
+    ) -> io::Result<Vec<Record>> {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        // A position that has gone too far (an ack that went back, a second look) is of no use.
+        let mut position = self.position.filter(|position| position.passed <= after);
+        for index in 0..self.segments.len() {
+            let segment = self.segments[index];
+            let next = self.segments.get(index + 1);
+            if next.is_some_and(|next| after.is_some_and(|after| *next <= after.saturating_add(1)))
+            {
+                continue; // All of it lies before.
+            }
+            if position.is_some_and(|position| position.segment > segment) {
+                continue;
+            }
+            let start = position.take().filter(|position| position.segment == segment);
+            let done =
+                self.read_segment(segment, start, after, through, &mut |record: Record| {
+                    bytes += record.json.len();
+                    let enough = bytes > max_bytes && !found.is_empty();
+                    if !enough {
+                        found.push(record);
+                    }
+                    !enough
+                })?;
+            if done {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads on in one segment; `true` if `take` or `through` ended it.
+    fn read_segment(
+        &mut self,
+        segment: u64,
+        start: Option<Position>,
+        after: Option<u64>,
+        through: u64,
+        take: &mut dyn FnMut(Record) -> bool,
+    ) -> io::Result<bool> {
+        let mut file = File::open(self.path(segment))?;
+        let mut offset = match start {
+            Some(position) => position.offset,
+            None => {
+                let mut magic = [0; MAGIC.len()];
+                if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
+                    return Ok(false);
+                }
+                MAGIC.len().try_into().unwrap_or(u64::MAX)
+            }
+        };
+        // A segment is named after its first seq: whatever came before lies in others.
+        let mut passed = start.map_or(segment.checked_sub(1), |position| position.passed);
+        file.seek(SeekFrom::Start(offset))?;
+        let mut buffer = Vec::new();
+        let mut used = 0;
+        loop {
+            match record::decode(&buffer[used..]) {
+                Decoded::Whole(record, length) => {
+                    if record.seq > through {
+                        self.position = Some(Position { segment, offset, passed });
+                        return Ok(true);
+                    }
+                    if Some(record.seq) > after {
+                        let seq = record.seq;
+                        if !take(record) {
+                            self.position = Some(Position { segment, offset, passed });
+                            return Ok(true);
+                        }
+                        passed = passed.max(Some(seq));
+                    } else {
+                        passed = passed.max(Some(record.seq));
+                    }
+                    used += length;
+                    offset += u64::try_from(length).unwrap_or(u64::MAX);
+                }
+                Decoded::Cut => {
+                    buffer.drain(..used);
+                    used = 0;
+                    let wanted = u64::try_from(READ).unwrap_or(u64::MAX);
+                    if file.by_ref().take(wanted).read_to_end(&mut buffer)? == 0 {
+                        self.position = Some(Position { segment, offset, passed });
+                        return Ok(false);
+                    }
+                }
+                Decoded::Damaged => return Ok(false),
+            }
+        }
+    }
+
+    /// Acknowledges: remembers `through` in memory; [`LaneFiles::save`] writes it down.
+    pub fn ack(&mut self, through: u64) {
+        self.acked = self.acked.max(Some(through));
+    }
+
+    /// Acknowledged through.
+    pub fn acked(&self) -> Option<u64> {
+        self.acked
+    }
+
+    /// Writes down what is acknowledged and deletes the segments that are, all but the `open` one.
+    pub fn save(&mut self, open: Option<u64>) -> io::Result<()> {
+        let Some(acked) = self.acked else { return Ok(()) };
+        let path = self.ack_path();
+        let new = path.with_extension("ack.new");
+        fs::write(&new, format!("{acked}\n"))?;
+        fs::rename(&new, &path)?;
+        while let [first, rest @ ..] = self.segments.as_slice() {
+            let ends = rest.first().copied();
+            let acked_whole = ends.is_some_and(|next| next <= acked.saturating_add(1));
+            if !acked_whole || open == Some(*first) {
+                break;
+            }
+            fs::remove_file(self.path(*first))?;
+            self.segments.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Deletes the segments: all of it is acknowledged. The cursor stays, so that no seq is used twice.
+    pub fn remove_segments(&mut self) -> io::Result<()> {
+        for segment in self.segments.drain(..) {
+            fs::remove_file(self.dir.join(segment_name(self.lane, segment)))?;
+        }
+        self.position = None;
+        Ok(())
+    }
+
+    /// Makes a new segment that begins with `first`.
+    pub fn create(&mut self, first: u64) -> io::Result<File> {
+        use std::io::Write as _;
+        let mut file = File::options().create(true).append(true).open(self.path(first))?;
+        if file.metadata()?.len() == 0 {
+            file.write_all(MAGIC)?;
+        }
+        if self.segments.last() != Some(&first) {
+            self.segments.push(first);
+        }
+        Ok(file)
+    }
+
+    fn path(&self, segment: u64) -> PathBuf {
+        self.dir.join(segment_name(self.lane, segment))
+    }
+
+    fn ack_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.ack", lane_name(self.lane)))
+    }
+}
+
+/// Reads a file that does not grow: no more than it said it has, so that nothing endless is followed.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn segment_name(lane: Lane, first: u64) -> String {
+    format!("{}-{first:020}.seg", lane_name(lane))
+}

@@ -1,0 +1,72 @@
+//! PURE: records and segments as bytes. The format is at the head of [`spool`](super).
+
+use std::sync::Arc;
+
+/// First bytes of a segment.
+pub const MAGIC: &[u8; 8] = b"TKSPOOL1";
+/// Bytes of a record before its payload: length, checksum, seq.
+pub const HEADER: usize = 16;
+/// Longest payload that is believed: anything longer is damage. A metric of NNI's SDK has at most a
+/// million characters, which escaping may multiply by six.
+const LONGEST: usize = 64 << 20;
+
+/// A report as it is kept and delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Position in its lane.
+    pub seq: u64,
+    /// The report as JSON.
+    pub json: Arc<str>,
+}
+
+/// What stands at the front of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A record, and how many bytes it takes.
+    Whole(Record, usize),
+    /// The beginning of a record, or nothing: a writer may not be done, or was cut off.
+    Cut,
+    /// No record.
+    Damaged,
+}
+
+/// Bytes that a record takes on the disk.
+pub fn disk_size(record: &Record) -> u64 {
+    u64::try_from(HEADER + record.json.len()).unwrap_or(u64::MAX)
+}
+
+/// Appends a record to `bytes`.
+pub fn encode(record: &Record, bytes: &mut Vec<u8>) {
+    let payload = record.json.as_bytes();
+    let length = u32::try_from(payload.len()).expect("reports are far shorter than 4 GiB");
+    let seq = record.seq.to_le_bytes();
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&checksum(seq, payload).to_le_bytes());
+    bytes.extend_from_slice(&seq);
+    bytes.extend_from_slice(payload);
+}
+
+/// Reads the record at the front of `bytes`.
+pub fn decode(bytes: &[u8]) -> Decoded {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else { return Decoded::Cut };
+    let [l0, l1, l2, l3, c0, c1, c2, c3, seq @ ..] = *header;
+    let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
+    if length > LONGEST {
+        return Decoded::Damaged;
+    }
+    let Some(payload) = rest.get(..length) else { return Decoded::Cut };
+    if checksum(seq, payload) != u32::from_le_bytes([c0, c1, c2, c3]) {
+        return Decoded::Damaged;
+    }
+    match std::str::from_utf8(payload) {
+        Ok(json) => {
+            let record = Record { seq: u64::from_le_bytes(seq), json: json.into() };
+            Decoded::Whole(record, HEADER + length)
+        }
+        Err(_) => Decoded::Damaged,
+    }
+}
+
+fn checksum(seq: [u8; 8], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&seq), payload)
+}

@@ -1,0 +1,163 @@
+//! The folder, the programs, and the certainty that nothing outlives a test.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::{BOUND, Running, wait_for};
+
+/// Marks every process that descends from a bed, whoever started it.
+const MARK: &str = "TRIALKEEPER_TEST_BED";
+
+/// A folder and the processes that belong to it. Dropping it ends what is left of them.
+#[derive(Debug)]
+pub struct TestBed {
+    folder: TempDir,
+    programs: PathBuf,
+}
+
+impl TestBed {
+    /// An empty bed; panics if the programs have not been built.
+    pub fn new() -> Self {
+        let test = std::env::current_exe().expect("a running program has a path");
+        let beside = test.parent().expect("a program lies in a folder");
+        // Tests lie in `target/<profile>/deps`, programs one level up.
+        let programs = if beside.ends_with("deps") { beside.join("..") } else { beside.to_owned() };
+        let programs = programs.canonicalize().expect("the folder of a running program exists");
+        for program in ["trialkeeper", "trial-manager"] {
+            assert!(
+                programs.join(program).exists(),
+                "{program} is not in {}: build it first, with `cargo build --workspace` or \
+                 `cargo test --workspace` (which builds the programs too)",
+                programs.display(),
+            );
+        }
+        let folder = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
+        Self { folder: folder.expect("a temporary folder can be made"), programs }
+    }
+
+    /// The bed's folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A path in the bed's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where the manager keeps its experiments.
+    pub fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    /// Writes a file, and the folders above it.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("it lies in the bed"))
+            .expect("the bed is writable");
+        fs::write(&path, text).expect("the bed is writable");
+        path
+    }
+
+    /// Writes a program.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.write(name, text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        path
+    }
+
+    /// What a file in the bed holds; empty if there is none.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// `trial-manager`, with nothing of the caller's environment but what programs need to be found.
+    pub fn manager(&self) -> Command {
+        self.program("trial-manager")
+    }
+
+    /// `trialkeeper`, likewise.
+    pub fn keeper(&self) -> Command {
+        self.program("trialkeeper")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        command.current_dir(self.folder()).env_clear();
+        for kept in ["PATH", "LLVM_PROFILE_FILE", "PYENV_ROOT", "PYENV_VERSION"] {
+            if let Some(value) = std::env::var_os(kept) {
+                command.env(kept, value);
+            }
+        }
+        command.env("HOME", self.folder()).env("XDG_DATA_HOME", self.path("xdg"));
+        command.env(MARK, self.folder());
+        command
+    }
+
+    /// Starts a command whose output is collected.
+    pub fn start(&self, command: &mut Command) -> Running {
+        Running::start(command)
+    }
+
+    /// Every living process that descends from this bed, with its command line.
+    pub fn processes(&self) -> Vec<(Pid, String)> {
+        let mut mark = format!("{MARK}={}", self.folder().display()).into_bytes();
+        mark.push(0);
+        let pids = fs::read_dir("/proc")
+            .expect("/proc is mounted")
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter_map(|pid| {
+            // A process that ended in between, or that is another user's, is none of ours.
+            let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            if !environment.windows(mark.len()).any(|part| part == mark) {
+                return None;
+            }
+            let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            Some((Pid::from_raw(pid), String::from_utf8_lossy(&words).replace('\0', " ")))
+        })
+        .collect()
+    }
+
+    /// Waits until no process of this bed is left.
+    pub fn wait_until_empty(&self) {
+        wait_for("the last process of the test to end", BOUND, || {
+            self.processes().is_empty().then_some(())
+        });
+    }
+}
+
+impl Default for TestBed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for TestBed {
+    fn drop(&mut self) {
+        // Parents may start children while we look, hence more than one round.
+        for _ in 0..20 {
+            let left = self.processes();
+            if left.is_empty() {
+                break;
+            }
+            for (pid, _) in left {
+                // An error says that it has ended by itself.
+                let _ended = kill(pid, Signal::SIGKILL);
+            }
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+        if std::thread::panicking() && std::env::var_os("TRIALKEEPER_TESTS_KEEP").is_some() {
+            self.folder.disable_cleanup(true);
+            #[expect(clippy::print_stderr, reason = "for the person who asked to keep the folder")]
+            {
+                eprintln!("kept {}", self.folder().display());
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A started program, whose output is read while it runs so that it never waits for us.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use crate::wait_for;
+
+/// A program that was started. Dropping it kills it.
+#[derive(Debug)]
+pub struct Running {
+    what: String,
+    child: Child,
+    stdout: Collected,
+    stderr: Collected,
+}
+
+/// How a program ended and everything it wrote.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit code; `None` if a signal killed it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error, as text.
+    pub stderr: String,
+}
+
+#[derive(Debug)]
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Collected {
+    fn from(mut source: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let mut chunk = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = source.read(&mut chunk) {
+                sink.lock().expect("no reader panics").extend_from_slice(&chunk[..length]);
+            }
+        });
+        Self { bytes, reader }
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.bytes.lock().expect("no reader panics").clone()
+    }
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let what = format!("{command:?}");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
+        let stdout = Collected::from(child.stdout.take().expect("it was asked for"));
+        let stderr = Collected::from(child.stderr.take().expect("it was asked for"));
+        Self { what, child, stdout, stderr }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().expect("a process id is a positive i32"))
+    }
+
+    /// Standard output so far.
+    pub fn stdout(&self) -> Vec<u8> {
+        self.stdout.so_far()
+    }
+
+    /// Standard error so far, as text.
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
+    /// Sends a signal to the process alone.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal)
+            .unwrap_or_else(|error| panic!("{signal} to {}: {error}", self.what));
+    }
+
+    /// Sends a signal to the group that the process leads, as a terminal does on Ctrl-C. The command must
+    /// have been started with `process_group(0)`.
+    pub fn signal_group(&self, signal: Signal) {
+        killpg(self.pid(), signal)
+            .unwrap_or_else(|error| panic!("{signal} to the group of {}: {error}", self.what));
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.try_wait().is_none()
+    }
+
+    fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.child
+            .try_wait()
+            .unwrap_or_else(|error| panic!("cannot wait for {}: {error}", self.what))
+    }
+
+    /// Waits for the end of the process and of its output.
+    pub fn finish(mut self, bound: Duration) -> Finished {
+        let what = format!("the end of {}", self.what);
+        let status = wait_for(&what, bound, || self.try_wait());
+        let what = format!("the end of the output of {}", self.what);
+        wait_for(&what, bound, || {
+            (self.stdout.reader.is_finished() && self.stderr.reader.is_finished()).then_some(())
+        });
+        Finished { code: status.code(), stdout: self.stdout(), stderr: self.stderr() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

@@ -1,0 +1,62 @@
+//! A Python with NNI's SDK, made once per checkout.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set to anything: tests that need NNI's SDK fail where `PyPI` cannot be reached, instead of being skipped.
+const REQUIRED: &str = "TRIALKEEPER_TESTS_NEED_PYPI";
+
+/// The Python interpreter of a virtual environment with what `examples/digits` requires; made below
+/// `target` on first use. `None`, with the reason printed, where it cannot be made.
+pub fn nni_python() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let requirements = root.join("examples/digits/requirements.txt");
+    let target = match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => root.join("target"),
+    };
+    match environment(&target.join("nni-venv"), &requirements) {
+        Ok(python) => Some(python),
+        Err(reason) => {
+            assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
+            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+            {
+                eprintln!("skipped: {reason}");
+            }
+            None
+        }
+    }
+}
+
+fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
+    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let wanted = fs::read_to_string(requirements).map_err(told)?;
+    fs::create_dir_all(folder).map_err(told)?;
+    // Test processes run side by side; the first one builds, the others wait for it.
+    let lock = File::create(folder.join("lock")).map_err(told)?;
+    lock.lock().map_err(told)?;
+
+    let python = folder.join("bin/python");
+    let done = folder.join("requirements-met");
+    if fs::read_to_string(&done).is_ok_and(|met| met == wanted) {
+        return Ok(python);
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder.join(".")))
+        .map_err(|reason| format!("python3 cannot make a virtual environment: {reason}"))?;
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))
+        .map_err(|reason| format!("pip cannot install NNI's SDK (is PyPI reachable?): {reason}"))?;
+    fs::write(&done, wanted).map_err(told)?;
+    Ok(python)
+}
+
+/// Runs a command; an error is the end of what it said.
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let tail: Vec<&str> = said.lines().rev().take(5).collect();
+    Err(format!("{}: {}", output.status, tail.into_iter().rev().collect::<Vec<_>>().join(" / ")))
+}
