@@ -1,12 +1,47 @@
 //! Spool -> manager, oldest first, for as long as it takes.
+//!
+//! Each lane has one request in flight at a time, so that its order is kept, and neither waits for the
+//! other. While a request is under way, new reports gather and make the next one. An idle lane sends at once.
+//!
+//! Nothing here may end or delay the trial: every error is a reason to try again later. The total time is
+//! not limited while the trial runs; after its end it is ([`Settings::flush`]), and what is left stays in
+//! the spool.
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use backoff::backoff::Backoff as _;
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+use reqwest::Client;
 use tokio::sync::{mpsc, watch};
-use trial_protocol::{AttemptId, Directive, ExperimentId, TrialJobId};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck, capability};
 
-use crate::spool::Spool;
+use crate::dialect::native;
+use crate::http;
+use crate::spool::{LaneFiles, Record, Sender, Spool};
+
+mod error;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Error, Verdict};
+
+/// Most JSON in a batch of facts, in bytes; a longer report travels alone.
+const FACTS_BYTES: usize = 256 << 10;
+/// Most JSON in a batch of logs and samples, in bytes.
+const BULK_BYTES: usize = 1 << 20;
+/// How long logs gather before they are sent: they are many and not urgent.
+const BULK_LINGER: Duration = Duration::from_millis(50);
+/// First and longest mean time between tries.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+/// Longest time between tries once the trial has ended.
+const BACKOFF_AT_END: Duration = Duration::from_millis(500);
+/// Time between tries where only a person can help.
+const HOPELESS: Duration = Duration::from_mins(1);
 
 /// Where the manager is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,14 +58,13 @@ pub enum ManagerAddress {
 pub struct Settings {
     /// Where the manager is.
     pub manager: ManagerAddress,
-    /// A file with the bearer token, read again on HTTP 401.
+    /// A file with the bearer token, read again when it is refused.
     pub token_file: Option<PathBuf>,
-    /// Which experiment.
-    pub experiment: ExperimentId,
-    /// Which trial.
-    pub trial: TrialJobId,
-    /// Which attempt.
-    pub attempt: AttemptId,
+    /// PEM file with the certificate authority that signed the manager's certificate. `None`: the public
+    /// ones.
+    pub ca_file: Option<PathBuf>,
+    /// Whose reports.
+    pub sender: Sender,
     /// Longest silence towards the manager; a shorter lease in an ack shortens it.
     pub heartbeat: Duration,
     /// How long delivery may go on after the trial's end.
@@ -49,10 +83,378 @@ pub struct Outcome {
 /// Delivers until `ended` becomes true and everything is acknowledged, or `flush` after that is over.
 /// Directives that arrive are sent on, each once.
 pub async fn run(
-    _settings: Settings,
-    _spool: Spool,
-    _directives: mpsc::Sender<Directive>,
-    _ended: watch::Receiver<bool>,
+    settings: Settings,
+    spool: Spool,
+    directives: mpsc::Sender<Directive>,
+    ended: watch::Receiver<bool>,
 ) -> Outcome {
-    Outcome { undelivered: 0, last_error: None }
+    let courier = Courier::new(settings, spool, directives, ended);
+    tokio::join!(courier.deliver_lane(Lane::Facts), courier.deliver_lane(Lane::Bulk));
+    let last_error = courier.lock().last_error.take();
+    let undelivered = courier.spool.pending();
+    Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
+}
+
+/// Delivers one lane of files that an earlier process left, as the attempt that wrote them. `true` when
+/// everything of it was acknowledged.
+pub async fn deliver_files(
+    settings: Settings,
+    attempt: &AttemptId,
+    files: Vec<LaneFiles>,
+) -> Outcome {
+    let (directives, _) = mpsc::channel(1);
+    let (_keep, ended) = watch::channel(true);
+    let memory = crate::spool::Options {
+        dir: None,
+        attempt: attempt.clone(),
+        sender: None,
+        limit_bytes: 0,
+        sync_interval: Duration::from_hours(1),
+    };
+    let spool = Spool::open(memory).spool;
+    let courier = Courier::new(settings, spool, directives, ended);
+    let mut undelivered = 0;
+    for lane in files {
+        undelivered += courier.deliver_older(attempt, lane).await;
+    }
+    let last_error = courier.lock().last_error.take();
+    Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
+}
+
+struct Courier {
+    settings: Settings,
+    spool: Spool,
+    directives: mpsc::Sender<Directive>,
+    ended: watch::Receiver<bool>,
+    /// What the manager offers, once it has answered.
+    peer: watch::Sender<Option<Offer>>,
+    shared: Mutex<Contact>,
+}
+
+/// What both lanes know of the manager.
+#[derive(Default)]
+struct Contact {
+    client: Option<Client>,
+    base: Option<String>,
+    token: Option<String>,
+    heartbeat: Option<Duration>,
+    seen: HashSet<u64>,
+    obeyed: Vec<u64>,
+    last_error: Option<String>,
+    give_up_at: Option<Instant>,
+}
+
+impl Courier {
+    fn new(
+        settings: Settings,
+        spool: Spool,
+        directives: mpsc::Sender<Directive>,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        let (peer, _) = watch::channel(None);
+        let shared = Mutex::default();
+        Self { settings, spool, directives, ended, peer, shared }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contact> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn deliver_lane(&self, lane: Lane) {
+        for attempt in self.spool.older_attempts() {
+            if let Some(files) = self.spool.older_lane(attempt, lane) {
+                self.deliver_older(attempt, files).await;
+            }
+        }
+        if lane == Lane::Bulk && !self.takes_bulk().await {
+            return;
+        }
+        let max_bytes = match lane {
+            Lane::Facts => FACTS_BYTES,
+            Lane::Bulk => BULK_BYTES,
+        };
+        let mut ended = self.ended.clone();
+        let mut spoke = Instant::now();
+        loop {
+            let over = *ended.borrow_and_update();
+            if over && self.spool.pending_in(lane) == 0 {
+                return;
+            }
+            let heartbeat = spoke + self.lock().heartbeat.unwrap_or(self.settings.heartbeat);
+            let records = tokio::select! {
+                biased;
+                () = self.spool.readable(lane) => {
+                    if lane == Lane::Bulk && !over {
+                        self.linger(&mut ended).await;
+                    }
+                    self.spool.peek(lane, max_bytes).await
+                }
+                () = tokio::time::sleep_until(heartbeat), if lane == Lane::Facts => Vec::new(),
+                changed = ended.changed(), if !over => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return, // Nobody is left who could say that the trial has ended.
+                },
+                () = self.deadline(), if over => return,
+            };
+            if records.is_empty() && lane == Lane::Bulk {
+                continue;
+            }
+            match self.deliver(self.spool.attempt(), lane, records).await {
+                Some(Some(through)) => self.spool.ack(lane, through),
+                Some(None) => {}
+                None => return,
+            }
+            spoke = Instant::now();
+        }
+    }
+
+    /// Waits a little for more, unless the trial has ended.
+    async fn linger(&self, ended: &mut watch::Receiver<bool>) {
+        tokio::select! {
+            () = tokio::time::sleep(BULK_LINGER) => {}
+            // Seen again by the loop, which asks for the present value.
+            _ = ended.changed() => ended.mark_changed(),
+        }
+    }
+
+    /// Waits for the manager's first answer: whether it takes logs and samples at all. `false` when
+    /// there is no more time to find out.
+    async fn takes_bulk(&self) -> bool {
+        let mut peer = self.peer.subscribe();
+        let known = async {
+            match peer.wait_for(Option::is_some).await {
+                Ok(offer) => {
+                    offer.as_ref().is_some_and(|o| o.capabilities.contains(capability::BULK))
+                }
+                Err(_) => false,
+            }
+        };
+        tokio::select! {
+            takes = known => takes,
+            () = self.deadline_after_end() => false,
+        }
+    }
+
+    /// Delivers what an earlier process left of one lane; how many reports were not.
+    async fn deliver_older(&self, attempt: &AttemptId, mut files: LaneFiles) -> u64 {
+        loop {
+            let after = files.acked();
+            let read = tokio::task::spawn_blocking(move || {
+                let found = files.read(after, u64::MAX, FACTS_BYTES);
+                (files, found)
+            });
+            let Ok((returned, found)) = read.await else { return 1 };
+            files = returned;
+            let records = match found {
+                Ok(records) => records,
+                Err(error) => {
+                    warn!("cannot read what attempt {attempt} left in the spool: {error}");
+                    return 1;
+                }
+            };
+            let count = u64::try_from(records.len()).unwrap_or(u64::MAX);
+            let Some(last) = records.last().map(|record| record.seq) else {
+                drop(tokio::task::spawn_blocking(move || files.remove_segments()).await);
+                return 0;
+            };
+            let lane = files.lane();
+            let Some(through) = self.deliver(attempt, lane, records).await else { return count };
+            files.ack(through.unwrap_or(last).min(last));
+            let saved = tokio::task::spawn_blocking(move || {
+                let saved = files.save(None);
+                (files, saved)
+            });
+            let Ok((returned, saved)) = saved.await else { return 1 };
+            files = returned;
+            if let Err(error) = saved {
+                // It will be delivered again, and ignored.
+                debug!("cannot note what was delivered of attempt {attempt}: {error}");
+            }
+        }
+    }
+
+    /// Sends a batch until it is taken: through which seq, if any. `None` when the time is up.
+    async fn deliver(
+        &self,
+        attempt: &AttemptId,
+        lane: Lane,
+        mut records: Vec<Record>,
+    ) -> Option<Option<u64>> {
+        let mut pause = pause();
+        loop {
+            let sent = tokio::select! {
+                sent = self.send(attempt, lane, &records) => sent,
+                () = self.deadline_after_end() => return None,
+            };
+            let error = match sent {
+                Ok(ack) => {
+                    self.heard(&ack);
+                    let last = records.last().map(|record| record.seq);
+                    // What was never sent cannot be acknowledged.
+                    return Some(ack.through.and_then(|through| Some(through.min(last?))));
+                }
+                Err(error) => error,
+            };
+            let verdict = error.verdict();
+            self.failed(&error);
+            let wait = match verdict {
+                Verdict::Retry => pause.next_backoff().unwrap_or(BACKOFF.1),
+                Verdict::RetryAfter(after) => after,
+                Verdict::Hopeless if *self.ended.borrow() => return None,
+                Verdict::Hopeless => HOPELESS,
+                Verdict::Split if records.len() > 1 => {
+                    records.truncate(records.len() / 2);
+                    continue;
+                }
+                // A single report that will never be taken must not hold up all others.
+                Verdict::Split => {
+                    warn!("the manager refuses a report for good; it is passed over: {error}");
+                    return Some(records.first().map(|record| record.seq));
+                }
+            };
+            self.refresh();
+            if !self.wait(wait).await {
+                return None;
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        attempt: &AttemptId,
+        lane: Lane,
+        records: &[Record],
+    ) -> Result<ReportAck, Error> {
+        let (client, base, token, obeyed) = self.contact()?;
+        let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed);
+        let ack = native::post(&client, &base, token.as_deref(), body).await?;
+        // The manager has them now; it repeats a directive until it does.
+        self.lock().obeyed.retain(|id| !obeyed.contains(id));
+        Ok(ack)
+    }
+
+    /// What is needed to speak, read when it is needed first and again after [`Courier::refresh`].
+    fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
+        let mut contact = self.lock();
+        let client = match &contact.client {
+            Some(client) => client.clone(),
+            None => {
+                let client = http::client(self.settings.ca_file.as_deref())?;
+                contact.client.insert(client).clone()
+            }
+        };
+        let base = match &contact.base {
+            Some(base) => base.clone(),
+            None => contact.base.insert(address(&self.settings.manager)?).clone(),
+        };
+        if contact.token.is_none() {
+            contact.token = self.settings.token_file.as_deref().and_then(read_token);
+        }
+        Ok((client, base, contact.token.clone(), contact.obeyed.clone()))
+    }
+
+    /// Has address and token read again: the manager may have moved, the token been replaced.
+    fn refresh(&self) {
+        let mut contact = self.lock();
+        contact.base = None;
+        contact.token = None;
+    }
+
+    fn heard(&self, ack: &ReportAck) {
+        let mut contact = self.lock();
+        if contact.last_error.take().is_some() {
+            info!("the manager takes reports again");
+        }
+        contact.heartbeat = ack
+            .lease_ms
+            .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.settings.heartbeat));
+        for directive in &ack.directives {
+            // A full queue is no loss: the manager repeats what was not obeyed.
+            if !contact.seen.contains(&directive.id)
+                && self.directives.try_send(directive.clone()).is_ok()
+            {
+                contact.seen.insert(directive.id);
+                contact.obeyed.push(directive.id);
+            }
+        }
+        drop(contact);
+        self.peer.send_if_modified(|peer| {
+            let changed = peer.as_ref() != Some(&ack.offer);
+            *peer = Some(ack.offer.clone());
+            changed
+        });
+    }
+
+    /// Shows a failure once, not at every try.
+    fn failed(&self, error: &Error) {
+        let shown = crate::errors::chain(error);
+        let mut contact = self.lock();
+        if contact.last_error.as_ref() == Some(&shown) {
+            debug!("{shown}");
+        } else {
+            warn!("{shown}; reports wait in the spool");
+            contact.last_error = Some(shown);
+        }
+    }
+
+    /// Waits before another try; `false` when the time is up.
+    async fn wait(&self, wait: Duration) -> bool {
+        let mut ended = self.ended.clone();
+        let over = *ended.borrow_and_update();
+        let wait = if over { wait.min(BACKOFF_AT_END) } else { wait };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            // The trial has just ended: there is little time left, so try at once.
+            changed = ended.changed(), if !over => changed.is_ok(),
+            () = self.deadline(), if over => false,
+        }
+    }
+
+    /// Waits until delivery has to end; the time begins when this is first asked after the trial's end.
+    async fn deadline(&self) {
+        let at = {
+            let mut contact = self.lock();
+            *contact.give_up_at.get_or_insert_with(|| Instant::now() + self.settings.flush)
+        };
+        tokio::time::sleep_until(at).await;
+    }
+
+    async fn deadline_after_end(&self) {
+        let mut ended = self.ended.clone();
+        // Whoever could end the trial being gone counts as its end.
+        drop(ended.wait_for(|ended| *ended).await);
+        self.deadline().await;
+    }
+}
+
+/// Exponential with full jitter: many agents that lost one manager must not come back as one.
+fn pause() -> ExponentialBackoff {
+    ExponentialBackoffBuilder::new()
+        .with_initial_interval(BACKOFF.0)
+        .with_max_interval(BACKOFF.1)
+        .with_randomization_factor(1.0)
+        .with_max_elapsed_time(None)
+        .build()
+}
+
+fn address(manager: &ManagerAddress) -> Result<String, Error> {
+    match manager {
+        ManagerAddress::Url(url) => Ok(url.clone()),
+        ManagerAddress::File(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| Error::NoAddress { path: path.clone(), source })?;
+            Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+        }
+    }
+}
+
+/// The token; without one the manager says what it thinks of that.
+fn read_token(path: &Path) -> Option<String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Some(text.trim().to_owned()),
+        Err(error) => {
+            warn!("cannot read the token file {}: {error}", path.display());
+            None
+        }
+    }
 }

@@ -1,1 +1,3 @@
 //! How to speak to a manager: the only place that knows URLs, headers and bodies.
+
+pub mod native;

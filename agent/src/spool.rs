@@ -22,6 +22,7 @@
 //!
 //! ```text
 //! <dir>/lock                             locked by its user; first line: process id, second: attempt
+//! <dir>/sender.json                      whose reports these are
 //! <dir>/<attempt>/<lane>-<first seq>.seg 20 digits, so that names sort as numbers
 //! <dir>/<attempt>/<lane>.ack             "<seq>\n": acknowledged through; replaced atomically
 //! ```
@@ -31,12 +32,14 @@
 //! of it is acknowledged; the cursor stays, which keeps invariant 1.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
-use trial_protocol::{AttemptId, Lane, Report, ReportBody, Shed};
+use trial_protocol::{AttemptId, ExperimentId, Lane, Report, ReportBody, Shed, TrialJobId};
 
 mod disk;
 pub mod lane_files;
@@ -52,6 +55,8 @@ pub use record::Record;
 /// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
 /// so that a manager that keeps up never causes a read.
 const WINDOW_BYTES: usize = 1 << 20;
+/// Name of the file that says whose reports the spool holds.
+const SENDER: &str = "sender.json";
 
 /// How a spool is to be kept.
 #[derive(Debug, Clone)]
@@ -60,10 +65,30 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// The attempt whose reports are appended.
     pub attempt: AttemptId,
+    /// Whose reports they are, noted in the directory so that they can be delivered later. `None`: nobody's
+    /// that a manager knows.
+    pub sender: Option<Sender>,
     /// Size over which bulk reports are shed, in bytes.
     pub limit_bytes: u64,
     /// Longest time between an append and its fsync, terminal reports excepted (those at once).
     pub sync_interval: Duration,
+}
+
+/// Whose reports a spool holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sender {
+    /// Which experiment.
+    pub experiment: ExperimentId,
+    /// Which trial.
+    pub trial: TrialJobId,
+}
+
+impl Sender {
+    /// Reads whose reports the spool in `dir` holds.
+    pub fn read(dir: &Path) -> io::Result<Self> {
+        let bytes = std::fs::read(dir.join(SENDER))?;
+        serde_json::from_slice(&bytes).map_err(io::Error::from)
+    }
 }
 
 /// How much of the bulk lane a report is worth when the spool is full.
@@ -202,6 +227,13 @@ impl Spool {
         };
         let mut files = None;
         if let Some((dir, _)) = &held {
+            if let Some(sender) = &options.sender {
+                let json = serde_json::to_vec(sender).expect("two texts are JSON");
+                if let Err(error) = std::fs::write(dir.join(SENDER), json) {
+                    warnings
+                        .push(format!("what is left of this trial cannot be replayed: {error}"));
+                }
+            }
             match disk::Files::open(&dir.join(options.attempt.as_str())) {
                 Ok(opened) => {
                     state.disk = DiskState::Well;

@@ -232,6 +232,11 @@ impl LaneFiles {
         self.acked = self.acked.max(Some(through));
     }
 
+    /// Which lane.
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+
     /// Acknowledged through.
     pub fn acked(&self) -> Option<u64> {
         self.acked

@@ -19,6 +19,7 @@ fn options(dir: Option<&Path>) -> Options {
     Options {
         dir: dir.map(Path::to_owned),
         attempt: attempt("a-1"),
+        sender: None,
         limit_bytes: 64 << 20,
         sync_interval: Duration::from_secs(1),
     }

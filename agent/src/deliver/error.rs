@@ -1,0 +1,135 @@
+//! PURE: what can go wrong with a batch, and what to do about it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+use crate::http;
+
+/// Why a batch was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file with the manager's address.
+    #[error("cannot read the manager's address from {}", .path.display())]
+    NoAddress {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The client could not be made.
+    #[error(transparent)]
+    Client(#[from] http::Error),
+    /// No answer, or half of one.
+    #[error("cannot reach the manager at {url}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// HTTP 200 with something else than an ack.
+    #[error("what answers at {url} is not a manager")]
+    NotAManager {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// HTTP 401 or 403.
+    #[error("the manager at {url} refuses the token ({detail}); is the token file current?")]
+    Unauthorized {
+        /// Where.
+        url: String,
+        /// What it said.
+        detail: String,
+    },
+    /// HTTP 404.
+    #[error("the manager at {url} does not know this trial ({detail})")]
+    Unknown {
+        /// Where.
+        url: String,
+        /// What it said.
+        detail: String,
+    },
+    /// HTTP 409.
+    #[error("the manager at {url} speaks another protocol ({detail}); rebuild the trial image")]
+    WireVersion {
+        /// Where.
+        url: String,
+        /// What it said.
+        detail: String,
+    },
+    /// HTTP 413.
+    #[error("the manager at {url} finds a batch too large")]
+    TooLarge {
+        /// Where.
+        url: String,
+    },
+    /// HTTP 429 or 503.
+    #[error("the manager at {url} is busy ({detail})")]
+    Busy {
+        /// Where.
+        url: String,
+        /// When to try again, if it said so.
+        after: Option<Duration>,
+        /// What it said.
+        detail: String,
+    },
+    /// Another 4xx: these bytes will not be taken.
+    #[error("the manager at {url} answered {status} ({detail})")]
+    Refused {
+        /// Where.
+        url: String,
+        /// Which.
+        status: StatusCode,
+        /// What it said.
+        detail: String,
+    },
+    /// Any other answer.
+    #[error("the manager at {url} answered {status} ({detail})")]
+    Failed {
+        /// Where.
+        url: String,
+        /// Which.
+        status: StatusCode,
+        /// What it said.
+        detail: String,
+    },
+}
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Try again, after a while that grows.
+    Retry,
+    /// Try again after this time.
+    RetryAfter(Duration),
+    /// Try a smaller batch; a single report that is refused is given up.
+    Split,
+    /// Somebody has to do something first: try again, but rarely, and do not wait for it at the end.
+    Hopeless,
+}
+
+impl Error {
+    /// Decides once, here, for every caller.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self::NoAddress { .. }
+            | Self::Unreachable { .. }
+            | Self::NotAManager { .. }
+            | Self::Failed { .. }
+            | Self::Busy { after: None, .. }
+            // Another manager may have the address until ours is back.
+            | Self::Unauthorized { .. }
+            | Self::Unknown { .. } => Verdict::Retry,
+            Self::Busy { after: Some(after), .. } => Verdict::RetryAfter(*after),
+            Self::TooLarge { .. } | Self::Refused { .. } => Verdict::Split,
+            Self::Client(_) | Self::WireVersion { .. } => Verdict::Hopeless,
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Delivery against a server that follows a script: for each request one answer, then for ever the last.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use reqwest::StatusCode;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use trial_protocol::{
+    DirectiveBody, ExperimentId, LogChunk, LogText, Metric, MetricKind, ReportBatch, ReportBody,
+    StopReason, Stream, TrialJobId,
+};
+
+use super::*;
+use crate::spool::Options;
+
+const BOUND: Duration = Duration::from_mins(1);
+
+/// What the server does with a request.
+#[derive(Debug, Clone)]
+enum Answer {
+    /// Stores and acknowledges.
+    Ack,
+    /// The same, with these directives.
+    Direct(Vec<Directive>),
+    /// Stores, and the connection breaks before the ack.
+    StoreAndReset,
+    /// The connection breaks in the middle of the request.
+    Reset,
+    /// A status, with a header.
+    Status(u16, &'static str),
+    /// 413 for more than so many reports, else an ack.
+    AtMost(usize),
+    /// 401 unless the token is this.
+    Token(&'static str),
+    /// 200 and something else.
+    Nonsense,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// By attempt, lane and seq: as a manager stores them.
+    stored: BTreeMap<(String, Lane, u64), ReportBody>,
+    /// The order in which seqs of each lane were first stored.
+    order: Vec<(Lane, u64)>,
+    obeyed: Vec<u64>,
+    heartbeats: u64,
+    requests: u64,
+}
+
+struct Server {
+    url: String,
+    seen: Arc<Mutex<Seen>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    async fn start(script: Vec<Answer>) -> Self {
+        Self::start_on("127.0.0.1:0", script).await
+    }
+
+    async fn start_on(address: &str, script: Vec<Answer>) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::<Mutex<Seen>>::default();
+        let script = Arc::new(Mutex::new(VecDeque::from(script)));
+        let for_task = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            // Ends with this task: a server that is gone answers on no connection.
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, Arc::clone(&script), Arc::clone(&for_task)));
+            }
+        });
+        Self { url, seen, task }
+    }
+
+    fn facts(&self) -> Vec<u64> {
+        let seen = self.seen.lock().unwrap();
+        seen.order.iter().filter(|(lane, _)| *lane == Lane::Facts).map(|(_, seq)| *seq).collect()
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Seen) -> bool) {
+        let wait = async {
+            while !holds(&self.seen.lock().unwrap()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(BOUND, wait).await.is_ok(), "{what}, in time");
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    script: Arc<Mutex<VecDeque<Answer>>>,
+    seen: Arc<Mutex<Seen>>,
+) {
+    let mut bytes = Vec::new();
+    loop {
+        let Some((token, body)) = request(&mut stream, &mut bytes).await else { return };
+        let answer = {
+            let mut script = script.lock().unwrap();
+            if script.len() > 1 { script.pop_front() } else { script.front().cloned() }
+        };
+        let batch: ReportBatch = serde_json::from_slice(&body).unwrap();
+        let reply = match answer.unwrap_or(Answer::Ack) {
+            Answer::Ack => store(&seen, &batch, &[]),
+            Answer::Direct(directives) => store(&seen, &batch, &directives),
+            Answer::StoreAndReset => {
+                store(&seen, &batch, &[]);
+                return;
+            }
+            Answer::Reset => return,
+            Answer::Status(status, header) => refuse(status, header),
+            Answer::AtMost(most) if batch.reports.len() > most => refuse(413, ""),
+            Answer::Token(wanted) if token.as_deref() != Some(wanted) => refuse(401, ""),
+            Answer::AtMost(_) | Answer::Token(_) => store(&seen, &batch, &[]),
+            Answer::Nonsense => reply(200, "", "<html>"),
+        };
+        seen.lock().unwrap().requests += 1;
+        if stream.write_all(reply.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads one request: its token and body.
+async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(Option<String>, Vec<u8>)> {
+    let (mut head, mut length, mut token) = (None, 0, None);
+    loop {
+        if head.is_none()
+            && let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n")
+        {
+            let text = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+            let header = |name: &str| {
+                text.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
+            };
+            length = header("content-length: ").unwrap().trim().parse().unwrap();
+            token = header("authorization: bearer ");
+            head = Some(end + 4);
+        }
+        if let Some(head) = head
+            && bytes.len() >= head + length
+        {
+            let body = bytes[head..head + length].to_vec();
+            bytes.drain(..head + length);
+            return Some((token, body));
+        }
+        if stream.read_buf(bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn store(seen: &Mutex<Seen>, batch: &ReportBatch, directives: &[Directive]) -> String {
+    let mut seen = seen.lock().unwrap();
+    seen.obeyed.extend(&batch.obeyed);
+    seen.heartbeats += u64::from(batch.reports.is_empty());
+    for report in &batch.reports {
+        let key = (batch.attempt.to_string(), batch.lane, report.seq);
+        if seen.stored.insert(key, report.body.clone()).is_none() {
+            seen.order.push((batch.lane, report.seq));
+        }
+    }
+    let ack = ReportAck {
+        offer: Offer::new([capability::BULK]),
+        through: batch.reports.last().map(|report| report.seq),
+        directives: directives.to_vec(),
+        lease_ms: None,
+        other: BTreeMap::new(),
+    };
+    reply(200, "", &serde_json::to_string(&ack).unwrap())
+}
+
+fn refuse(status: u16, header: &str) -> String {
+    reply(status, header, r#"{"title":"no","detail":"because"}"#)
+}
+
+fn reply(status: u16, header: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n{header}\r\n{body}", body.len())
+}
+
+fn metric(number: u32) -> ReportBody {
+    ReportBody::Metric(Metric {
+        name: "m".to_owned(),
+        kind: MetricKind::Intermediate,
+        sequence: 0,
+        value: f64::from(number).into(),
+        derived: false,
+    })
+}
+
+fn log() -> ReportBody {
+    let text = LogText::Text("line\n".to_owned());
+    ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes: 0, text })
+}
+
+fn memory_spool() -> Spool {
+    spool_in(None)
+}
+
+fn spool_in(dir: Option<&Path>) -> Spool {
+    let options = Options {
+        dir: dir.map(Path::to_owned),
+        attempt: AttemptId::new("t-1").unwrap(),
+        sender: Some(sender()),
+        limit_bytes: 1 << 20,
+        sync_interval: Duration::from_secs(1),
+    };
+    Spool::open(options).spool
+}
+
+fn sender() -> Sender {
+    Sender {
+        experiment: ExperimentId::new("exp").unwrap(),
+        trial: TrialJobId::new("trial").unwrap(),
+    }
+}
+
+fn settings(manager: ManagerAddress) -> Settings {
+    Settings {
+        manager,
+        token_file: None,
+        ca_file: None,
+        sender: sender(),
+        heartbeat: Duration::from_hours(1),
+        flush: BOUND,
+    }
+}
+
+struct Delivery {
+    directives: mpsc::Receiver<Directive>,
+    end: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<Outcome>,
+}
+
+fn deliver(settings: Settings, spool: &Spool) -> Delivery {
+    let (sender, directives) = mpsc::channel(16);
+    let (end, ended) = watch::channel(false);
+    let task = tokio::spawn(run(settings, spool.clone(), sender, ended));
+    Delivery { directives, end, task }
+}
+
+impl Delivery {
+    async fn end(self) -> Outcome {
+        self.end.send_replace(true);
+        tokio::time::timeout(BOUND, self.task).await.expect("an end in time").unwrap()
+    }
+}
+
+fn everything() -> Outcome {
+    Outcome { undelivered: 0, last_error: None }
+}
+
+#[tokio::test]
+async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
+    #[rustfmt::skip]
+    let table = [
+        ("all is well",              vec![Answer::Ack]),
+        ("an error, then well",      vec![Answer::Status(500, ""), Answer::Ack]),
+        ("busy for a while",         vec![Answer::Status(503, "retry-after: 0\r\n"), Answer::Status(429, ""), Answer::Ack]),
+        ("the request breaks",       vec![Answer::Reset, Answer::Reset, Answer::Ack]),
+        ("the ack is lost",          vec![Answer::StoreAndReset, Answer::StoreAndReset, Answer::Ack]),
+        ("batches are too large",    vec![Answer::AtMost(3)]),
+        ("somebody else answers",    vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
+        ("refused, then known",      vec![Answer::Status(401, ""), Answer::Status(403, ""), Answer::Ack]),
+    ];
+    for (says, script) in table {
+        let server = Server::start(script).await;
+        let spool = memory_spool();
+        let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+        for number in 0..40 {
+            spool.append(0, metric(number));
+            spool.append(0, log());
+        }
+        assert_eq!(delivery.end().await, everything(), "{says}");
+        assert_eq!(server.facts(), (0..40).collect::<Vec<_>>(), "{says}");
+        assert_eq!(server.seen.lock().unwrap().stored.len(), 80, "{says}: logs too");
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_is_never_taken_holds_up_no_other() {
+    let server = Server::start(vec![Answer::Status(400, ""), Answer::Ack]).await;
+    let spool = memory_spool();
+    spool.append(0, metric(0));
+    let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+    server.until("the refusal", |seen| seen.requests > 0).await;
+    spool.append(0, metric(1));
+    assert_eq!(delivery.end().await, everything());
+    assert_eq!(server.facts(), [1]);
+}
+
+#[tokio::test]
+async fn a_new_token_is_read_when_the_old_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let token_file = dir.path().join("token");
+    std::fs::write(&token_file, "old\n").unwrap();
+    let server = Server::start(vec![Answer::Token("new")]).await;
+    let spool = memory_spool();
+    spool.append(0, metric(0));
+    let with_token = Settings {
+        token_file: Some(token_file.clone()),
+        ..settings(ManagerAddress::Url(server.url.clone()))
+    };
+    let delivery = deliver(with_token, &spool);
+    server.until("a refusal", |seen| seen.requests > 0).await;
+    std::fs::write(&token_file, "new\n").unwrap();
+    assert_eq!(delivery.end().await, everything());
+    assert_eq!(server.facts(), [0]);
+}
+
+#[tokio::test]
+async fn a_manager_that_moved_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("manager.url");
+    let first = Server::start(vec![Answer::Ack]).await;
+    std::fs::write(&file, format!("{}\n", first.url)).unwrap();
+    let spool = memory_spool();
+    let delivery = deliver(settings(ManagerAddress::File(file.clone())), &spool);
+    spool.append(0, metric(0));
+    first.until("the first report", |seen| seen.stored.len() == 1).await;
+    drop(first);
+    spool.append(0, metric(1));
+    let second = Server::start(vec![Answer::Ack]).await;
+    std::fs::write(&file, format!("{}\n", second.url)).unwrap();
+    assert_eq!(delivery.end().await, everything());
+    assert!(second.facts().ends_with(&[1]));
+}
+
+#[tokio::test]
+async fn a_directive_is_passed_on_once_and_obeyed() {
+    let body = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
+    let stop = Directive { id: 9, body };
+    let twice = vec![Answer::Direct(vec![stop.clone()]), Answer::Direct(vec![stop.clone()])];
+    let script = [twice, vec![Answer::Ack]].concat();
+    let server = Server::start(script).await;
+    let spool = memory_spool();
+    let mut delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+    spool.append(0, metric(0));
+    let got = tokio::time::timeout(BOUND, delivery.directives.recv()).await.unwrap();
+    assert_eq!(got, Some(stop));
+    spool.append(0, metric(1));
+    server.until("the obedience", |seen| seen.obeyed.contains(&9)).await;
+    assert!(delivery.directives.try_recv().is_err(), "passed on once");
+    assert_eq!(delivery.end().await, everything());
+}
+
+#[tokio::test]
+async fn silence_is_broken_by_heartbeats() {
+    let server = Server::start(vec![Answer::Ack]).await;
+    let often = Settings {
+        heartbeat: Duration::from_millis(20),
+        ..settings(ManagerAddress::Url(server.url.clone()))
+    };
+    let delivery = deliver(often, &memory_spool());
+    server.until("heartbeats", |seen| seen.heartbeats >= 3).await;
+    assert_eq!(delivery.end().await, everything());
+}
+
+#[tokio::test]
+async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = spool_in(Some(dir.path()));
+    for number in 0..10 {
+        spool.append(0, metric(number));
+        spool.append(0, log());
+    }
+    let file = dir.path().join("manager.url");
+    let hurried = Settings {
+        flush: Duration::from_millis(300),
+        ..settings(ManagerAddress::File(file.clone()))
+    };
+    let outcome = deliver(hurried, &spool).end().await;
+    assert_eq!(outcome.undelivered, 20);
+    assert!(outcome.last_error.is_some_and(|why| why.contains("manager.url")), "it is said why");
+    assert!(spool.close(BOUND).await);
+
+    let server = Server::start(vec![Answer::StoreAndReset, Answer::Ack]).await;
+    std::fs::write(&file, format!("{}\n", server.url)).unwrap();
+    for round in ["the rest", "nothing more"] {
+        let request = crate::replay::Request {
+            dir: dir.path().to_owned(),
+            manager: ManagerAddress::File(file.clone()),
+            token_file: None,
+            ca_file: None,
+            patience: BOUND,
+        };
+        assert_eq!(crate::replay::replay(request).await.unwrap(), everything(), "{round}");
+        assert_eq!(server.facts(), (0..10).collect::<Vec<_>>(), "{round}");
+        assert_eq!(server.seen.lock().unwrap().stored.len(), 20, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_attempt_is_delivered_first_and_as_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = spool_in(Some(dir.path()));
+    first.append(0, metric(7));
+    assert!(first.close(BOUND).await);
+    let options = Options {
+        dir: Some(dir.path().to_owned()),
+        attempt: AttemptId::new("t-2").unwrap(),
+        sender: Some(sender()),
+        limit_bytes: 1 << 20,
+        sync_interval: Duration::from_secs(1),
+    };
+    let second = Spool::open(options).spool;
+    second.append(0, metric(8));
+    let server = Server::start(vec![Answer::Ack]).await;
+    let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &second);
+    assert_eq!(delivery.end().await, everything());
+    let seen = server.seen.lock().unwrap();
+    let of = |attempt: &str| seen.stored.get(&(attempt.to_owned(), Lane::Facts, 0)).cloned();
+    assert_eq!((of("t-1"), of("t-2")), (Some(metric(7)), Some(metric(8))));
+}
+
+#[test]
+fn every_error_says_what_to_do_about_it() {
+    let url = || "u".to_owned();
+    let detail = String::new;
+    let status = StatusCode::IM_A_TEAPOT;
+    let minute = Duration::from_mins(1);
+    #[rustfmt::skip]
+    let table = [
+        (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
+        (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
+        (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
+        (Error::Busy { url: url(), after: Some(minute), detail: detail() },        Verdict::RetryAfter(minute)),
+        (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
+        (Error::TooLarge { url: url() },                                           Verdict::Split),
+        (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
+        (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
+    ];
+    for (error, verdict) in table {
+        assert_eq!(error.verdict(), verdict, "{error}");
+    }
+}

@@ -1,0 +1,141 @@
+//! The protocol of `trial-protocol`: one POST per batch, answered by an ack.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode};
+use serde::Deserialize;
+use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
+
+use crate::deliver::Error;
+use crate::spool::{Record, Sender};
+
+/// Where reports go, below the manager's base URL.
+const REPORTS: &str = "/api/v1/agent/reports";
+/// How much of a refusal's explanation is kept, in characters.
+const DETAIL: usize = 300;
+
+/// An explanation of a refusal (RFC 9457), as far as it is used.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    detail: String,
+    title: String,
+}
+
+/// Everything this agent can do.
+pub fn offer() -> Offer {
+    Offer::new([capability::STOP, capability::BULK])
+}
+
+/// The body of a batch. The reports are JSON already and are not looked at again.
+pub fn body(
+    sender: &Sender,
+    attempt: &AttemptId,
+    lane: Lane,
+    records: &[Record],
+    obeyed: &[u64],
+) -> Vec<u8> {
+    let envelope = ReportBatch {
+        offer: offer(),
+        experiment: sender.experiment.clone(),
+        trial: sender.trial.clone(),
+        attempt: attempt.clone(),
+        lane,
+        reports: Vec::new(),
+        obeyed: obeyed.to_vec(),
+    };
+    let mut body = serde_json::to_vec(&envelope).expect("a batch has string keys only");
+    let empty = b"\"reports\":[]";
+    let place = memchr::memmem::find(&body, empty).expect("an empty list of reports is written");
+    let tail = body.split_off(place + empty.len() - 1);
+    body.reserve(records.iter().map(|record| record.json.len() + 1).sum::<usize>() + tail.len());
+    for (index, record) in records.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(record.json.as_bytes());
+    }
+    body.extend_from_slice(&tail);
+    body
+}
+
+/// Posts a batch and reads the ack.
+pub async fn post(
+    client: &Client,
+    base: &str,
+    token: Option<&str>,
+    body: Vec<u8>,
+) -> Result<ReportAck, Error> {
+    let url = format!("{}{REPORTS}", base.trim_end_matches('/'));
+    let mut request = client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let unreachable = |source: reqwest::Error| Error::Unreachable { url: url.clone(), source };
+    let response = request.send().await.map_err(unreachable)?;
+    if response.status() == StatusCode::OK {
+        let bytes = response.bytes().await.map_err(unreachable)?;
+        return serde_json::from_slice(&bytes)
+            .map_err(|source| Error::NotAManager { url: url.clone(), source });
+    }
+    Err(refusal(url, response).await)
+}
+
+async fn refusal(url: String, response: Response) -> Error {
+    let status = response.status();
+    let after = retry_after(response.headers());
+    // A body that cannot be read explains nothing; the status stands.
+    let bytes = response.bytes().await.unwrap_or_default();
+    let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
+    let detail = if problem.detail.is_empty() { problem.title } else { problem.detail };
+    let detail: String = detail.chars().filter(|c| !c.is_control()).take(DETAIL).collect();
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized { url, detail },
+        StatusCode::NOT_FOUND => Error::Unknown { url, detail },
+        StatusCode::CONFLICT => Error::WireVersion { url, detail },
+        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge { url },
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Error::Busy { url, after, detail }
+        }
+        status if status.is_client_error() => Error::Refused { url, status, detail },
+        status => Error::Failed { url, status, detail },
+    }
+}
+
+/// `Retry-After` in seconds (RFC 9110, 10.2.3); its other form, a date, needs a clock that agrees.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use trial_protocol::{ExperimentId, Report, ReportBody, TrialJobId};
+
+    use super::*;
+
+    #[test]
+    fn a_body_is_the_batch_that_the_protocol_describes() {
+        let sender = Sender {
+            experiment: ExperimentId::new("exp").unwrap(),
+            trial: TrialJobId::new("trial").unwrap(),
+        };
+        let attempt = AttemptId::new("trial-1").unwrap();
+        let note = |message: &str| ReportBody::Note {
+            code: "n".to_owned(),
+            message: format!("{message} \"reports\":[]"),
+        };
+        let report = |seq| Report { seq, observed_at_ms: 5, body: note("a") };
+        for count in [0, 1, 3] {
+            let reports: Vec<_> = (0..count).map(report).collect();
+            let records: Vec<_> = reports
+                .iter()
+                .map(|r| Record { seq: r.seq, json: serde_json::to_string(r).unwrap().into() })
+                .collect();
+            let bytes = body(&sender, &attempt, Lane::Facts, &records, &[4]);
+            let batch: ReportBatch = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!((batch.reports, batch.obeyed), (reports, vec![4]), "{count} reports");
+        }
+    }
+}

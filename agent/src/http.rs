@@ -1,0 +1,75 @@
+//! The one HTTP client of the agent.
+//!
+//! It is built when there is something to deliver, never before the trial was started, and it needs
+//! nothing of the image it runs in: certificates are compiled in, so an image without a CA store can speak
+//! HTTPS, and names are resolved by the C library. The shipped binary is linked with musl, whose resolver is
+//! static and honours `search` and `ndots`; glibc's would load modules of the image into the process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Client;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long an answer may take. The manager answers after its commit, which a busy disk can delay.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file with the manager's certificate authority.
+    #[error("cannot use the CA file {}; it must hold certificates in PEM form", .path.display())]
+    CaFile {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// Anything else.
+    #[error("cannot make an HTTP client")]
+    Client(#[from] reqwest::Error),
+    /// The cryptography library.
+    #[error("cannot set up TLS")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Makes the client. With `ca_file`, its certificates are trusted and no others.
+pub fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots(ca_file)?)
+        .with_no_client_auth();
+    let client = Client::builder()
+        .tls_backend_preconfigured(tls)
+        // A proxy variable in an image is meant for its own downloads; the manager is on the cluster's
+        // network or on this machine.
+        .no_proxy()
+        .connect_timeout(CONNECT)
+        .timeout(ANSWER)
+        .tcp_nodelay(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()?;
+    Ok(client)
+}
+
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Error> {
+    let Some(path) = ca_file else {
+        return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+    };
+    let wrap = |source| Error::CaFile { path: path.to_owned(), source };
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(wrap)? {
+        store.add(certificate.map_err(wrap)?)?;
+    }
+    if store.is_empty() {
+        return Err(wrap(rustls::pki_types::pem::Error::NoItemsFound));
+    }
+    Ok(store)
+}

@@ -1,0 +1,103 @@
+//! `trialkeeper replay`: delivers what an agent that is gone left in its spool.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use trial_protocol::{AttemptId, Lane};
+
+use crate::deliver::{self, ManagerAddress, Outcome};
+use crate::spool::lock::{self, DirLock};
+use crate::spool::{LaneFiles, Sender, lane_files};
+
+/// What to deliver, and where to.
+#[derive(Debug)]
+pub struct Request {
+    /// An output directory with a spool in it, or a spool.
+    pub dir: PathBuf,
+    /// Where the manager is.
+    pub manager: ManagerAddress,
+    /// A file with the bearer token.
+    pub token_file: Option<PathBuf>,
+    /// PEM file with the manager's certificate authority.
+    pub ca_file: Option<PathBuf>,
+    /// How long to try.
+    pub patience: Duration,
+}
+
+/// Why nothing could be delivered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no spool.
+    #[error("there is no spool in {}; name a trial's output directory", .path.display())]
+    NoSpool {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The spool does not say whose it is.
+    #[error("{} does not say whose reports it holds: they were made without a manager", .path.display())]
+    NoSender {
+        /// Which spool.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An agent is at work.
+    #[error("process {holder} is at work in {}; it delivers by itself", .path.display())]
+    InUse {
+        /// Which spool.
+        path: PathBuf,
+        /// Who.
+        holder: String,
+    },
+    /// The files.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Delivers everything that is left, each attempt as itself, the oldest first.
+pub async fn replay(request: Request) -> Result<Outcome, Error> {
+    let inside = request.dir.join("spool");
+    let path = if inside.is_dir() { inside } else { request.dir };
+    if !path.is_dir() {
+        return Err(Error::NoSpool { path });
+    }
+    let sender =
+        Sender::read(&path).map_err(|source| Error::NoSender { path: path.clone(), source })?;
+    // The lock names an attempt so that a second agent of the same finds out; a replay is none.
+    let nobody = AttemptId::new("replay").expect("letters are an id");
+    let _lock = DirLock::take(&path, &nobody).map_err(|error| match error {
+        lock::Error::Held { holder, .. } => Error::InUse { path: path.clone(), holder },
+        lock::Error::Io { path, source } => Error::Read { path, source },
+    })?;
+    let mut total = Outcome { undelivered: 0, last_error: None };
+    for attempt in lane_files::attempts(&path) {
+        let settings = deliver::Settings {
+            manager: request.manager.clone(),
+            token_file: request.token_file.clone(),
+            ca_file: request.ca_file.clone(),
+            sender: sender.clone(),
+            heartbeat: Duration::from_hours(1),
+            flush: request.patience,
+        };
+        let outcome = deliver::deliver_files(settings, &attempt, lanes(&path, &attempt)?).await;
+        total.undelivered += outcome.undelivered;
+        total.last_error = outcome.last_error.or(total.last_error);
+    }
+    Ok(total)
+}
+
+fn lanes(spool: &Path, attempt: &AttemptId) -> Result<Vec<LaneFiles>, Error> {
+    let dir = spool.join(attempt.as_str());
+    [Lane::Facts, Lane::Bulk]
+        .into_iter()
+        .map(|lane| LaneFiles::open(&dir, lane))
+        .collect::<Result<_, _>>()
+        .map_err(|source| Error::Read { path: dir, source })
+}
