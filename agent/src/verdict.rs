@@ -1,1 +1,466 @@
 //! PURE: everything known -> why the trial ended.
+//!
+//! [`conclude`] asks in a fixed order, the surest source first: what this agent did itself, then what the
+//! kernel counted, then what the trial said. Nothing that the trial prints can outweigh a counter of the
+//! kernel, and a trial that exited with 0 has succeeded whatever it printed.
+//!
+//! The same function writes the verdict *ahead* ([`End::Running`]): every few seconds, for the case that
+//! the kernel ends the agent together with its trial.
+
+mod evidence;
+mod phrases;
+mod publish;
+
+pub use publish::{
+    TERMINATION_MESSAGE_BYTES, exit_code_for_frameworkcontroller, termination_message,
+};
+
+use nix::sys::signal::Signal;
+use trial_protocol::{
+    Cause, CgroupSample, Class, Confidence, GpuSample, StopReason, TrialExit, Verdict,
+};
+
+use evidence::{evidence, is_near_limit, last_words, memory_figures, oom_kills};
+use phrases::Hint;
+
+/// Everything that is known about a trial's end. What was not seen is empty or `None`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Known {
+    /// How it ended.
+    pub end: End,
+    /// Whether this agent ended it.
+    pub stop: Option<Stop>,
+    /// How long it ran, in milliseconds.
+    pub duration_ms: Option<u64>,
+    /// The last bytes of standard output.
+    pub stdout_tail: Vec<u8>,
+    /// The last bytes of standard error.
+    pub stderr_tail: Vec<u8>,
+    /// The control group before the trial was started.
+    pub cgroup_before: Option<CgroupSample>,
+    /// The control group after the end.
+    pub cgroup_after: Option<CgroupSample>,
+    /// Highest memory use of the process tree that a sample showed, in bytes.
+    pub process_peak_bytes: Option<u64>,
+    /// The last reading of each GPU.
+    pub gpus: Vec<GpuSample>,
+    /// GPUs that vanished during the trial, by UUID or index.
+    pub gpus_lost: Vec<String>,
+    /// Processes that had to be killed after the trial's own had ended, as `pid name`.
+    pub leftovers: Vec<String>,
+}
+
+/// How a trial's process ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum End {
+    /// It has not: the verdict is written ahead.
+    #[default]
+    Running,
+    /// It ended by itself or by a signal.
+    Exited {
+        /// What the kernel told.
+        exit: TrialExit,
+        /// Raw wait status.
+        wait_status: Option<i32>,
+    },
+    /// There is no such program.
+    NotFound {
+        /// As in the command.
+        program: String,
+    },
+    /// The program is there and cannot be executed.
+    NotExecutable {
+        /// As in the command.
+        program: String,
+        /// What the kernel said.
+        why: String,
+    },
+    /// The agent could not start or watch the trial.
+    KeeperFailed {
+        /// What failed, for a person.
+        why: String,
+    },
+}
+
+/// That the agent was asked to end the trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// By whom.
+    pub by: StopBy,
+    /// The last signal that the agent sent before the trial ended. `None`: the trial ended before any was
+    /// sent, and so not because of it.
+    pub signal: Option<u8>,
+}
+
+/// Who asked for a trial's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopBy {
+    /// The manager, for this reason.
+    Manager(StopReason),
+    /// Whoever sent this signal to the agent.
+    Signal(u8),
+    /// The agent's own detector, after this many milliseconds without progress.
+    Stalled(u64),
+}
+
+/// The part of a verdict that is a conclusion.
+struct Conclusion {
+    cause: Cause,
+    class: Class,
+    confidence: Confidence,
+    message: String,
+}
+
+/// Concludes why the trial ended.
+pub fn conclude(known: &Known) -> Verdict {
+    let exit = match known.end {
+        End::Exited { exit, .. } => Some(exit),
+        End::Running
+        | End::NotFound { .. }
+        | End::NotExecutable { .. }
+        | End::KeeperFailed { .. } => None,
+    };
+    let mut conclusion = match &known.end {
+        End::Running => written_ahead(known),
+        End::Exited { exit, .. } => match known.stop {
+            Some(Stop { by, signal: Some(signal) }) => stopped(by, signal, *exit),
+            Some(Stop { signal: None, .. }) | None => exited(known, *exit),
+        },
+        End::NotFound { program } => Conclusion {
+            cause: Cause::NotFound,
+            class: Class::UserError,
+            confidence: Confidence::Certain,
+            message: format!(
+                "There is no program {program:?} in this image or on its PATH: check the trial command."
+            ),
+        },
+        End::NotExecutable { program, why } => Conclusion {
+            cause: Cause::NotExecutable,
+            class: Class::UserError,
+            confidence: Confidence::Certain,
+            message: format!(
+                "{program:?} cannot be executed ({why}): check its mode, its first line and for which \
+                 processor it was built."
+            ),
+        },
+        End::KeeperFailed { why } => Conclusion {
+            cause: Cause::KeeperError,
+            class: Class::Transient,
+            confidence: Confidence::Certain,
+            message: format!("trialkeeper itself failed: {why}. The trial is not to blame."),
+        },
+    };
+    if !known.leftovers.is_empty() {
+        let count = known.leftovers.len();
+        let noun = if count == 1 { "process" } else { "processes" };
+        conclusion.message = format!(
+            "{} It left {count} {noun} behind, which had to be killed.",
+            conclusion.message
+        );
+    }
+
+    let Conclusion { cause, class, confidence, message } = conclusion;
+    let stop = match known.stop {
+        Some(Stop { by: StopBy::Manager(reason), .. }) => Some(reason),
+        Some(Stop { by: StopBy::Signal(_) | StopBy::Stalled(_), .. }) | None => None,
+    };
+    let evidence = evidence(known);
+    Verdict {
+        cause,
+        class,
+        confidence,
+        exit,
+        message,
+        stop,
+        duration_ms: known.duration_ms,
+        evidence,
+    }
+}
+
+/// The trial ended after this agent had signalled it.
+fn stopped(by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
+    let (cause, class, what) = match by {
+        StopBy::Manager(reason) => {
+            let (cause, what) = match reason {
+                StopReason::User => (Cause::Stopped, "A person stopped the trial"),
+                StopReason::EarlyStop => {
+                    (Cause::EarlyStopped, "The assessor gave the trial up early")
+                }
+                StopReason::Deadline => {
+                    (Cause::Deadline, "The trial ran longer than maxTrialDuration allows")
+                }
+                StopReason::Budget => (Cause::Stopped, "The experiment reached its own limit"),
+                StopReason::ManagerShutdown => {
+                    (Cause::Stopped, "The manager went away and left a resumable experiment")
+                }
+                StopReason::Preempted => (Cause::Preempted, "The platform took the machine back"),
+                StopReason::Other => (Cause::Stopped, "The manager stopped the trial"),
+            };
+            let class = match reason {
+                StopReason::Preempted | StopReason::ManagerShutdown => Class::Transient,
+                StopReason::User
+                | StopReason::EarlyStop
+                | StopReason::Deadline
+                | StopReason::Budget
+                | StopReason::Other => Class::None,
+            };
+            (cause, class, what.to_owned())
+        }
+        StopBy::Signal(2) => {
+            (Cause::Stopped, Class::None, "Somebody interrupted the trial".to_owned())
+        }
+        // A deleted pod, a drained node, a batch system at its limit: all of them say only TERM.
+        StopBy::Signal(received) => {
+            let what = format!("{} reached trialkeeper from outside", signal_name(received));
+            (Cause::Stopped, Class::Transient, what)
+        }
+        StopBy::Stalled(silent_ms) => {
+            let what =
+                format!("The trial made no progress for {} s and was ended", silent_ms / 1_000);
+            (Cause::Stalled, Class::Transient, what)
+        }
+    };
+    let how = match exit {
+        TrialExit::Code(0) => "it then exited with code 0".to_owned(),
+        TrialExit::Code(code) => format!("it then exited with code {code}"),
+        TrialExit::Signal(9) if signal == 9 => "it had to be killed (SIGKILL)".to_owned(),
+        TrialExit::Signal(by) => format!("it ended by {}", signal_name(by)),
+    };
+    // A trial that ends well right after the signal may have been done anyway.
+    let confidence = match exit {
+        TrialExit::Code(0) => Confidence::Likely,
+        TrialExit::Code(_) | TrialExit::Signal(_) => Confidence::Certain,
+    };
+    Conclusion { cause, class, confidence, message: format!("{what}; {how}.") }
+}
+
+/// The trial ended, and not because of this agent.
+fn exited(known: &Known, exit: TrialExit) -> Conclusion {
+    if exit == TrialExit::Code(0) {
+        let message = match oom_kills(known) {
+            Some(kills) if kills > 0 => format!(
+                "The trial succeeded, though the kernel killed {kills} of its processes for memory."
+            ),
+            Some(_) | None => "The trial succeeded.".to_owned(),
+        };
+        let (class, confidence) = (Class::None, Confidence::Certain);
+        return Conclusion { cause: Cause::Succeeded, class, confidence, message };
+    }
+    oom_kernel(known, exit)
+        .or_else(|| gpu_lost(known))
+        .or_else(|| said(known, exit))
+        .unwrap_or_else(|| plain(known, exit))
+}
+
+/// The kernel's out-of-memory killer, by its counter or by the traces of a kill at the limit.
+fn oom_kernel(known: &Known, exit: TrialExit) -> Option<Conclusion> {
+    let kills = oom_kills(known);
+    let killed = exit.shell_code() == 137;
+    let (confidence, what) = match kills {
+        Some(kills) if kills > 0 && killed => {
+            (Confidence::Certain, "The kernel killed the trial for memory".to_owned())
+        }
+        Some(kills) if kills > 0 => {
+            let what = format!(
+                "The kernel killed {kills} of the trial's processes for memory, and {}",
+                ended(exit)
+            );
+            (Confidence::Likely, what)
+        }
+        // The counter says no: then somebody else sent the signal.
+        Some(_) => return None,
+        None if killed && is_near_limit(known) => {
+            let what =
+                "The trial was killed when its memory was nearly used up, probably by the kernel";
+            (Confidence::Possible, what.to_owned())
+        }
+        None if !killed && hint(known, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
+            let what = format!(
+                "One of the trial's processes was killed, probably for memory, and {}",
+                ended(exit)
+            );
+            (Confidence::Possible, what)
+        }
+        None => return None,
+    };
+    let message = format!(
+        "{what}{}: give it more memory, or use a smaller batch, data set or number of workers.",
+        memory_figures(known)
+    );
+    Some(Conclusion { cause: Cause::OomKernel, class: Class::Permanent, confidence, message })
+}
+
+fn gpu_lost(known: &Known) -> Option<Conclusion> {
+    let (confidence, which) = if known.gpus_lost.is_empty() {
+        hint(known, &[Hint::GpuLost]).filter(|hint| *hint == Hint::GpuLost)?;
+        (Confidence::Possible, "a GPU".to_owned())
+    } else {
+        (Confidence::Likely, known.gpus_lost.join(", "))
+    };
+    let message = format!(
+        "The machine lost {which} during the trial: run it elsewhere, and have the machine's kernel log \
+         checked for Xid errors."
+    );
+    Some(Conclusion { cause: Cause::GpuLost, class: Class::Transient, confidence, message })
+}
+
+/// What the trial's own last words tell.
+fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
+    let shell = match exit {
+        TrialExit::Code(127) => Some(Hint::NotFound),
+        TrialExit::Code(126) => Some(Hint::NotExecutable),
+        TrialExit::Code(_) | TrialExit::Signal(_) => None,
+    };
+    let hint = hint(known, shell.as_slice())?;
+    let confidence = Confidence::Likely;
+    match hint {
+        Hint::GpuMemory => Some(Conclusion {
+            cause: Cause::OomCuda,
+            class: Class::UserError,
+            confidence,
+            message: format!(
+                "The GPU's memory did not suffice and {}: use a smaller batch or model, or see whether \
+                 another process holds the GPU's memory.",
+                ended(exit)
+            ),
+        }),
+        Hint::DiskFull => Some(Conclusion {
+            cause: Cause::DiskFull,
+            class: Class::Transient,
+            confidence,
+            message: format!(
+                "No space was left on a disk (or in /dev/shm) and {}: make room, or write elsewhere.",
+                ended(exit)
+            ),
+        }),
+        Hint::NotFound => Some(Conclusion {
+            cause: Cause::NotFound,
+            class: Class::UserError,
+            confidence,
+            message: format!(
+                "The shell found no such program{}: check the trial command and the image.",
+                last_words(known)
+            ),
+        }),
+        Hint::NotExecutable => Some(Conclusion {
+            cause: Cause::NotExecutable,
+            class: Class::UserError,
+            confidence,
+            message: format!(
+                "The shell could not execute the program{}: check its mode, its first line and for which \
+                 processor it was built.",
+                last_words(known)
+            ),
+        }),
+        Hint::ChildKilled | Hint::GpuLost => None,
+    }
+}
+
+/// What the last words hint at, standard error before output: full GPUs and disks, which programs say of
+/// nothing else, and what is `also` asked for.
+fn hint(known: &Known, also: &[Hint]) -> Option<Hint> {
+    let asked = [&[Hint::GpuMemory, Hint::DiskFull], also].concat();
+    phrases::hint(&known.stderr_tail, &asked).or_else(|| phrases::hint(&known.stdout_tail, &asked))
+}
+
+/// Nothing but the exit itself is known.
+fn plain(known: &Known, exit: TrialExit) -> Conclusion {
+    let words = last_words(known);
+    match exit {
+        TrialExit::Signal(signal) => {
+            let (class, advice) = meaning(signal);
+            let message = format!(
+                "The trial was ended by {}, which trialkeeper did not send{words}: {advice}.",
+                signal_name(signal)
+            );
+            Conclusion { cause: Cause::Signal, class, confidence: Confidence::Certain, message }
+        }
+        // A shell's way to say that its child was killed.
+        TrialExit::Code(code @ 129..=159) => {
+            let signal = code - 128;
+            let (class, advice) = meaning(signal);
+            let message = format!(
+                "The trial exited with code {code}, which stands for {}{words}: {advice}.",
+                signal_name(signal)
+            );
+            Conclusion { cause: Cause::Signal, class, confidence: Confidence::Likely, message }
+        }
+        TrialExit::Code(code) => {
+            let message = format!("The trial exited with code {code}{words}.");
+            let (class, confidence) = (Class::UserError, Confidence::Certain);
+            Conclusion { cause: Cause::Exit, class, confidence, message }
+        }
+    }
+}
+
+/// For the case that nobody lives to say more: the trial runs now.
+fn written_ahead(known: &Known) -> Conclusion {
+    let killed = oom_kills(known).is_some_and(|kills| kills > 0);
+    if killed || is_near_limit(known) {
+        let confidence = if killed { Confidence::Likely } else { Confidence::Possible };
+        let message = format!(
+            "The trial and trialkeeper were ended together, probably by the kernel for memory{}: give the \
+             trial more memory, or use a smaller batch, data set or number of workers.",
+            memory_figures(known)
+        );
+        return Conclusion {
+            cause: Cause::OomKernel,
+            class: Class::Permanent,
+            confidence,
+            message,
+        };
+    }
+    Conclusion {
+        cause: Cause::Signal,
+        class: Class::Transient,
+        confidence: Confidence::Possible,
+        message: "The trial and trialkeeper were ended together from outside: the machine or the container \
+                  went away."
+            .to_owned(),
+    }
+}
+
+/// What a retry would do after `signal`, and what a person can do.
+fn meaning(signal: u8) -> (Class, &'static str) {
+    match Signal::try_from(i32::from(signal)) {
+        Ok(Signal::SIGKILL) => (
+            Class::Transient,
+            "a person, the platform or an out-of-memory killer outside this container did; its logs tell",
+        ),
+        Ok(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) => {
+            (Class::Transient, "a person, the platform or the trial itself did")
+        }
+        Ok(Signal::SIGBUS) => (
+            Class::UserError,
+            "usually memory shared between processes that is too small; enlarge /dev/shm or use fewer workers",
+        ),
+        Ok(
+            Signal::SIGSEGV | Signal::SIGILL | Signal::SIGFPE | Signal::SIGABRT | Signal::SIGTRAP,
+        ) => (Class::UserError, "a native library crashed, or was built for another processor"),
+        Ok(Signal::SIGPIPE) => (Class::UserError, "it wrote to a pipe that nobody reads"),
+        Ok(Signal::SIGXCPU | Signal::SIGXFSZ) => {
+            (Class::Permanent, "a resource limit (ulimit) of its environment was reached")
+        }
+        Ok(Signal::SIGSYS) => {
+            (Class::Permanent, "the container's seccomp profile forbids a system call")
+        }
+        Ok(_) | Err(_) => (Class::UserError, "the trial or somebody outside did"),
+    }
+}
+
+fn signal_name(signal: u8) -> String {
+    match Signal::try_from(i32::from(signal)) {
+        Ok(signal) => signal.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
+    }
+}
+
+fn ended(exit: TrialExit) -> String {
+    match exit {
+        TrialExit::Code(code) => format!("the trial exited with code {code}"),
+        TrialExit::Signal(signal) => format!("the trial ended by {}", signal_name(signal)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! PURE: the measured side of a verdict: memory figures, and the evidence that goes with the conclusion.
+
+use trial_protocol::{CgroupSample, Evidence};
+
+use super::{End, Known, phrases};
+
+/// Most of each stream's tail that the evidence keeps, in bytes.
+pub(super) const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
+
+/// Memory use over which a kill without a counter is taken for the out-of-memory killer, as a share of the
+/// limit.
+const NEAR_LIMIT_PERCENT: u64 = 95;
+
+/// Processes killed for memory during the trial.
+pub(super) fn oom_kills(known: &Known) -> Option<u64> {
+    let counter = |sample: &Option<CgroupSample>| sample.as_ref()?.oom_kills;
+    let after = counter(&known.cgroup_after)?;
+    Some(after.saturating_sub(counter(&known.cgroup_before)?))
+}
+
+fn memory_limit(known: &Known) -> Option<u64> {
+    let limit = |sample: &Option<CgroupSample>| sample.as_ref()?.memory_limit_bytes;
+    limit(&known.cgroup_after).or_else(|| limit(&known.cgroup_before))
+}
+
+fn memory_peak(known: &Known) -> Option<u64> {
+    let cgroup = known.cgroup_after.as_ref();
+    cgroup.and_then(|cgroup| cgroup.memory_peak_bytes).or(known.process_peak_bytes)
+}
+
+pub(super) fn is_near_limit(known: &Known) -> bool {
+    let now = known.cgroup_after.as_ref().and_then(|cgroup| cgroup.memory_bytes);
+    let most = memory_peak(known).max(now);
+    most.zip(memory_limit(known)).is_some_and(|(most, limit)| {
+        u128::from(most) * 100 >= u128::from(limit) * u128::from(NEAR_LIMIT_PERCENT)
+    })
+}
+
+pub(super) fn memory_figures(known: &Known) -> String {
+    let mib = |bytes: u64| bytes / (1024 * 1024);
+    match (memory_peak(known), memory_limit(known)) {
+        (Some(peak), Some(limit)) => {
+            format!(" (it used up to {} of {} MiB)", mib(peak), mib(limit))
+        }
+        (None, Some(limit)) => format!(" (its limit is {} MiB)", mib(limit)),
+        (Some(peak), None) => format!(" (it used up to {} MiB)", mib(peak)),
+        (None, None) => String::new(),
+    }
+}
+
+/// The last line of standard error or else output, for the end of a sentence.
+pub(super) fn last_words(known: &Known) -> String {
+    let tails = [&known.stderr_tail, &known.stdout_tail];
+    match tails.iter().find_map(|tail| phrases::last_line(tail)) {
+        Some(line) => format!("; its last words were {line:?}"),
+        None => String::new(),
+    }
+}
+
+pub(super) fn evidence(known: &Known) -> Evidence {
+    let wait_status = match known.end {
+        End::Exited { wait_status, .. } => wait_status,
+        End::Running
+        | End::NotFound { .. }
+        | End::NotExecutable { .. }
+        | End::KeeperFailed { .. } => None,
+    };
+    Evidence {
+        stdout_tail: phrases::tail(&known.stdout_tail, EVIDENCE_TAIL_BYTES),
+        stderr_tail: phrases::tail(&known.stderr_tail, EVIDENCE_TAIL_BYTES),
+        oom_kills: oom_kills(known),
+        memory_peak_bytes: memory_peak(known),
+        memory_limit_bytes: memory_limit(known),
+        gpus: known.gpus.clone(),
+        leftovers: known.leftovers.clone(),
+        wait_status,
+    }
+}

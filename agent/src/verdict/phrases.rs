@@ -1,0 +1,205 @@
+//! PURE: what the last lines of a trial's output say about its end, in the words of the programs that say
+//! it. Only the tail is searched: an error that a trial survived is not why it died.
+
+use memchr::memmem;
+
+/// How much of a tail is searched, in bytes: a Python traceback and the lines around it.
+const SEARCHED_BYTES: usize = 16 * 1024;
+
+/// Longest last line that is quoted, in characters.
+const QUOTED_CHARS: usize = 300;
+
+/// What a tail hints at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// The GPU's memory did not suffice.
+    GpuMemory,
+    /// A GPU vanished or broke.
+    GpuLost,
+    /// A disk, or shared memory, is full.
+    DiskFull,
+    /// A process of the trial was killed.
+    ChildKilled,
+    /// A shell found no such program.
+    NotFound,
+    /// A shell could not execute a program.
+    NotExecutable,
+}
+
+/// The words, each with who says them. A line that says several things counts as the first of them here.
+const PHRASES: [(&str, Hint); 36] = [
+    // PyTorch.
+    ("torch.OutOfMemoryError", Hint::GpuMemory),
+    ("torch.cuda.OutOfMemoryError", Hint::GpuMemory),
+    ("CUDA out of memory", Hint::GpuMemory),
+    ("HIP out of memory", Hint::GpuMemory),
+    ("CUDA error: out of memory", Hint::GpuMemory),
+    ("CUBLAS_STATUS_ALLOC_FAILED", Hint::GpuMemory),
+    ("CUDNN_STATUS_ALLOC_FAILED", Hint::GpuMemory),
+    // TensorFlow.
+    ("OOM when allocating tensor", Hint::GpuMemory),
+    ("CUDA_ERROR_OUT_OF_MEMORY", Hint::GpuMemory),
+    ("failed to allocate memory [Op:", Hint::GpuMemory),
+    // JAX and XLA.
+    ("RESOURCE_EXHAUSTED: Out of memory", Hint::GpuMemory),
+    ("RESOURCE_EXHAUSTED: XLA:", Hint::GpuMemory),
+    // CuPy, Numba, XGBoost and the CUDA runtime itself.
+    ("cupy.cuda.memory.OutOfMemoryError", Hint::GpuMemory),
+    ("cudaErrorMemoryAllocation", Hint::GpuMemory),
+    ("bad_alloc: cudaError", Hint::GpuMemory),
+    // The CUDA runtime and the driver.
+    ("GPU is lost", Hint::GpuLost),
+    ("has fallen off the bus", Hint::GpuLost),
+    ("uncorrectable ECC error", Hint::GpuLost),
+    ("cudaErrorDevicesUnavailable", Hint::GpuLost),
+    ("cudaErrorECCUncorrectable", Hint::GpuLost),
+    ("CUDA_ERROR_ECC_UNCORRECTABLE", Hint::GpuLost),
+    ("CUDA-capable device(s) is/are busy or unavailable", Hint::GpuLost),
+    ("Failed to initialize NVML: Unknown Error", Hint::GpuLost),
+    // The C library's words for ENOSPC and EDQUOT.
+    ("No space left on device", Hint::DiskFull),
+    ("Disk quota exceeded", Hint::DiskFull),
+    ("[Errno 28]", Hint::DiskFull),
+    // PyTorch's data loader, Python's process pool, joblib.
+    ("is killed by signal: Killed", Hint::ChildKilled),
+    ("is killed by signal: 9", Hint::ChildKilled),
+    ("terminated abruptly while the future was", Hint::ChildKilled),
+    ("TerminatedWorkerError", Hint::ChildKilled),
+    // Shells: dash, bash, busybox.
+    ("command not found", Hint::NotFound),
+    (": not found", Hint::NotFound),
+    ("No such file or directory", Hint::NotFound),
+    ("Permission denied", Hint::NotExecutable),
+    ("Exec format error", Hint::NotExecutable),
+    ("cannot execute", Hint::NotExecutable),
+];
+
+/// Which of the `asked` hints the end of `tail` gives: the last phrase in it counts, since what came last
+/// is nearest to the end.
+pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
+    let tail = &tail[tail.len().saturating_sub(SEARCHED_BYTES)..];
+    let phrases = PHRASES.iter().filter(|(_, hint)| asked.contains(hint));
+    let places = phrases.filter_map(|(phrase, hint)| {
+        let place = memmem::rfind(tail, phrase.as_bytes())?;
+        // Of several on one line, the table's order decides.
+        let line = memchr::memrchr(b'\n', &tail[..place]).map_or(0, |newline| newline + 1);
+        Some((line, *hint))
+    });
+    let last = places.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    last.map(|(_, hint)| hint)
+}
+
+/// The last line that holds anything, without control characters, at most [`QUOTED_CHARS`] long.
+pub(super) fn last_line(tail: &[u8]) -> Option<String> {
+    let line = tail.rsplit(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())?;
+    // Of a progress bar, the last state.
+    let line = line.trim_ascii();
+    let state = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
+    let text = String::from_utf8_lossy(state);
+    let shown: String = text.chars().filter(|c| !c.is_control()).take(QUOTED_CHARS).collect();
+    (!shown.is_empty()).then_some(shown)
+}
+
+/// The last lines of `bytes`, at most `max_bytes` of text, from the beginning of a line where there is one.
+pub(super) fn tail(bytes: &[u8], max_bytes: usize) -> String {
+    let cut = bytes.len().saturating_sub(max_bytes);
+    let mut kept = &bytes[cut..];
+    if cut > 0 && bytes[cut - 1] != b'\n' {
+        let line = memchr::memchr(b'\n', kept).map_or(0, |newline| newline + 1);
+        if line < kept.len() {
+            kept = &kept[line..];
+        }
+        // No newline: at least no half character.
+        let half = kept.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+        kept = &kept[half..];
+    }
+    let text = String::from_utf8_lossy(kept);
+    // A byte that is no text becomes three.
+    let over = text.ceil_char_boundary(text.len().saturating_sub(max_bytes));
+    text[over..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: [Hint; 6] = [
+        Hint::GpuMemory,
+        Hint::GpuLost,
+        Hint::DiskFull,
+        Hint::ChildKilled,
+        Hint::NotFound,
+        Hint::NotExecutable,
+    ];
+
+    #[test]
+    fn the_last_phrase_counts() {
+        #[rustfmt::skip]
+        let table: [(&str, &str, Option<Hint>); 12] = [
+            ("nothing",               "",                                                                     None),
+            ("an ordinary error",     "Traceback:\nValueError: x\n",                                          None),
+            ("PyTorch",               "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",  Some(Hint::GpuMemory)),
+            ("TensorFlow",            "ResourceExhaustedError: OOM when allocating tensor with shape[9]",     Some(Hint::GpuMemory)),
+            ("JAX",                   "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9",      Some(Hint::GpuMemory)),
+            ("a full disk",           "OSError: [Errno 28] No space left on device: 'x'",                     Some(Hint::DiskFull)),
+            ("a data loader",         "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", Some(Hint::ChildKilled)),
+            ("a lost GPU",            "CUDA error: uncorrectable ECC error encountered",                      Some(Hint::GpuLost)),
+            ("dash",                  "sh: 1: nosuch: not found",                                             Some(Hint::NotFound)),
+            ("bash",                  "bash: ./x: Permission denied",                                         Some(Hint::NotExecutable)),
+            ("one survived",          "CUDA out of memory, trying half\nNo space left on device\n",           Some(Hint::DiskFull)),
+            ("and the other way",     "No space left on device\nCUDA out of memory\n",                        Some(Hint::GpuMemory)),
+        ];
+        for (says, tail, expected) in table {
+            assert_eq!(hint(tail.as_bytes(), &ALL), expected, "{says}");
+        }
+        let long_ago = format!("CUDA out of memory\n{}", "fine\n".repeat(4_000));
+        assert_eq!(hint(long_ago.as_bytes(), &ALL), None);
+        let both = b"CUDA out of memory\nNo such file or directory\n";
+        assert_eq!(hint(both, &[Hint::GpuMemory]), Some(Hint::GpuMemory));
+    }
+
+    #[test]
+    fn the_last_line_is_the_last_with_words() {
+        #[rustfmt::skip]
+        let table: [(&str, &[u8], Option<&str>); 6] = [
+            ("nothing",            b"",                          None),
+            ("white space",        b" \n\n",                     None),
+            ("a traceback",        b"Trace\n  x\nKeyError: 3\n", Some("KeyError: 3")),
+            ("a progress bar",     b"1%\r2%\r\n",                Some("2%")),
+            ("control characters", b"a\x1b[0m\x07b",             Some("a[0mb")),
+            ("no text",            b"\xffx",                     Some("\u{fffd}x")),
+        ];
+        for (says, tail, expected) in table {
+            assert_eq!(last_line(tail).as_deref(), expected, "{says}");
+        }
+    }
+
+    #[test]
+    fn a_tail_begins_with_a_line() {
+        #[rustfmt::skip]
+        let table: [(&str, &str, usize, &str); 6] = [
+            ("short enough",       "one\ntwo\n",  20, "one\ntwo\n"),
+            ("cut in a line",      "one\ntwo\n",  6,  "two\n"),
+            ("cut at a line",      "one\ntwo\n",  4,  "two\n"),
+            ("one long line",      "abcdef",      3,  "def"),
+            ("a newline last",     "abcdef\n",    3,  "ef\n"),
+            ("half a character",   "aé",          1,  ""),
+        ];
+        for (says, bytes, max, expected) in table {
+            assert_eq!(tail(bytes.as_bytes(), max), expected, "{says}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_have_a_bounded_tail(bytes: Vec<u8>, max in 0..100_usize) {
+            prop_assert!(tail(&bytes, max).len() <= max);
+            hint(&bytes, &ALL);
+            if let Some(line) = last_line(&bytes) {
+                prop_assert!(line.chars().count() <= QUOTED_CHARS);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! PURE: a verdict in the forms that platforms read: Kubernetes' termination message and
+//! `FrameworkController`'s exit codes.
+
+use trial_protocol::{Class, Verdict};
+
+use super::phrases;
+
+/// Most that Kubernetes keeps of a termination message, in bytes.
+pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
+
+/// Tails of standard error and output that are tried in turn, in bytes.
+const TAILS: [(usize, usize); 8] =
+    [(3072, 1024), (2048, 512), (1536, 256), (1024, 128), (512, 0), (256, 0), (128, 0), (0, 0)];
+
+/// Most leftovers that are named if space is short.
+const LEFTOVERS: usize = 8;
+
+/// Longest of a text that must be cut, in bytes.
+const CUT_TEXT_BYTES: usize = 512;
+
+/// The verdict as at most [`TERMINATION_MESSAGE_BYTES`] of JSON, always whole: tails shrink first (output
+/// before errors), then GPU readings go, then names of leftovers, then the message's end.
+pub fn termination_message(verdict: &Verdict) -> String {
+    let mut short = verdict.clone();
+    for (stderr, stdout) in TAILS {
+        short.evidence.stderr_tail = phrases::tail(verdict.evidence.stderr_tail.as_bytes(), stderr);
+        short.evidence.stdout_tail = phrases::tail(verdict.evidence.stdout_tail.as_bytes(), stdout);
+        if let Some(json) = fitting(&short) {
+            return json;
+        }
+    }
+    short.evidence.gpus.clear();
+    if let Some(json) = fitting(&short) {
+        return json;
+    }
+    short.evidence.leftovers.truncate(LEFTOVERS);
+    for leftover in &mut short.evidence.leftovers {
+        cut(leftover, 64);
+    }
+    if let Some(json) = fitting(&short) {
+        return json;
+    }
+    cut(&mut short.message, CUT_TEXT_BYTES);
+    // Escaped, a character is at most six bytes: 512 of the message and 8 x 64 of the leftovers may still
+    // be too many, without the leftovers they are not.
+    fitting(&short).unwrap_or_else(|| {
+        short.evidence.leftovers.clear();
+        fitting(&short).expect("512 characters, escaped, and a dozen numbers are below 4096 bytes")
+    })
+}
+
+/// The exit code for `FrameworkController`, which retries by it: 200 transient, 210 permanent, anything else
+/// as the trial's own (its `pkg/apis/frameworkcontroller/v1/completion.go`).
+///
+/// The same command fails the same, so a user error is permanent there. 201, a conflict between frameworks
+/// over a gang of machines, is nothing that an agent inside one pod can see. A trial that ended as wanted
+/// keeps its code, and a reserved code (200 to 219) that the trial chose itself is not passed on as one.
+pub fn exit_code_for_frameworkcontroller(class: Class, code: u8) -> u8 {
+    match class {
+        Class::Transient => 200,
+        Class::UserError | Class::Permanent => 210,
+        Class::None | Class::Other if (200..=219).contains(&code) => 210,
+        Class::None | Class::Other => code,
+    }
+}
+
+fn fitting(verdict: &Verdict) -> Option<String> {
+    let json = serde_json::to_string(verdict).expect("a verdict is texts and numbers");
+    (json.len() <= TERMINATION_MESSAGE_BYTES).then_some(json)
+}
+
+fn cut(text: &mut String, max_bytes: usize) {
+    text.truncate(text.floor_char_boundary(max_bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use trial_protocol::{Cause, Confidence, Evidence, GpuSample};
+
+    use super::*;
+
+    fn verdict(message: String, evidence: Evidence) -> Verdict {
+        Verdict {
+            cause: Cause::Exit,
+            class: Class::UserError,
+            confidence: Confidence::Certain,
+            exit: None,
+            message,
+            stop: None,
+            duration_ms: Some(u64::MAX),
+            evidence,
+        }
+    }
+
+    fn read(json: &str) -> Verdict {
+        assert!(json.len() <= TERMINATION_MESSAGE_BYTES, "{}", json.len());
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_short_verdict_is_published_whole() {
+        let stderr_tail = "ValueError: x\n".to_owned();
+        let whole =
+            verdict("It failed.".to_owned(), Evidence { stderr_tail, ..Evidence::default() });
+        assert_eq!(read(&termination_message(&whole)), whole);
+    }
+
+    #[test]
+    fn output_shrinks_before_errors_and_errors_before_facts() {
+        let line = "0123456789\n".repeat(360);
+        let gpu = GpuSample { name: Some("NVIDIA H200".to_owned()), ..GpuSample::default() };
+        let evidence = Evidence {
+            stdout_tail: line.clone(),
+            stderr_tail: line,
+            gpus: vec![gpu; 4],
+            leftovers: vec!["17 sleep".to_owned()],
+            ..Evidence::default()
+        };
+        let read = read(&termination_message(&verdict("It failed.".to_owned(), evidence)));
+        let (errors, output) = (read.evidence.stderr_tail.len(), read.evidence.stdout_tail.len());
+        assert!(errors > 1_500 && output > 0 && output < errors, "{errors}, {output}");
+        assert_eq!(read.evidence.gpus.len(), 4);
+        assert_eq!(read.evidence.leftovers, ["17 sleep"]);
+    }
+
+    #[test]
+    fn classes_become_frameworkcontrollers_codes() {
+        #[rustfmt::skip]
+        let table = [
+            ("success",                 Class::None,      0,   0),
+            ("a wanted end",            Class::None,      143, 143),
+            ("a transient failure",     Class::Transient, 137, 200),
+            ("a user error",            Class::UserError, 1,   210),
+            ("a permanent failure",     Class::Permanent, 137, 210),
+            ("a class from the future", Class::Other,     7,   7),
+            ("a reserved code",         Class::None,      200, 210),
+        ];
+        for (says, class, code, expected) in table {
+            assert_eq!(exit_code_for_frameworkcontroller(class, code), expected, "{says}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_verdict_becomes_a_whole_message(
+            message in ".{0,3000}",
+            stdout_tail in "(?s).{0,3000}",
+            stderr_tail in "[\u{0}-\u{1f}x]{0,5000}",
+            leftovers in proptest::collection::vec(".{0,300}", 0..40),
+            gpus in 0..40_usize,
+        ) {
+            let name = Some("\u{1}".repeat(50));
+            let gpus = vec![GpuSample { name, ..GpuSample::default() }; gpus];
+            let evidence =
+                Evidence { stdout_tail, stderr_tail, leftovers, gpus, ..Evidence::default() };
+            read(&termination_message(&verdict(message, evidence)));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+use proptest::prelude::*;
+
+use super::evidence::EVIDENCE_TAIL_BYTES;
+use super::*;
+
+const CUDA: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n";
+
+fn exited(exit: TrialExit) -> Known {
+    Known { end: End::Exited { exit, wait_status: None }, ..Known::default() }
+}
+
+fn code(code: u8) -> Known {
+    exited(TrialExit::Code(code))
+}
+
+fn signal(signal: u8) -> Known {
+    exited(TrialExit::Signal(signal))
+}
+
+fn saying(known: Known, stderr: &str) -> Known {
+    Known { stderr_tail: stderr.as_bytes().to_vec(), ..known }
+}
+
+fn kills(known: Known, before: u64, after: u64) -> Known {
+    let counted = |kills| Some(CgroupSample { oom_kills: Some(kills), ..CgroupSample::default() });
+    Known { cgroup_before: counted(before), cgroup_after: counted(after), ..known }
+}
+
+fn using(known: Known, peak: u64, limit: u64) -> Known {
+    let cgroup = CgroupSample {
+        memory_peak_bytes: Some(peak),
+        memory_limit_bytes: Some(limit),
+        ..CgroupSample::default()
+    };
+    Known { cgroup_after: Some(cgroup), ..known }
+}
+
+fn stopped(known: Known, by: StopBy, signal: Option<u8>) -> Known {
+    Known { stop: Some(Stop { by, signal }), ..known }
+}
+
+#[test]
+fn the_cause_follows_the_table() {
+    use Confidence::{Certain, Likely, Possible};
+    let asked = StopBy::Manager;
+    let lost = |known| Known { gpus_lost: vec!["GPU-1".to_owned()], ..known };
+    let program = || "train".to_owned();
+    let start = |end| Known { end, ..Known::default() };
+    #[rustfmt::skip]
+    let table = vec![
+        // what it says                   known                                                          cause                class             confidence
+        ("success",                       code(0),                                                       Cause::Succeeded,    Class::None,      Certain),
+        ("success with noise",            saying(code(0), CUDA),                                         Cause::Succeeded,    Class::None,      Certain),
+        ("success with a killed child",   kills(code(0), 0, 1),                                          Cause::Succeeded,    Class::None,      Certain),
+        ("an exit code",                  saying(code(1), "ValueError: x\n"),                            Cause::Exit,         Class::UserError, Certain),
+        ("exit code 255",                 code(255),                                                     Cause::Exit,         Class::UserError, Certain),
+        ("a crash",                       signal(11),                                                    Cause::Signal,       Class::UserError, Certain),
+        ("a crash behind a shell",        code(139),                                                     Cause::Signal,       Class::UserError, Likely),
+        ("a kill from outside",           signal(9),                                                     Cause::Signal,       Class::Transient, Certain),
+        ("TERM from outside",             signal(15),                                                    Cause::Signal,       Class::Transient, Certain),
+        ("TERM behind a shell",           code(143),                                                     Cause::Signal,       Class::Transient, Likely),
+        ("a resource limit",              signal(24),                                                    Cause::Signal,       Class::Permanent, Certain),
+        ("a real-time signal",            signal(40),                                                    Cause::Signal,       Class::UserError, Certain),
+
+        ("killed by the kernel",          kills(signal(9), 3, 4),                                        Cause::OomKernel,    Class::Permanent, Certain),
+        ("the same behind a shell",       kills(code(137), 0, 1),                                        Cause::OomKernel,    Class::Permanent, Certain),
+        ("a child killed",                kills(code(1), 0, 2),                                          Cause::OomKernel,    Class::Permanent, Likely),
+        ("the kernel outweighs words",    kills(saying(code(1), CUDA), 0, 1),                            Cause::OomKernel,    Class::Permanent, Likely),
+        ("the counter says no",           kills(signal(9), 4, 4),                                        Cause::Signal,       Class::Transient, Certain),
+        ("killed at the limit",           using(signal(9), 950, 1_000),                                  Cause::OomKernel,    Class::Permanent, Possible),
+        ("killed below the limit",        using(signal(9), 949, 1_000),                                  Cause::Signal,       Class::Transient, Certain),
+        ("a worker's last words",         saying(code(1), "(pid 7) is killed by signal: Killed.\n"),     Cause::OomKernel,    Class::Permanent, Possible),
+
+        ("the GPU's memory",              saying(code(1), CUDA),                                         Cause::OomCuda,      Class::UserError, Likely),
+        ("the same on stdout",            Known { stdout_tail: CUDA.into(), ..code(1) },                 Cause::OomCuda,      Class::UserError, Likely),
+        ("a GPU vanished",                lost(code(1)),                                                 Cause::GpuLost,      Class::Transient, Likely),
+        ("and the trial succeeded",       lost(code(0)),                                                 Cause::Succeeded,    Class::None,      Certain),
+        ("a GPU that broke, in words",    saying(code(1), "uncorrectable ECC error\n"),                  Cause::GpuLost,      Class::Transient, Possible),
+        ("a full disk",                   saying(code(1), "OSError: [Errno 28] No space left\n"),        Cause::DiskFull,     Class::Transient, Likely),
+        ("a missing file is an exit",     saying(code(1), "x: No such file or directory\n"),             Cause::Exit,         Class::UserError, Certain),
+
+        ("no such program",               start(End::NotFound { program: program() }),                   Cause::NotFound,     Class::UserError, Certain),
+        ("no such program, by a shell",   saying(code(127), "sh: 1: train: not found\n"),                Cause::NotFound,     Class::UserError, Likely),
+        ("127 without words",             code(127),                                                     Cause::Exit,         Class::UserError, Certain),
+        ("not executable",                start(End::NotExecutable { program: program(), why: "EACCES".to_owned() }), Cause::NotExecutable, Class::UserError, Certain),
+        ("not executable, by a shell",    saying(code(126), "sh: 1: ./x: Permission denied\n"),          Cause::NotExecutable, Class::UserError, Likely),
+        ("our own fault",                 start(End::KeeperFailed { why: "fork failed".to_owned() }),    Cause::KeeperError,  Class::Transient, Certain),
+
+        ("a person",                      stopped(signal(15), asked(StopReason::User), Some(15)),        Cause::Stopped,      Class::None,      Certain),
+        ("an assessor",                   stopped(signal(15), asked(StopReason::EarlyStop), Some(15)),   Cause::EarlyStopped, Class::None,      Certain),
+        ("a deadline",                    stopped(signal(9), asked(StopReason::Deadline), Some(9)),      Cause::Deadline,     Class::None,      Certain),
+        ("the experiment's limit",        stopped(signal(15), asked(StopReason::Budget), Some(15)),      Cause::Stopped,      Class::None,      Certain),
+        ("the manager's end",             stopped(signal(15), asked(StopReason::ManagerShutdown), Some(15)), Cause::Stopped,  Class::Transient, Certain),
+        ("preemption",                    stopped(code(143), asked(StopReason::Preempted), Some(15)),    Cause::Preempted,    Class::Transient, Certain),
+        ("preemption, exit 0",            stopped(code(0), asked(StopReason::Preempted), Some(15)),      Cause::Preempted,    Class::Transient, Likely),
+        ("a reason from the future",      stopped(signal(15), asked(StopReason::Other), Some(15)),       Cause::Stopped,      Class::None,      Certain),
+        ("Ctrl-C",                        stopped(signal(2), StopBy::Signal(2), Some(2)),                Cause::Stopped,      Class::None,      Certain),
+        ("TERM to the agent",             stopped(signal(15), StopBy::Signal(15), Some(15)),             Cause::Stopped,      Class::Transient, Certain),
+        ("a stall",                       stopped(signal(9), StopBy::Stalled(60_000), Some(9)),          Cause::Stalled,      Class::Transient, Certain),
+        ("a stop outweighs counters",     kills(stopped(signal(9), asked(StopReason::User), Some(9)), 0, 1), Cause::Stopped,  Class::None,      Certain),
+        ("a stop that came too late",     stopped(code(0), asked(StopReason::User), None),               Cause::Succeeded,    Class::None,      Certain),
+        ("too late for a failure",        stopped(code(1), asked(StopReason::User), None),               Cause::Exit,         Class::UserError, Certain),
+
+        ("written ahead",                 Known::default(),                                              Cause::Signal,       Class::Transient, Possible),
+        ("written ahead near the limit",  using(Known::default(), 99, 100),                              Cause::OomKernel,    Class::Permanent, Possible),
+        ("written ahead after a kill",    kills(Known::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
+    ];
+    for (says, known, cause, class, confidence) in table {
+        let verdict = conclude(&known);
+        assert_eq!(
+            (verdict.cause, verdict.class, verdict.confidence),
+            (cause, class, confidence),
+            "{says}: {}",
+            verdict.message
+        );
+    }
+}
+
+#[test]
+fn the_message_says_what_happened_and_what_to_do() {
+    let mib = 1024 * 1024;
+    #[rustfmt::skip]
+    let table = [
+        (code(0), "The trial succeeded."),
+        (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last words were \"KeyError: 'x'\"."),
+        (kills(code(0), 0, 2), "The trial succeeded, though the kernel killed 2 of its processes for memory."),
+        (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (it used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
+        (signal(11), "The trial was ended by SIGSEGV, which trialkeeper did not send: a native library crashed, or was built for another processor."),
+        (code(139), "The trial exited with code 139, which stands for SIGSEGV: a native library crashed, or was built for another processor."),
+        (stopped(signal(9), StopBy::Manager(StopReason::User), Some(9)), "A person stopped the trial; it had to be killed (SIGKILL)."),
+        (stopped(code(0), StopBy::Signal(15), Some(15)), "SIGTERM reached trialkeeper from outside; it then exited with code 0."),
+        (Known { leftovers: vec!["9 sleep".to_owned()], ..code(0) }, "The trial succeeded. It left 1 process behind, which had to be killed."),
+        (Known { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
+    ];
+    for (known, message) in table {
+        assert_eq!(conclude(&known).message, message);
+    }
+}
+
+#[test]
+fn the_evidence_is_kept_and_bounded() {
+    let cgroup = |kills, peak| CgroupSample {
+        oom_kills: Some(kills),
+        memory_peak_bytes: Some(peak),
+        memory_limit_bytes: Some(1_000),
+        ..CgroupSample::default()
+    };
+    let known = Known {
+        end: End::Exited { exit: TrialExit::Signal(9), wait_status: Some(9) },
+        duration_ms: Some(5),
+        stdout_tail: "line\n".repeat(2_000).into(),
+        stderr_tail: b"\xff\n".to_vec(),
+        cgroup_before: Some(cgroup(3, 10)),
+        cgroup_after: Some(cgroup(5, 990)),
+        process_peak_bytes: Some(7),
+        leftovers: vec!["17 sleep".to_owned()],
+        ..Known::default()
+    };
+    let verdict = conclude(&known);
+    let evidence = verdict.evidence;
+    assert_eq!(verdict.exit, Some(TrialExit::Signal(9)));
+    assert_eq!(verdict.duration_ms, Some(5));
+    assert_eq!(evidence.wait_status, Some(9));
+    assert_eq!(evidence.oom_kills, Some(2));
+    assert_eq!(evidence.memory_peak_bytes, Some(990));
+    assert_eq!(evidence.memory_limit_bytes, Some(1_000));
+    assert_eq!(evidence.leftovers, ["17 sleep"]);
+    assert_eq!(evidence.stderr_tail, "\u{fffd}\n");
+    assert!(evidence.stdout_tail.len() <= EVIDENCE_TAIL_BYTES);
+    assert!(evidence.stdout_tail.starts_with("line\n"));
+}
+
+proptest! {
+    #[test]
+    fn any_end_has_a_verdict_with_one_bounded_message(
+        exit in prop_oneof![any::<u8>().prop_map(TrialExit::Code), any::<u8>().prop_map(TrialExit::Signal)],
+        stderr_tail: Vec<u8>,
+        sent in proptest::option::of(any::<u8>()),
+        received: u8,
+        memory in proptest::option::of(any::<(u64, u64)>()),
+    ) {
+        let mut known = exited(exit);
+        known.stderr_tail = stderr_tail;
+        known.stop = Some(Stop { by: StopBy::Signal(received), signal: sent });
+        if let Some((peak, limit)) = memory {
+            known = using(known, peak, limit);
+        }
+        let verdict = conclude(&known);
+        prop_assert_eq!(verdict.exit, Some(exit));
+        prop_assert!(verdict.message.ends_with('.') && verdict.message.len() < 4_000);
+    }
+}
