@@ -8,6 +8,7 @@
 //! byte by byte.
 
 mod ansi;
+mod events;
 mod json_lines;
 mod ledger;
 mod metric_file;
@@ -17,6 +18,7 @@ mod scanner;
 mod sdk;
 mod text;
 
+pub use events::EventFileReader;
 pub use ledger::Ledger;
 pub use metric_file::MetricFileReader;
 pub use scanner::StreamScanner;
@@ -43,6 +45,8 @@ pub enum Source {
     Text,
     /// A JSON object on a line of its own.
     Json,
+    /// A scalar in one of `TensorBoard`'s event files.
+    Events,
 }
 
 /// A metric as a collector found it.

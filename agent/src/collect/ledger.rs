@@ -108,7 +108,7 @@ impl Ledger {
         self.entered += 1;
         match found.source {
             Source::Sdk => Some(self.enter_reported(found)),
-            Source::Text | Source::Json => self.enter_printed(found),
+            Source::Text | Source::Json | Source::Events => self.enter_printed(found),
         }
     }
 

@@ -1,0 +1,179 @@
+//! PURE: `TensorBoard`'s event files -> metrics.
+//!
+//! A file is a sequence of `TFRecords` (TensorFlow, `tensorflow/core/lib/io/record_writer.h`), all integers
+//! little-endian:
+//!
+//! ```text
+//! u64  length of the data
+//! u32  masked CRC-32C of these 8 bytes
+//! ...  data: one protobuf `Event`
+//! u32  masked CRC-32C of the data
+//! ```
+//!
+//! A short tail means "not yet". Bytes whose checksum is wrong are skipped, each stretch reported once; after
+//! a broken length the next record is found by its own checksum. Records too large for scalars (a graph,
+//! images) are passed over unread.
+
+mod event;
+
+use super::{EXCERPT_BYTES, Finding, Found, NAME_BYTES, Source};
+
+/// Length and its checksum.
+const HEADER_BYTES: usize = 12;
+
+/// The data's checksum.
+const FOOTER_BYTES: usize = 4;
+
+/// Largest record that is read, in bytes.
+const RECORD_BYTES: usize = 256 * 1024;
+
+/// Reads the records of one event file, given its bytes in any portions.
+#[derive(Debug, Default)]
+pub struct EventFileReader {
+    /// The record at hand, as far as it has come.
+    carry: Vec<u8>,
+    /// Bytes of a record too large that are still to come.
+    passing: u64,
+    garbage: Option<Garbage>,
+}
+
+/// A stretch of bytes that fail their checksums.
+#[derive(Debug)]
+struct Garbage {
+    head: Vec<u8>,
+    length: u64,
+    why: &'static str,
+}
+
+/// What the bytes at hand begin with.
+enum Next<'a> {
+    Record { data: &'a [u8] },
+    TooLarge { length: u64 },
+    Garbage { length: usize, why: &'static str },
+    Wait,
+}
+
+impl EventFileReader {
+    /// A reader at the beginning of a file.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes of the file and appends what they complete.
+    pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
+        for portion in bytes.chunks(RECORD_BYTES) {
+            let passed = portion.len().min(usize::try_from(self.passing).unwrap_or(usize::MAX));
+            self.passing -= count(passed);
+            self.carry.extend_from_slice(&portion[passed..]);
+            self.read(found);
+        }
+    }
+
+    /// No more bytes will come. A record that was begun is no error: the writer may have been killed.
+    pub fn finish(&mut self, found: &mut Vec<Finding>) {
+        self.report_garbage(found);
+    }
+
+    fn read(&mut self, found: &mut Vec<Finding>) {
+        let carry = std::mem::take(&mut self.carry);
+        let mut at = 0;
+        loop {
+            let rest = &carry[at..];
+            match next(rest) {
+                Next::Record { data } => match event::scalars(data) {
+                    Ok(scalars) => {
+                        self.report_garbage(found);
+                        found.extend(scalars.iter().filter_map(metric).map(Finding::Metric));
+                        at += HEADER_BYTES + data.len() + FOOTER_BYTES;
+                    }
+                    Err(event::Malformed) => {
+                        let length = HEADER_BYTES + data.len() + FOOTER_BYTES;
+                        self.skip_garbage(&rest[..length], "are no events");
+                        at += length;
+                    }
+                },
+                Next::TooLarge { length } => {
+                    self.report_garbage(found);
+                    let passed = rest.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+                    self.passing = length - count(passed);
+                    at += passed;
+                }
+                Next::Garbage { length, why } => {
+                    self.skip_garbage(&rest[..length], why);
+                    at += length;
+                }
+                Next::Wait => break,
+            }
+        }
+        self.carry = carry;
+        self.carry.drain(..at);
+    }
+
+    fn skip_garbage(&mut self, bytes: &[u8], why: &'static str) {
+        let garbage = self.garbage.get_or_insert(Garbage { head: Vec::new(), length: 0, why });
+        let room = EXCERPT_BYTES - garbage.head.len();
+        garbage.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        garbage.length = garbage.length.saturating_add(count(bytes.len()));
+    }
+
+    fn report_garbage(&mut self, found: &mut Vec<Finding>) {
+        if let Some(Garbage { head, length, why }) = self.garbage.take() {
+            let why = format!("{length} bytes of the event file {why}");
+            found.push(Finding::unreadable(Source::Events, &head, why));
+        }
+    }
+}
+
+fn next(bytes: &[u8]) -> Next<'_> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Next::Wait;
+    };
+    let (length, checksum) = header.split_at(8);
+    if masked_crc(length).to_le_bytes() != checksum {
+        // One byte at a time: the next record's own checksum tells where it begins.
+        return Next::Garbage { length: 1, why: "fail their checksum" };
+    }
+    let length = length.iter().rev().fold(0, |length, byte| length << 8 | u64::from(*byte));
+    let Some(size) = usize::try_from(length).ok().filter(|size| *size <= RECORD_BYTES) else {
+        return Next::TooLarge {
+            length: length.saturating_add(count(HEADER_BYTES + FOOTER_BYTES)),
+        };
+    };
+    let Some((data, rest)) = rest.split_at_checked(size) else {
+        return Next::Wait;
+    };
+    let Some(checksum) = rest.first_chunk::<FOOTER_BYTES>() else {
+        return Next::Wait;
+    };
+    if masked_crc(data).to_le_bytes() == *checksum {
+        Next::Record { data }
+    } else {
+        let length = HEADER_BYTES + size + FOOTER_BYTES;
+        Next::Garbage { length, why: "fail their checksum" }
+    }
+}
+
+fn metric(scalar: &event::Scalar<'_>) -> Option<Found> {
+    let &event::Scalar { tag, step, value } = scalar;
+    let named = (1..=NAME_BYTES).contains(&tag.len());
+    named.then(|| Found {
+        source: Source::Events,
+        name: tag.to_owned(),
+        kind: None,
+        sequence: u64::try_from(step).ok(),
+        value: value.into(),
+    })
+}
+
+/// The checksum as `TFRecords` hold it: rotated and offset, so that a record inside a record does not look
+/// like one.
+fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! PURE: the few fields of `TensorBoard`'s `Event` that hold scalars, read off the protobuf wire format by
+//! hand: a generated reader of the whole would cost more than the rest of the collectors.
+//!
+//! Field numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and
+//! `types.proto`. Fields that are not named here are passed over.
+
+/// One number under one tag.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scalar<'a> {
+    pub(super) tag: &'a str,
+    pub(super) step: i64,
+    pub(super) value: f64,
+}
+
+/// The bytes are no protobuf message of this kind.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// One field of a message.
+#[derive(Debug, Clone, Copy)]
+enum Value<'a> {
+    Varint(u64),
+    Fixed64([u8; 8]),
+    Bytes(&'a [u8]),
+    Fixed32([u8; 4]),
+}
+
+/// The scalars of one event.
+pub(super) fn scalars(event: &[u8]) -> Result<Vec<Scalar<'_>>, Malformed> {
+    let mut step = 0;
+    let mut scalars = Vec::new();
+    for field in Fields(event) {
+        match field? {
+            (2, Value::Varint(number)) => step = number.cast_signed(),
+            (5, Value::Bytes(summary)) => {
+                for field in Fields(summary) {
+                    if let (1, Value::Bytes(value)) = field? {
+                        scalars.extend(scalar(value)?);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    // The step may stand behind the summary.
+    for scalar in &mut scalars {
+        scalar.step = step;
+    }
+    Ok(scalars)
+}
+
+/// A `Summary.Value`, if it holds one number.
+fn scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, Malformed> {
+    let mut tag = None;
+    let mut number = None;
+    for field in Fields(value) {
+        match field? {
+            (1, Value::Bytes(text)) => {
+                tag = Some(std::str::from_utf8(text).map_err(|_| Malformed)?);
+            }
+            (2, Value::Fixed32(simple)) => number = Some(widen(f32::from_le_bytes(simple))),
+            (8, Value::Bytes(bytes)) => number = tensor(bytes)?,
+            _ => {}
+        }
+    }
+    Ok(tag.zip(number).map(|(tag, value)| Scalar { tag, step: 0, value }))
+}
+
+/// A `TensorProto`, if it holds one number of a type that scalars have.
+fn tensor(bytes: &[u8]) -> Result<Option<f64>, Malformed> {
+    let mut kind = 0;
+    let mut content: &[u8] = &[];
+    let mut numbers = Vec::new();
+    for field in Fields(bytes) {
+        match field? {
+            (1, Value::Varint(number)) => kind = number,
+            (4, Value::Bytes(bytes)) => content = bytes,
+            // float_val, double_val, int_val, int64_val, half_val: single or packed.
+            (field @ (5 | 6 | 7 | 10 | 13), value) => collect(field, value, &mut numbers)?,
+            _ => {}
+        }
+    }
+    let inline = match (kind, content.len()) {
+        (1, 4) => content.try_into().ok().map(|bytes| widen(f32::from_le_bytes(bytes))),
+        (2, 8) => content.try_into().ok().map(f64::from_le_bytes),
+        (3, 4) => content.try_into().ok().map(|bytes| f64::from(i32::from_le_bytes(bytes))),
+        (9, 8) => content.try_into().ok().map(|bytes| integer(i64::from_le_bytes(bytes))),
+        (14 | 19, 2) => content.try_into().ok().map(|bytes| half(kind, u16::from_le_bytes(bytes))),
+        _ => None,
+    };
+    let listed = match numbers[..] {
+        // The two types of half a word share a field.
+        [Number::Half(bits)] => Some(half(kind, bits)),
+        [Number::Float(number)] => Some(number),
+        _ => None,
+    };
+    Ok(inline.or(listed))
+}
+
+enum Number {
+    Float(f64),
+    Half(u16),
+}
+
+fn collect(field: u64, value: Value<'_>, numbers: &mut Vec<Number>) -> Result<(), Malformed> {
+    let number = |varint: u64| match field {
+        13 => u16::try_from(varint).map(Number::Half).map_err(|_| Malformed),
+        _ => Ok(Number::Float(integer(varint.cast_signed()))),
+    };
+    match (field, value) {
+        (5, Value::Fixed32(bytes)) => numbers.push(Number::Float(widen(f32::from_le_bytes(bytes)))),
+        (5, Value::Bytes(packed)) => numbers.extend(
+            packed
+                .as_chunks()
+                .0
+                .iter()
+                .map(|bytes| Number::Float(widen(f32::from_le_bytes(*bytes)))),
+        ),
+        (6, Value::Fixed64(bytes)) => numbers.push(Number::Float(f64::from_le_bytes(bytes))),
+        (6, Value::Bytes(packed)) => numbers.extend(
+            packed.as_chunks().0.iter().map(|bytes| Number::Float(f64::from_le_bytes(*bytes))),
+        ),
+        (7 | 10 | 13, Value::Varint(varint)) => numbers.push(number(varint)?),
+        (7 | 10 | 13, Value::Bytes(mut packed)) => {
+            while !packed.is_empty() {
+                numbers.push(number(varint(&mut packed)?)?);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The double nearest to what the trial wrote: the shortest decimal that is this float. (0.1 written as a
+/// float is 0.1, not 0.10000000149.)
+fn widen(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or_else(|_| f64::from(number))
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "the nearest float is what a float metric needs"
+)]
+fn integer(number: i64) -> f64 {
+    number as f64
+}
+
+/// A bfloat16 (type 14) or an IEEE half (type 19).
+fn half(kind: u64, bits: u16) -> f64 {
+    let wide = u32::from(bits);
+    if kind == 14 {
+        return f64::from(f32::from_bits(wide << 16));
+    }
+    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+    let exponent = i32::from(bits >> 10 & 0x1f);
+    let fraction = f64::from(bits & 0x3ff) / 1024.0;
+    sign * match exponent {
+        0 => fraction * 2_f64.powi(-14),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1.0 + fraction) * 2_f64.powi(exponent - 15),
+    }
+}
+
+/// The fields of a message, in order. Ends after the first that is malformed.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, Value<'a>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = field(&mut self.0);
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Value<'a>), Malformed> {
+    let key = varint(bytes)?;
+    let value = match key & 7 {
+        0 => Value::Varint(varint(bytes)?),
+        1 => Value::Fixed64(fixed(bytes)?),
+        2 => {
+            let length = usize::try_from(varint(bytes)?).map_err(|_| Malformed)?;
+            let (value, rest) = bytes.split_at_checked(length).ok_or(Malformed)?;
+            *bytes = rest;
+            Value::Bytes(value)
+        }
+        5 => Value::Fixed32(fixed(bytes)?),
+        _ => return Err(Malformed),
+    };
+    Ok((key >> 3, value))
+}
+
+fn fixed<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
+    let (value, rest) = bytes.split_first_chunk().ok_or(Malformed)?;
+    *bytes = rest;
+    Ok(*value)
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first().ok_or(Malformed)?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn halves_are_read_as_their_type_says() {
+        #[rustfmt::skip]
+        let table = [
+            ("half 0.5",             19, 0x3800, 0.5),
+            ("half -2",              19, 0xc000, -2.0),
+            ("half, the smallest",   19, 0x0001, 2_f64.powi(-24)),
+            ("half, the largest",    19, 0x7bff, 65_504.0),
+            ("half, infinite",       19, 0xfc00, f64::NEG_INFINITY),
+            ("half, no number",      19, 0x7e00, f64::NAN),
+            ("bfloat16 0.5",         14, 0x3f00, 0.5),
+            ("bfloat16 -2",          14, 0xc000, -2.0),
+        ];
+        for (says, kind, bits, expected) in table {
+            assert_eq!(half(kind, bits).to_bits(), f64::to_bits(expected), "{says}");
+        }
+    }
+
+    #[test]
+    fn malformed_messages_are_refused() {
+        #[rustfmt::skip]
+        let table: [(&str, &[u8]); 6] = [
+            ("a cut varint",      &[0x10, 0x80]),
+            ("an endless varint", &[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
+            ("a cut message",     &[0x2a, 5, 1]),
+            ("a cut double",      &[0x09, 1, 2]),
+            ("a group",           &[0x0b]),
+            ("a tag of no text",  &[0x2a, 5, 0x0a, 3, 0x0a, 1, 0xff]),
+        ];
+        for (says, bytes) in table {
+            assert_eq!(scalars(bytes), Err(Malformed), "{says}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            drop(scalars(&bytes));
+            drop(tensor(&bytes));
+        }
+    }
+}
