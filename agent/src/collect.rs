@@ -12,6 +12,7 @@ mod events;
 mod json_lines;
 mod ledger;
 mod metric_file;
+mod pattern;
 #[cfg(test)]
 mod recordings;
 mod scanner;
@@ -21,6 +22,7 @@ mod text;
 pub use events::EventFileReader;
 pub use ledger::Ledger;
 pub use metric_file::MetricFileReader;
+pub use pattern::{Pattern, PatternError};
 pub use scanner::StreamScanner;
 pub use sdk::{Record, read_record};
 
@@ -47,6 +49,8 @@ pub enum Source {
     Json,
     /// A scalar in one of `TensorBoard`'s event files.
     Events,
+    /// A regular expression of the user's.
+    Pattern,
 }
 
 /// A metric as a collector found it.
@@ -97,10 +101,13 @@ pub struct CollectSpec {
     pub text: bool,
     /// Whether JSON objects on lines of their own on stdout count.
     pub json_lines: bool,
+    /// Regular expressions for lines of stdout. Where one matches, the line is neither read as
+    /// `name=value` nor as JSON.
+    pub patterns: Vec<Pattern>,
 }
 
 impl Default for CollectSpec {
     fn default() -> Self {
-        Self { objective: None, text: true, json_lines: true }
+        Self { objective: None, text: true, json_lines: true, patterns: Vec::new() }
     }
 }

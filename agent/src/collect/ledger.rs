@@ -17,6 +17,10 @@ const NAMES: usize = 64;
 /// How many intermediate values of one name are all kept.
 const DENSE: u64 = 10_000;
 
+/// How many unreadable metrics are reported one by one: notes are never shed, and a trial may print
+/// millions.
+const UNREADABLE: u64 = 16;
+
 /// Names that mean the result if no objective is named, the likeliest first.
 const PREFERRED: [&str; 12] = [
     OBJECTIVE,
@@ -77,6 +81,7 @@ pub struct Ledger {
     final_seen: bool,
     thinned: u64,
     nameless: u64,
+    unreadable: u64,
 }
 
 /// The metrics of one name.
@@ -100,6 +105,7 @@ impl Ledger {
             final_seen: false,
             thinned: 0,
             nameless: 0,
+            unreadable: 0,
         }
     }
 
@@ -108,8 +114,16 @@ impl Ledger {
         self.entered += 1;
         match found.source {
             Source::Sdk => Some(self.enter_reported(found)),
-            Source::Text | Source::Json | Source::Events => self.enter_printed(found),
+            Source::Text | Source::Json | Source::Events | Source::Pattern => {
+                self.enter_printed(found)
+            }
         }
+    }
+
+    /// Counts something unreadable, and says whether it is to be reported: the first [`UNREADABLE`] are.
+    pub fn enter_unreadable(&mut self) -> bool {
+        self.unreadable += 1;
+        self.unreadable <= UNREADABLE
     }
 
     /// The trial has ended: the final metric, if the trial itself reported none and one can be concluded.
@@ -148,6 +162,13 @@ impl Ledger {
                 self.nameless
             );
             notes.push(("metric-names-exceeded", text));
+        }
+        if self.unreadable > UNREADABLE {
+            let text = format!(
+                "{} things that look like metrics could not be read; the first {UNREADABLE} are noted",
+                self.unreadable
+            );
+            notes.push(("metrics-unreadable", text));
         }
         if let Some(objective) = &self.objective
             && !self.final_seen

@@ -73,7 +73,8 @@ impl StreamScanner {
         Self {
             spec: spec.clone(),
             limits: LIMITS,
-            reads_text: stream == Stream::Stdout && (spec.text || spec.json_lines),
+            reads_text: stream == Stream::Stdout
+                && (spec.text || spec.json_lines || !spec.patterns.is_empty()),
             marker: memmem::Finder::new(MARKER),
             carry: Vec::new(),
             look_at: LIMITS.text,
@@ -132,10 +133,12 @@ impl StreamScanner {
 
     /// Where the next byte stands that ordinary text must have to hold a metric.
     fn next_texture(&self, block: &[u8]) -> Option<usize> {
-        match (self.reads_text, self.spec.text) {
-            (false, _) => None,
-            (true, true) => memchr::memchr2(b'=', b'{', block),
-            (true, false) => memchr::memchr(b'{', block),
+        match &self.spec {
+            _ if !self.reads_text => None,
+            // A regular expression may match anything.
+            CollectSpec { patterns, .. } if !patterns.is_empty() => Some(0),
+            CollectSpec { text: true, .. } => memchr::memchr2(b'=', b'{', block),
+            CollectSpec { text: false, .. } => memchr::memchr(b'{', block),
         }
     }
 
@@ -265,6 +268,16 @@ impl StreamScanner {
         let piece: Cow<'_, [u8]> = ansi::strip(piece);
 
         let objective = self.spec.objective.as_deref();
+        let mut matched = false;
+        if !self.spec.patterns.is_empty() {
+            let line = String::from_utf8_lossy(&piece);
+            for pattern in &self.spec.patterns {
+                matched |= pattern.read(&line, objective, found);
+            }
+        }
+        if matched {
+            return;
+        }
         if self.spec.json_lines && json_lines::read(&piece, objective, &mut self.objects) {
             found.extend(self.objects.drain(..).map(Finding::Metric));
         } else if self.spec.text {

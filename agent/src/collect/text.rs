@@ -75,7 +75,16 @@ fn value_after(text: &[u8]) -> Option<MetricValue> {
     if !is_closed(&text[length..]) {
         return None;
     }
-    let number = str::from_utf8(&text[..length]).ok()?;
+    to_value(&text[..length])
+}
+
+/// The number that `text` is as a whole.
+pub(super) fn number(text: &[u8]) -> Option<MetricValue> {
+    (number_length(text)? == text.len()).then(|| to_value(text))?
+}
+
+fn to_value(number: &[u8]) -> Option<MetricValue> {
+    let number = str::from_utf8(number).ok()?;
     // An integer stays one, as in JSON; whatever does not fit is a float.
     let integer = number.parse::<i64>().ok().map(|integer| Value::from(integer).into());
     integer.or_else(|| number.parse::<f64>().ok().map(MetricValue::from))

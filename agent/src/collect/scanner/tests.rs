@@ -107,6 +107,19 @@ fn a_collector_that_is_off_finds_nothing() {
 }
 
 #[test]
+fn a_line_that_a_pattern_matches_is_read_by_nothing_else() {
+    let patterns = vec![r"loss[:=] ?(?P<loss>[\d.]+)".parse().unwrap()];
+    let spec = CollectSpec { patterns, ..CollectSpec::default() };
+    let bytes = format!("loss: 0.5\nloss=0.25 acc=1\nacc=0.75\n{}\n", marked("0.5"));
+    let expected = ["loss=0.5", "loss=0.25", "acc=0.75", "default=0.5"];
+    for portion in [1, usize::MAX] {
+        let portions: Vec<_> = bytes.as_bytes().chunks(portion).collect();
+        let found = scan(StreamScanner::new(&spec, Stream::Stdout), &portions);
+        assert_eq!(told(&found), expected, "{portion} at a time");
+    }
+}
+
+#[test]
 fn a_metric_of_a_million_characters_survives() {
     let long = "x".repeat(1_000_000);
     let line = format!(
