@@ -85,7 +85,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    fn unreadable(source: Source, bytes: &[u8], why: impl Into<String>) -> Self {
+    pub(crate) fn unreadable(source: Source, bytes: &[u8], why: impl Into<String>) -> Self {
         let head = &bytes[..bytes.len().min(EXCERPT_BYTES)];
         let excerpt = String::from_utf8_lossy(head).chars().take(EXCERPT_CHARS).collect();
         Self::Unreadable { source, excerpt, why: why.into() }

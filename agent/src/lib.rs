@@ -3,6 +3,7 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
 
+pub mod channel;
 pub mod clock;
 pub mod collect;
 pub mod deliver;

@@ -1,0 +1,84 @@
+//! PURE: commands of NNI's channel, version 3, as JSON.
+//!
+//! `{"type": "request_parameter"}` is answered with `{"type": "parameter", "parameter": "<record>"}`, and
+//! `{"type": "metric", "metric": "<metric object>"}` is a metric: texts that hold JSON once more.
+
+use serde_json::{Value, json};
+
+use crate::collect::{Finding, Record, Source, read_record};
+
+/// What a trial puts.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Command {
+    /// It wants its parameters.
+    RequestParameter,
+    /// A metric, or something that should be one.
+    Found(Finding),
+}
+
+/// Reads a command.
+pub(super) fn read(body: &[u8]) -> Command {
+    let unreadable = |why: String| Command::Found(Finding::unreadable(Source::Sdk, body, why));
+    let Ok(command) = serde_json::from_slice::<Value>(body) else {
+        return unreadable("a command on the SDK's channel is not valid JSON".to_owned());
+    };
+    match command["type"].as_str() {
+        Some("request_parameter") => Command::RequestParameter,
+        Some("metric") => match command["metric"].as_str().map(|text| read_record(text.as_bytes()))
+        {
+            Some(Ok(Record::Metric(metric))) => Command::Found(Finding::Metric(metric)),
+            Some(Ok(Record::ParameterRequest)) => Command::RequestParameter,
+            Some(Err(why)) => unreadable(why),
+            None => unreadable("the metric command holds no metric".to_owned()),
+        },
+        Some(_) | None => unreadable("a command of an unknown type".to_owned()),
+    }
+}
+
+/// The answer to a request for parameters: `record` is JSON, sent as text.
+pub(super) fn parameter_answer(record: &str) -> String {
+    json!({"type": "parameter", "parameter": record}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_read_or_refused_with_a_reason() {
+        let why = |body: &str| match read(body.as_bytes()) {
+            Command::RequestParameter => "a request".to_owned(),
+            Command::Found(Finding::Metric(metric)) => metric.value.as_json().to_string(),
+            Command::Found(Finding::Unreadable { why, .. }) => why,
+        };
+        #[rustfmt::skip]
+        let table = [
+            (r#"{"type": "request_parameter"}"#,                                        "a request"),
+            (r#"{"type": "metric", "metric": "{\"type\": \"FINAL\", \"value\": \"1\"}"}"#, "1"),
+            (r#"{"type": "metric", "metric": "{\"type\": \"FINAL\"}"}"#,                "it has no value"),
+            (r#"{"type": "metric"}"#,                                                   "the metric command holds no metric"),
+            (r#"{"type": "other"}"#,                                                    "a command of an unknown type"),
+            ("[]",                                                                      "a command of an unknown type"),
+            ("",                                                                        "a command on the SDK's channel is not valid JSON"),
+        ];
+        for (body, expected) in table {
+            assert_eq!(why(body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn the_answer_holds_the_record_as_text() {
+        let record = r#"{"parameters": {"s": "it's \"quoted\""}}"#;
+        let answer: Value = serde_json::from_str(&parameter_answer(record)).unwrap();
+        assert_eq!(answer["parameter"], record);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(body: Vec<u8>) {
+            read(&body);
+        }
+    }
+}
