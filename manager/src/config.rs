@@ -1,10 +1,26 @@
 //! Experiment file -> checked [`ExperimentSpec`]. Reads NNI's v2 form, and the v1 form of the same fields.
+//!
+//! Every field that NNI knows is checked for its type and kept in the canonical form, also where it has no
+//! effect here. Nothing unknown is passed over: a field, tuner or platform that this build cannot honour is
+//! an error that says so.
+
+mod check;
+mod command;
+mod document;
+mod section;
+pub mod units;
+mod v1;
+
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
 
+pub use self::command::render_command;
+use self::section::Problem;
 use crate::search_space::SearchSpace;
 use crate::tuner::{OptimizeMode, TunerSpec};
 
@@ -45,7 +61,19 @@ pub struct ExperimentSpec {
 #[derive(Debug, Clone, PartialEq)]
 pub enum TrainingServiceSpec {
     /// This machine.
-    Local,
+    Local(LocalSpec),
+}
+
+/// How trials share this machine's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalSpec {
+    /// `useActiveGpu`: whether trials may use a GPU that others use, too. `None`: not said, which is
+    /// allowed only where GPUs are left alone.
+    pub use_active_gpu: Option<bool>,
+    /// `maxTrialNumberPerGpu`, at least 1.
+    pub max_trial_number_per_gpu: u64,
+    /// `gpuIndices`: which GPUs there are for trials. `None`: all.
+    pub gpu_indices: Option<Vec<u64>>,
 }
 
 /// Why an experiment file is refused: names the file, the field and what is allowed.
@@ -60,10 +88,23 @@ pub struct Error {
 
 /// Reads and checks an experiment file.
 pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
-    Err(Error { file: file.to_owned(), problem: "not built yet".to_owned() })
+    let fault = |problem: String| Error { file: file.to_owned(), problem };
+    let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
+    let document = document::parse(&bytes).map_err(fault)?;
+    let absolute = std::fs::canonicalize(file)
+        .map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
+    let base = absolute.parent().unwrap_or(Path::new("/"));
+    if v1::is_v1(&document) {
+        let converted = v1::convert(document).map_err(|problem| problem.in_file(file))?;
+        return check::check(converted.v2.clone(), base).map_err(|problem| {
+            Problem { path: converted.original(&problem.path), ..problem }.in_file(file)
+        });
+    }
+    check::check(document, base).map_err(|problem| problem.in_file(file))
 }
 
 /// Checks a canonical form that was stored earlier.
-pub fn from_canonical(_canonical: &Value) -> Result<ExperimentSpec, Error> {
-    Err(Error { file: PathBuf::new(), problem: "not built yet".to_owned() })
+pub fn from_canonical(canonical: &Value) -> Result<ExperimentSpec, Error> {
+    check::check(canonical.clone(), Path::new("/"))
+        .map_err(|problem| problem.in_file(Path::new("stored experiment")))
 }

@@ -1,0 +1,227 @@
+//! PURE: `{{name}}` in a trial command. The placeholder gives way to the parameter's value, quoted so that
+//! `/bin/sh` sees that value, whatever is in it and whether the placeholder stands bare, within quotes,
+//! or within `$(...)` or backquotes. Here-documents are not understood: a value in one is treated as bare.
+//!
+//! `{{FC_...}}` is left for `FrameworkController`, and so is whatever is no name at all (`{{ $1 }}`).
+
+use serde_json::Value;
+
+use crate::nearest::advice;
+use crate::search_space::Parameters;
+
+/// The command with every `{{name}}` replaced that names one of the parameters. A string stands for
+/// itself, everything else for its JSON.
+pub fn render_command(command: &str, parameters: &Parameters) -> String {
+    let mut shell = Shell::default();
+    let mut rendered = String::with_capacity(command.len() + 32);
+    for piece in pieces(command) {
+        match piece {
+            Piece::Text(text) => {
+                text.chars().for_each(|c| shell.read(c));
+                rendered.push_str(text);
+            }
+            Piece::Name { name, whole, next } => match parameters.get(name) {
+                Some(value) => {
+                    rendered.push_str(&shell.quote(&plain(value), next));
+                    shell.word_goes_on();
+                }
+                None => {
+                    whole.chars().for_each(|c| shell.read(c));
+                    rendered.push_str(whole);
+                }
+            },
+        }
+    }
+    rendered
+}
+
+/// Refuses a command with a placeholder that names no parameter.
+pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
+    for piece in pieces(command) {
+        if let Piece::Name { name, whole, .. } = piece
+            && !names.contains(&name)
+            && is_identifier(name)
+            && !name.starts_with("FC_")
+        {
+            let advice = advice(name, names.iter().copied());
+            return Err(format!("{whole} names no parameter of the search space; {advice}"));
+        }
+    }
+    Ok(())
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    /// `{{name}}`, and the character after it.
+    Name {
+        name: &'a str,
+        whole: &'a str,
+        next: Option<char>,
+    },
+}
+
+/// Takes a command apart at its placeholders.
+fn pieces(command: &str) -> impl Iterator<Item = Piece<'_>> {
+    let mut rest = command;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (start, end, name) = placeholder(rest).unwrap_or((rest.len(), rest.len(), ""));
+        if start > 0 {
+            let (text, after) = rest.split_at(start);
+            rest = after;
+            return Some(Piece::Text(text));
+        }
+        let (whole, after) = rest.split_at(end);
+        rest = after;
+        Some(Piece::Name { name, whole, next: after.chars().next() })
+    })
+}
+
+/// Where the first placeholder starts and ends, and its name.
+fn placeholder(text: &str) -> Option<(usize, usize, &str)> {
+    let close = text.find("}}")?;
+    let Some(open) = text[..close].rfind("{{") else {
+        let (start, end, name) = placeholder(&text[close + 2..])?;
+        return Some((close + 2 + start, close + 2 + end, name));
+    };
+    Some((open, close + 2, text[open + 2..close].trim()))
+}
+
+fn is_identifier(name: &str) -> bool {
+    let mut characters = name.chars();
+    characters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// What stands for a value in a command.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            value.to_string()
+        }
+    }
+}
+
+/// Where in a shell command we are.
+#[derive(Debug, Default)]
+struct Shell {
+    /// What encloses this place, outermost first; empty at the top.
+    within: Vec<Within>,
+    /// The last character was a backslash that speaks for the next.
+    escaped: bool,
+    /// The last character was a `$` that a `(` may follow.
+    dollar: bool,
+    /// We are inside a word, where `#` starts no comment.
+    in_word: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Single,
+    Double,
+    Comment,
+    Backquotes,
+    /// `(...)` or `$(...)`.
+    Parentheses,
+}
+
+impl Shell {
+    fn read(&mut self, c: char) {
+        let dollar = std::mem::take(&mut self.dollar);
+        if std::mem::take(&mut self.escaped) {
+            self.in_word = true;
+            return;
+        }
+        let place = self.within.last().copied();
+        match (place, c) {
+            (Some(Within::Single), '\'')
+            | (Some(Within::Double), '"')
+            | (Some(Within::Backquotes), '`')
+            | (Some(Within::Parentheses), ')') => {
+                self.within.pop();
+            }
+            (Some(Within::Comment), '\n') => {
+                self.within.pop();
+            }
+            (Some(Within::Single | Within::Comment), _) => return,
+            (_, '\\') => self.escaped = true,
+            (_, '`') => self.enter(Within::Backquotes),
+            (_, '"') => self.enter(Within::Double),
+            (_, '(') if dollar || place != Some(Within::Double) => self.enter(Within::Parentheses),
+            (_, '$') => self.dollar = true,
+            (Some(Within::Double), _) => return,
+            (_, '\'') => self.enter(Within::Single),
+            (_, '#') if !self.in_word => self.enter(Within::Comment),
+            _ => {}
+        }
+        self.in_word = match c {
+            ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => false,
+            // What was opened starts anew; what was closed belongs to a word.
+            '`' => self.within.last() != Some(&Within::Backquotes),
+            _ => true,
+        };
+    }
+
+    fn enter(&mut self, place: Within) {
+        self.within.push(place);
+    }
+
+    fn word_goes_on(&mut self) {
+        self.escaped = false;
+        self.dollar = false;
+        self.in_word = true;
+    }
+
+    /// The text that the shell reads as `value` at this place.
+    fn quote(&self, value: &str, next: Option<char>) -> String {
+        let mut text = match self.within.last() {
+            Some(Within::Single) => value.replace('\'', r"'\''"),
+            Some(Within::Double) => escape(value, &['\\', '"', '$', '`']),
+            Some(Within::Comment) => value.replace('\n', " "),
+            None | Some(Within::Backquotes | Within::Parentheses) => {
+                if is_bare(value, self.in_word, next) {
+                    value.to_owned()
+                } else {
+                    format!("'{}'", value.replace('\'', r"'\''"))
+                }
+            }
+        };
+        // Backquotes take one layer of backslashes off what they enclose.
+        for _ in self.within.iter().filter(|place| **place == Within::Backquotes) {
+            text = escape(&text, &['\\', '`', '$']);
+        }
+        text
+    }
+}
+
+/// Whether the shell leaves a word alone.
+fn is_bare(value: &str, in_word: bool, next: Option<char>) -> bool {
+    const KEYWORDS: [&str; 15] = [
+        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",
+        "in", "time", "function",
+    ];
+    let harmless = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%".contains(c);
+    let redirection = matches!(next, Some('<' | '>')) && value.bytes().all(|b| b.is_ascii_digit());
+    !value.is_empty()
+        && value.chars().all(harmless)
+        && !redirection
+        && (in_word || !KEYWORDS.contains(&value))
+}
+
+/// Puts a backslash before some characters.
+fn escape(text: &str, special: &[char]) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if special.contains(&c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use std::process::Command;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn parameters(json: &Value) -> Parameters {
+    json.as_object().unwrap().clone()
+}
+
+#[test]
+fn placeholders_give_way_to_values_that_are_quoted_only_where_needed() {
+    #[rustfmt::skip]
+    let table = [
+        ("train --lr {{lr}}",          json!({"lr": 0.001}),            "train --lr 0.001"),
+        ("train --lr={{ lr }}",        json!({"lr": 1e-7}),             "train --lr=1e-7"),
+        ("train {{a}}{{b}}",           json!({"a": "x", "b": 2}),       "train x2"),
+        ("train {{a}}",                json!({"a": "two words"}),       "train 'two words'"),
+        ("train {{a}}",                json!({"a": "it's"}),            r"train 'it'\''s'"),
+        ("train '{{a}}'",              json!({"a": "it's"}),            r"train 'it'\''s'"),
+        ("train \"{{a}}\"",            json!({"a": "$HOME \"x\""}),     r#"train "\$HOME \"x\"""#),
+        ("train {{a}}",                json!({"a": ""}),                "train ''"),
+        ("train {{a}}",                json!({"a": true}),              "train true"),
+        ("train {{a}}",                json!({"a": [1, "b"]}),          r#"train '[1,"b"]'"#),
+        ("train {{n}}>log",            json!({"n": 2}),                 "train '2'>log"),
+        ("{{a}} x",                    json!({"a": "if"}),              "'if' x"),
+        ("train {{learning-rate}}",    json!({"learning-rate": 1}),     "train 1"),
+        ("train {{a}}",                json!({"a": "{{b}}", "b": 1}),   "train '{{b}}'"),
+        ("train {{FC_TASK_INDEX}}",    json!({"a": 1}),                 "train {{FC_TASK_INDEX}}"),
+        ("awk '{{ print $1 }}' {{a}}", json!({"a": 1}),                 "awk '{{ print $1 }}' 1"),
+        ("train {{{a}}}",              json!({"a": 1}),                 "train {1}"),
+        ("# isn't\ntrain {{a}}",       json!({"a": "b c"}),             "# isn't\ntrain 'b c'"),
+        ("train }} {{a}} {{",          json!({"a": 1}),                 "train }} 1 {{"),
+    ];
+    for (command, values, rendered) in table {
+        assert_eq!(render_command(command, &parameters(&values)), rendered);
+    }
+}
+
+#[test]
+fn a_placeholder_without_a_parameter_is_refused() {
+    let names = ["lr", "batch_size"];
+    #[rustfmt::skip]
+    let table = [
+        ("train {{lr}} {{ batch_size }}",  None),
+        ("train {{FC_TASK_INDEX}}",        None),
+        ("awk '{{ print $1 }}'",           None),
+        ("train ${{{}}}",                  None),
+        ("train {{batchsize}}",            Some("{{batchsize}} names no parameter of the search space; did you mean `batch_size`? Allowed: lr, batch_size")),
+    ];
+    for (command, problem) in table {
+        assert_eq!(check(command, &names).err().as_deref(), problem, "{command}");
+    }
+}
+
+/// What the shell hands to the program.
+fn through_the_shell(command: &str) -> String {
+    let output = Command::new("/bin/sh").arg("-c").arg(command).output().unwrap();
+    assert!(output.stderr.is_empty(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_shell_sees_the_value(
+        value in prop_oneof!["[^\0\r\n]{0,12}", "[-a-z0-9 '\"\\\\$`(){}#!~*?;&|<>=\t\n]{0,12}", "[a-z]{1,4}"],
+    ) {
+        // Command substitution drops newlines at the end.
+        prop_assume!(!value.ends_with('\n'));
+        let values = parameters(&json!({"v": value}));
+        #[rustfmt::skip]
+        let table = [
+            "printf %s {{v}}",
+            "printf %s '{{v}}'",
+            "printf %s \"{{v}}\"",
+            "# don't {{v}}\nprintf %s {{v}}",
+            "(printf %s {{v}})",
+            "printf %s \"$(printf %s {{v}})\"",
+            "printf %s \"$(printf %s \"{{v}}\")\"",
+            "printf %s \"$(printf %s '{{v}}')\"",
+            "x=`printf %s {{v}}`; printf %s \"$x\"",
+            "x=`printf %s \"{{v}}\"`; printf %s \"$x\"",
+            "x=`printf %s '{{v}}'`; printf %s \"$x\"",
+            "printf %s \\\"; printf '' {{v}}; :",
+            "x={{v}}; printf %s \"$x\"",
+            "it=\"it's\"; printf %s {{v}}",
+        ];
+        for command in table {
+            let expected = if command.contains("\\\"; ") { "\"" } else { value.as_str() };
+            let rendered = render_command(command, &values);
+            prop_assert_eq!(through_the_shell(&rendered), expected, "{}", rendered);
+        }
+    }
+
+    #[test]
+    fn any_command_is_rendered(command in ".*", value in ".*") {
+        drop(render_command(&command, &parameters(&json!({"v": value}))));
+        drop(check(&command, &["v"]));
+    }
+}

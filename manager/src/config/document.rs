@@ -1,0 +1,196 @@
+//! YAML or JSON text -> JSON value. Says line and column of what cannot be read, and takes no key twice.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Reads a document: JSON where it is JSON, else YAML.
+pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
+        Err(error) => {
+            let line = bytes[..error.valid_up_to()].split(|b| *b == b'\n').count();
+            return Err(format!("line {line}: is not UTF-8"));
+        }
+    };
+    if text.trim().is_empty() {
+        return Err("is empty".to_owned());
+    }
+    let json = match serde_json::from_str::<Document>(text) {
+        Ok(document) => return Ok(document.0),
+        Err(error) => error,
+    };
+    match serde_saphyr::from_str::<Document>(text) {
+        Ok(document) => Ok(document.0),
+        // What looks like JSON was meant as JSON.
+        Err(_) if text.trim_start().starts_with('{') => Err(json_problem(&json)),
+        Err(error) => Err(yaml_problem(&error)),
+    }
+}
+
+fn json_problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let (line, column) = (error.line(), error.column());
+    let cause = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+    format!("line {line}, column {column}: {cause}")
+}
+
+fn yaml_problem(error: &serde_saphyr::Error) -> String {
+    // The plain message; its place is said here, in the words of the other messages.
+    let plain = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    let cause = plain.lines().next().unwrap_or_default();
+    match error.location() {
+        None => cause.to_owned(),
+        Some(at) => {
+            let (line, column) = (at.line(), at.column());
+            let cause =
+                cause.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(cause);
+            format!("line {line}, column {column}: {cause}")
+        }
+    }
+}
+
+/// Any JSON value, with every key once.
+struct Document(Value);
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader).map(Self)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        match Number::from_f64(value) {
+            Some(number) => Ok(Value::Number(number)),
+            None => Err(E::custom(format_args!("{value} is not a number that JSON can hold"))),
+        }
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Document(value)) = items.next_element()? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if members.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("`{key}` is given twice")));
+            }
+            let Document(value) = entries.next_value()?;
+            members.insert(key, value);
+        }
+        Ok(Value::Object(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_a_person_means_them() {
+        #[rustfmt::skip]
+        let table = [
+            ("a: 1",                       json!({"a": 1})),
+            ("a: 1.0",                     json!({"a": 1.0})),
+            // PyYAML takes the next one for a string.
+            ("a: 1e-4",                    json!({"a": 0.0001})),
+            ("a: '1'",                     json!({"a": "1"})),
+            ("a: -7",                      json!({"a": -7})),
+            ("a: true",                    json!({"a": true})),
+            ("a: null\nb: ~\nc:",          json!({"a": null, "b": null, "c": null})),
+            ("a: python3 m.py --x {{y}}",  json!({"a": "python3 m.py --x {{y}}"})),
+            ("a: [1, x, 2.5]",             json!({"a": [1, "x", 2.5]})),
+            ("a: |\n  one\n  two\n",       json!({"a": "one\ntwo\n"})),
+            ("a: &k {b: 1}\nc: *k",        json!({"a": {"b": 1}, "c": {"b": 1}})),
+            ("{\"a\": [1, {\"b\": null}]}", json!({"a": [1, {"b": null}]})),
+            ("\u{feff}a: 1",               json!({"a": 1})),
+        ];
+        for (text, value) in table {
+            assert_eq!(parse(text.as_bytes()), Ok(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_shown_where_it_stands() {
+        #[rustfmt::skip]
+        let table: [(&[u8], &str); 8] = [
+            (b"",                          "is empty"),
+            (b"a: 1\nb: \xff",             "line 2: is not UTF-8"),
+            (b"a: 1\na: 2",                "line 2, column 1: "),
+            (b"a: 1\n b: 2",               "line 2, column "),
+            (b"a: [1, 2\nb: 3",            "line 2, column "),
+            (b"a: .nan",                   "line 1, column 4: "),
+            (b"{\"a\": 1, \"a\": 2}",      "line 1, column 12: `a` is given twice"),
+            (b"{\"a\": [1,]}",             "line 1, column 10: trailing comma"),
+        ];
+        for (text, problem) in table {
+            let found = parse(text).map_err(|found| {
+                assert!(found.starts_with(problem) && !found.contains('\n'), "{found}");
+            });
+            // A trailing comma is good YAML.
+            assert!(found.is_err() || problem.ends_with("comma"), "{found:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            drop(parse(&bytes));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "[ \n:a1{}\\[\\],'\"&*#|>!%@-]{0,40}") {
+            drop(parse(text.as_bytes()));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! One object of an experiment file: its fields by name, in any case and with or without underscores,
+//! each one checked for its type, and an error for what does not belong.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::Error;
+use crate::nearest::{advice, folded};
+
+/// What is wrong with which field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    /// Such as `trainingService.gpuIndices`.
+    pub(super) path: String,
+    /// What is wrong, and what is allowed.
+    pub(super) what: String,
+    /// The file where it stands, if it is not the experiment file.
+    pub(super) file: Option<PathBuf>,
+}
+
+impl Problem {
+    pub(super) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { path: path.into(), what: problem.into(), file: None }
+    }
+
+    /// The error of an experiment file that has this problem.
+    pub(super) fn in_file(self, experiment: &Path) -> Error {
+        Error {
+            file: self.file.unwrap_or_else(|| experiment.to_owned()),
+            problem: format!("{}: {}", self.path, self.what),
+        }
+    }
+}
+
+/// The fields of one object under their proper names.
+#[derive(Debug)]
+pub(super) struct Section {
+    path: String,
+    fields: Map<String, Value>,
+}
+
+impl Section {
+    /// Takes an object whose fields are among `known`.
+    pub(super) fn open(path: &str, value: Value, known: &[&str]) -> Result<Self, Problem> {
+        let Value::Object(members) = value else {
+            return Err(Problem::new(
+                if path.is_empty() { "the file" } else { path },
+                format!("expected fields ({}), found {}", known.join(", "), kind(&value)),
+            ));
+        };
+        let mut section = Self { path: path.to_owned(), fields: Map::new() };
+        for (key, value) in members {
+            let plain = folded(&key);
+            let Some(name) = known.iter().find(|name| folded(name) == plain) else {
+                let advice = advice(&key, known.iter().copied());
+                return Err(Problem::new(section.at(&key), format!("unknown field; {advice}")));
+            };
+            if section.fields.contains_key(*name) {
+                return Err(Problem::new(
+                    section.at(name),
+                    format!("is given twice, here as `{key}`"),
+                ));
+            }
+            section.fields.insert((*name).to_owned(), value);
+        }
+        Ok(section)
+    }
+
+    /// The path of a field of this section.
+    pub(super) fn at(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// A field as it is; `null` counts as absent.
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A string that is not empty.
+    pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text)),
+            Some(Value::String(_)) => Err(self.fault(name, "must not be empty")),
+            Some(other) => {
+                let hint =
+                    if other.is_number() || other.is_boolean() { "; put it in quotes" } else { "" };
+                Err(self.fault(name, format!("expected a string, found {}{hint}", kind(&other))))
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(other) => {
+                Err(self.fault(name, format!("expected true or false, found {}", kind(&other))))
+            }
+        }
+    }
+
+    /// An integer of at least `least`.
+    pub(super) fn integer(&mut self, name: &str, least: u64) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_u64().filter(|number| *number >= least) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let problem =
+                    format!("expected an integer of at least {least}, found {}", kind(&value));
+                Err(self.fault(name, problem))
+            }
+        }
+    }
+
+    /// GPU indices: a list, one integer, or `"0,1"`.
+    pub(super) fn indices(&mut self, name: &str) -> Result<Option<Vec<u64>>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let indices: Option<Vec<u64>> = match &value {
+            Value::String(text) => text.split(',').map(|part| part.trim().parse().ok()).collect(),
+            Value::Array(list) => list.iter().map(Value::as_u64).collect(),
+            Value::Number(number) => number.as_u64().map(|index| vec![index]),
+            Value::Null | Value::Bool(_) | Value::Object(_) => None,
+        };
+        let Some(indices) = indices else {
+            let problem =
+                format!("expected indices from 0, such as [0, 1] or \"0,1\", found {value}");
+            return Err(self.fault(name, problem));
+        };
+        if let Some((_, twice)) =
+            indices.iter().enumerate().find(|(i, n)| indices[..*i].contains(n))
+        {
+            return Err(self.fault(name, format!("names the index {twice} twice")));
+        }
+        Ok(Some(indices))
+    }
+
+    /// A problem with one field of this section.
+    pub(super) fn fault(&self, name: &str, problem: impl Into<String>) -> Problem {
+        Problem::new(self.at(name), problem)
+    }
+}
+
+/// What a value is, for a person.
+pub(super) fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) if text.chars().count() <= 60 => format!("the string {value}"),
+        Value::String(_) => "a long string".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}

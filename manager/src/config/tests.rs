@@ -1,0 +1,311 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+/// What NNI itself makes of some documents.
+fn nni(part: &str) -> Vec<Value> {
+    let all: Value =
+        serde_json::from_str(include_str!("../../fixtures/config/nni_configs.json")).unwrap();
+    all[part].as_array().unwrap().clone()
+}
+
+/// A directory with an experiment file in it.
+fn written(text: &str) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("experiment.yml");
+    std::fs::write(&file, text).unwrap();
+    (directory, file)
+}
+
+fn loaded(text: &str) -> Result<ExperimentSpec, String> {
+    let (_directory, file) = written(text);
+    load(&file).map_err(|error| {
+        assert_eq!(error.file, file, "{error}");
+        error.problem
+    })
+}
+
+/// A good document with some fields replaced; `null` removes one.
+fn with(changes: &Value) -> Value {
+    let mut document = json!({
+        "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}},
+        "trialCommand": "python3 trial.py",
+        "trialConcurrency": 2,
+        "tuner": {"name": "Random"},
+        "trainingService": {"platform": "local"}
+    });
+    for (name, value) in changes.as_object().unwrap() {
+        document[name] = value.clone();
+    }
+    document
+}
+
+#[test]
+fn a_plain_experiment_is_read() {
+    let text = "
+experimentName: iris
+searchSpace:
+  lr: {_type: loguniform, _value: [1e-4, 0.1]}
+trialCommand: python3 trial.py --lr {{lr}}
+trial_concurrency: 2
+maxTrialNumber: 20
+maxExperimentDuration: 1h
+maxTrialDuration: 30s
+tuner:
+  name: random
+  classArgs: {optimize_mode: minimize, seed: 7}
+trainingService: {platform: local}
+objective: accuracy
+";
+    let (directory, file) = written(text);
+    let spec = load(&file).unwrap();
+    assert_eq!(spec.name.as_deref(), Some("iris"));
+    assert_eq!(spec.search_space.names().collect::<Vec<_>>(), ["lr"]);
+    assert_eq!(spec.trial_command, "python3 trial.py --lr {{lr}}");
+    assert_eq!(spec.trial_code_directory, directory.path().canonicalize().unwrap());
+    assert_eq!((spec.trial_concurrency, spec.max_trial_number), (2, Some(20)));
+    assert_eq!(spec.max_experiment_duration, Some(Duration::from_hours(1)));
+    assert_eq!(spec.max_trial_duration, Some(Duration::from_secs(30)));
+    assert_eq!((spec.tuner.name.as_str(), spec.trial_gpu_number), ("Random", None));
+    assert_eq!(spec.optimize_mode, OptimizeMode::Minimize);
+    assert_eq!(spec.objective.as_deref(), Some("accuracy"));
+    assert_eq!(spec.canonical["objective"], "accuracy");
+}
+
+#[test]
+fn the_canonical_form_is_nnis_and_comes_back_as_the_same_spec() {
+    for case in nni("canonical") {
+        let (directory, file) = written(&case["document"].to_string());
+        let base = directory.path().canonicalize().unwrap();
+        let expected = case["canonical"]
+            .to_string()
+            .replace("BASE", base.to_str().unwrap())
+            .replace("HOME", &std::env::var("HOME").unwrap());
+        let spec = load(&file).unwrap();
+        assert_eq!(spec.canonical.to_string(), expected);
+        // As the store gives it back.
+        let stored: Value = serde_json::from_str(&spec.canonical.to_string()).unwrap();
+        assert_eq!(from_canonical(&stored).unwrap(), spec);
+    }
+}
+
+#[test]
+fn a_legacy_document_becomes_what_nni_makes_of_it_and_keeps_what_nni_loses() {
+    for case in nni("legacy") {
+        let ours = v1::convert(case["v1"].clone()).unwrap().v2;
+        let mut theirs = case["v2"].clone();
+        let name = theirs["experimentName"].clone();
+        if name == "fc" {
+            theirs["trainingService"]["namespace"] = json!("lost by NNI");
+        }
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
+
+#[test]
+fn a_legacy_file_is_read() {
+    let (directory, file) = written(
+        "authorName: me
+trialConcurrency: 1
+maxExecDuration: 2m
+maxTrialNum: 3
+trainingServicePlatform: local
+searchSpacePath: space.json
+useAnnotation: false
+tuner: {builtinTunerName: GridSearch}
+trial: {command: 'python3 t.py {{x}}', codeDir: ., gpuNum: 0}
+",
+    );
+    let space = r#"{"x": {"_type": "choice", "_value": [1, 2]}}"#;
+    std::fs::write(directory.path().join("space.json"), space).unwrap();
+    let spec = load(&file).unwrap();
+    assert_eq!(spec.tuner.name, "GridSearch");
+    assert_eq!((spec.max_trial_number, spec.trial_gpu_number), (Some(3), Some(0)));
+    assert_eq!(spec.max_experiment_duration, Some(Duration::from_mins(2)));
+    assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
+}
+
+#[test]
+fn a_legacy_file_is_refused_in_its_own_words() {
+    let good = json!({
+        "trialConcurrency": 1, "trainingServicePlatform": "local", "maxTrialNum": 2,
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
+        "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."}
+    });
+    #[rustfmt::skip]
+    let table = [
+        (json!({"maxTrialNum": 0}),                                    "maxTrialNum: expected an integer of at least 1, found 0"),
+        (json!({"maxTrialNumber": 2}),                                 "maxTrialNumber: unknown field; did you mean `maxTrialNum`?"),
+        (json!({"trial": {"command": "true", "codeDir": "nowhere"}}),  "trial.codeDir: "),
+        (json!({"trial": {"comand": "true"}}),                         "trial.comand: unknown field; did you mean `command`?"),
+        (json!({"tuner": {"builtinTunerName": "SMAC"}}),               "tuner.builtinTunerName: `SMAC` is not available in this build"),
+        (json!({"tuner": {"codeDir": "."}}),                           "tuner: needs `builtinTunerName`, or `codeDir`, `classFileName` and `className`"),
+        (json!({"tuner": {"classFileName": "a.py", "className": "A"}}), "tuner.className: a class of your own is not available"),
+        (json!({"trainingServicePlatform": "pai"}),                    "trainingServicePlatform: `openpai` is not available in this build, which has local"),
+        (json!({"multiPhase": true}),                                  "multiPhase: multi-phase trials do not exist any more"),
+        (json!({"localConfig": {"gpuIndices": "0,x"}}),                "localConfig.gpuIndices: expected indices"),
+    ];
+    for (changes, message) in table {
+        let mut document = good.clone();
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let problem = loaded(&document.to_string()).unwrap_err();
+        assert!(problem.starts_with(message), "{changes}: {problem}");
+    }
+}
+
+#[test]
+fn durations_and_memory_are_nnis() {
+    for case in nni("durations") {
+        if let Some(seconds) = case[1].as_u64() {
+            assert_eq!(units::duration(&case[0]), Ok(Duration::from_secs(seconds)), "{case}");
+        }
+    }
+    for case in nni("memory") {
+        if let Some(mib) = case[1].as_u64() {
+            assert_eq!(units::memory_mib(&case[0]), Ok(mib), "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_field_is_named_with_what_is_allowed() {
+    #[rustfmt::skip]
+    let table = [
+        (json!({"trialComand": "x"}),                 "trialComand: unknown field; did you mean `trialCommand`? Allowed: experimentName, "),
+        (json!({"trial_command": "x"}),               "trialCommand: is given twice, here as `trial_command`"),
+        (json!({"trialCommand": null}),               "trialCommand: is missing; for example: python3 trial.py"),
+        (json!({"trialCommand": " "}),                "trialCommand: must not be empty"),
+        (json!({"trialCommand": "t {{rl}}"}),         "trialCommand: {{rl}} names no parameter of the search space; did you mean `lr`? Allowed: lr"),
+        (json!({"experimentName": 5}),                "experimentName: expected a string, found 5; put it in quotes"),
+        (json!({"experimentType": "nas"}),            "experimentType: `nas` is not known; allowed: hpo"),
+        (json!({"trialConcurrency": null}),           "trialConcurrency: is missing; say how many trials may run at a time"),
+        (json!({"trialConcurrency": 0}),              "trialConcurrency: expected an integer of at least 1, found 0"),
+        (json!({"trialConcurrency": "2"}),            "trialConcurrency: expected an integer of at least 1, found the string \"2\""),
+        (json!({"maxTrialNumber": 2.5}),              "maxTrialNumber: expected an integer of at least 1, found 2.5"),
+        (json!({"maxTrialDuration": "soon"}),         "maxTrialDuration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\""),
+        (json!({"useAnnotation": true}),              "useAnnotation: NNI 3.0 dropped annotations; describe the space in `searchSpace` instead"),
+        (json!({"debug": "yes"}),                     "debug: expected true or false, found the string \"yes\""),
+        (json!({"logLevel": "warn"}),                 "logLevel: `warn` is not known; allowed: trace, debug, info, warning, error, fatal, critical"),
+        (json!({"tunerGpuIndices": [0, 0]}),          "tunerGpuIndices: names the index 0 twice"),
+        (json!({"searchSpace": null}),                "searchSpace: is missing; give it here or in a `searchSpaceFile`"),
+        (json!({"searchSpaceFile": "s.json"}),        "searchSpaceFile: is given besides `searchSpace`; keep one of them"),
+        (json!({"searchSpace": {"lr": {"_type": "uniform", "_value": [1, 0]}}}), "searchSpace.lr._value: the low end 1 must be less than the high end 0"),
+        (json!({"tuner": null}),                      "tuner: is missing; for example {name: Random}"),
+        (json!({"tuner": "Random"}),                  "tuner: expected fields (name, className, codeDirectory, classArgs), found the string \"Random\""),
+        (json!({"tuner": {"name": "Rndom"}}),         "tuner.name: `Rndom` is not a tuner; did you mean `Random`?"),
+        (json!({"tuner": {"name": "Random", "classArgs": [1]}}), "tuner.classArgs: expected arguments by name, found a list"),
+        (json!({"tuner": {"name": "Random", "classArgs": {"sed": 1}}}), "tuner.classArgs.sed: is no argument of Random; did you mean `seed`?"),
+        (json!({"tuner": {"name": "Batch"}}),         "searchSpace.lr: for the tuner Batch it must be a `choice` of whole parameter sets"),
+        (json!({"tuner": {"className": "m.C"}}),      "tuner.className: a class of your own is not available in this build; use `name`"),
+        (json!({"tuner": null, "advisor": {"name": "BOHB"}}), "advisor.name: `BOHB` is not available in this build"),
+        (json!({"advisor": {"name": "Random"}}),      "advisor: is given besides `tuner`; keep one of them"),
+        (json!({"assessor": {"name": "Medianstopp"}}), "assessor.name: `Medianstopp` is not an assessor; did you mean `Medianstop`?"),
+        (json!({"trainingService": null}),            "trainingService: is missing; for example {platform: local}"),
+        (json!({"trainingService": "local"}),         "trainingService: expected fields (platform, "),
+        (json!({"trainingService": {}}),              "trainingService.platform: is missing; allowed: local"),
+        (json!({"trainingService": {"platform": "lokal"}}),  "trainingService.platform: `lokal` is not a platform; did you mean `local`? This build has local"),
+        (json!({"trainingService": {"platform": "remote", "machineList": []}}), "trainingService.platform: `remote` is not available in this build, which has local"),
+        (json!({"trainingService": [{"platform": "local"}]}), "trainingService: several training services at a time are not available"),
+        (json!({"trainingService": {"platform": "local", "gpuIndexes": 1}}), "trainingService.gpuIndexes: unknown field; did you mean `gpuIndices`?"),
+        (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning without `trialGpuNumber`"),
+        (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set when `trialGpuNumber` is"),
+        (json!({"trialGpuNumber": -1}),               "trialGpuNumber: expected an integer of at least 0, found -1"),
+        (json!({"sharedStorage": {}}),                "sharedStorage: is not available in this build"),
+        (json!({"objective": ""}),                    "objective: must not be empty"),
+    ];
+    assert_eq!(loaded(&with(&json!({})).to_string()).err(), None);
+    for (changes, message) in table {
+        let problem = loaded(&with(&changes).to_string()).unwrap_err();
+        assert!(problem.starts_with(message), "{changes}: {problem}");
+    }
+}
+
+#[test]
+fn a_code_directory_must_be_a_directory() {
+    let (directory, file) = written(&with(&json!({"trialCodeDirectory": "code"})).to_string());
+    let code = directory.path().canonicalize().unwrap().join("code");
+    let problem = |path: &Path| load(path).unwrap_err().problem;
+    assert_eq!(problem(&file), format!("trialCodeDirectory: {} does not exist", code.display()));
+    std::fs::write(&code, "").unwrap();
+    assert_eq!(problem(&file), format!("trialCodeDirectory: {} is no directory", code.display()));
+    std::fs::remove_file(&code).unwrap();
+    std::fs::create_dir(&code).unwrap();
+    assert_eq!(load(&file).unwrap().trial_code_directory, code);
+}
+
+#[test]
+fn a_search_space_file_is_read_as_json_or_yaml_and_named_in_errors() {
+    let document = with(&json!({"searchSpace": null, "searchSpaceFile": "space"}));
+    let (directory, file) = written(&document.to_string());
+    let space = directory.path().canonicalize().unwrap().join("space");
+    let problem = load(&file).unwrap_err();
+    assert_eq!(problem.file, file);
+    assert!(problem.problem.starts_with("searchSpaceFile: "), "{problem}");
+    #[rustfmt::skip]
+    let table = [
+        ("x: {_type: uniform, _value: [1e-3, 1]}",        None),
+        (r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#, None),
+        ("x: {_type: uniform, _value: [1, 0]}",           Some("x._value: the low end 1 must be less than")),
+        ("x: [1,",                                        Some("the search space: line ")),
+        ("[]",                                            Some("searchSpace: expected an object of parameters")),
+    ];
+    for (text, message) in table {
+        std::fs::write(&space, text).unwrap();
+        match (load(&file), message) {
+            (Ok(spec), None) => {
+                assert_eq!(spec.search_space.names().collect::<Vec<_>>(), ["x"]);
+                assert_eq!(spec.canonical.get("searchSpaceFile"), None);
+            }
+            (Err(error), Some(message)) => {
+                assert!(error.file == space && error.problem.starts_with(message), "{error}");
+            }
+            (loaded, _) => panic!("{text}: {loaded:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let missing = Path::new("/nowhere/experiment.yml");
+    let message = load(missing).unwrap_err().to_string();
+    assert!(message.starts_with("/nowhere/experiment.yml: cannot be read: "), "{message}");
+    assert_eq!(loaded("").unwrap_err(), "is empty");
+    assert_eq!(loaded("- a").unwrap_err().split(" (").next(), Some("the file: expected fields"),);
+    let problem = loaded("trialCommand: [").unwrap_err();
+    assert!(problem.starts_with("line "), "{problem}");
+}
+
+#[test]
+fn placeholders_of_a_batch_are_the_names_that_every_set_has() {
+    let space = json!({"sets": {"_type": "choice", "_value": [{"x": 1, "y": 2}, {"x": 3}]}});
+    let batch = |command: &str| {
+        with(&json!({"searchSpace": space, "tuner": {"name": "Batch"}, "trialCommand": command}))
+    };
+    assert_eq!(loaded(&batch("t {{x}}").to_string()).err(), None);
+    let problem = loaded(&batch("t {{y}}").to_string()).unwrap_err();
+    assert!(problem.starts_with("trialCommand: {{y}} names no parameter"), "{problem}");
+}
+
+proptest! {
+    #[test]
+    fn any_field_with_any_value_is_taken_or_refused(
+        name in prop::sample::select(vec![
+            "searchSpace", "trialCommand", "trialConcurrency", "tuner", "trainingService", "assessor",
+            "trainingServicePlatform", "trial", "advisor", "maxTrialDuration", "tunerGpuIndices",
+            "machineList", "frameworkcontrollerConfig",
+        ]),
+        value in prop_oneof![
+            Just(json!(null)), Just(json!([])), Just(json!({})), Just(json!([{}])), Just(json!("")),
+            Just(json!({"name": {}})), Just(json!({"platform": 1})), any::<i64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+        ],
+    ) {
+        drop(loaded(&with(&json!({name: value})).to_string()));
+    }
+}

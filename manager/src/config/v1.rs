@@ -1,0 +1,363 @@
+//! PURE: the v1 (legacy) form -> the v2 form of the same fields, after NNI 3.0's
+//! `nni/experiment/config/convert.py`. What that converter loses, such as the namespace, is kept here.
+
+use serde_json::{Map, Value, json};
+
+use super::section::{Problem, Section};
+
+/// A document in v2 form, and where its fields stood in v1.
+#[derive(Debug)]
+pub(super) struct Converted {
+    pub(super) v2: Value,
+    /// v2 path -> v1 path.
+    names: Vec<(String, String)>,
+}
+
+impl Converted {
+    /// The v1 path of what a message calls by its v2 path.
+    pub(super) fn original(&self, path: &str) -> String {
+        let below = |v2: &str| {
+            path.strip_prefix(v2).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let found = self.names.iter().filter_map(|(v2, v1)| Some((v2.len(), v1, below(v2)?)));
+        match found.max_by_key(|(length, ..)| *length) {
+            Some((_, v1, rest)) => format!("{v1}{rest}"),
+            None => path.to_owned(),
+        }
+    }
+}
+
+/// Whether a document is in v1 form.
+pub(super) fn is_v1(document: &Value) -> bool {
+    let is_platform = |key: &String| crate::nearest::folded(key) == "trainingserviceplatform";
+    document.as_object().is_some_and(|members| members.keys().any(is_platform))
+}
+
+const TOP: [&str; 29] = [
+    "authorName",
+    "experimentName",
+    "description",
+    "trialConcurrency",
+    "maxExecDuration",
+    "maxTrialNum",
+    "maxTrialDuration",
+    "trainingServicePlatform",
+    "searchSpacePath",
+    "searchSpace",
+    "multiPhase",
+    "multiThread",
+    "nniManagerIp",
+    "logDir",
+    "debug",
+    "versionCheck",
+    "logLevel",
+    "logCollection",
+    "useAnnotation",
+    "tuner",
+    "assessor",
+    "advisor",
+    "trial",
+    "localConfig",
+    "remoteConfig",
+    "machineList",
+    "kubeflowConfig",
+    "frameworkcontrollerConfig",
+    "objective",
+];
+
+/// Same name, or v1 name -> v2 name.
+type Renames = &'static [(&'static str, &'static str)];
+
+const COMMON: Renames = &[
+    ("experimentName", "experimentName"),
+    ("trialConcurrency", "trialConcurrency"),
+    ("maxExecDuration", "maxExperimentDuration"),
+    ("maxTrialNum", "maxTrialNumber"),
+    ("maxTrialDuration", "maxTrialDuration"),
+    ("searchSpacePath", "searchSpaceFile"),
+    ("searchSpace", "searchSpace"),
+    ("nniManagerIp", "nniManagerIp"),
+    ("logDir", "experimentWorkingDirectory"),
+    ("debug", "debug"),
+    ("logLevel", "logLevel"),
+    ("useAnnotation", "useAnnotation"),
+    ("objective", "objective"),
+];
+
+const TRIAL: Renames =
+    &[("command", "trialCommand"), ("codeDir", "trialCodeDirectory"), ("gpuNum", "trialGpuNumber")];
+
+const LOCAL: Renames = &[
+    ("gpuIndices", "gpuIndices"),
+    ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
+    ("useActiveGpu", "useActiveGpu"),
+];
+
+const MACHINE: Renames = &[
+    ("ip", "host"),
+    ("port", "port"),
+    ("username", "user"),
+    ("passwd", "password"),
+    ("sshKeyPath", "sshKeyFile"),
+    ("passphrase", "sshPassphrase"),
+    ("gpuIndices", "gpuIndices"),
+    ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
+    ("useActiveGpu", "useActiveGpu"),
+    ("pythonPath", "pythonPath"),
+];
+
+const ROLE: Renames = &[
+    ("name", "name"),
+    ("replicas", "replicas"),
+    ("taskNum", "taskNumber"),
+    ("command", "command"),
+    ("gpuNum", "gpuNumber"),
+    ("cpuNum", "cpuNumber"),
+    ("memoryMB", "memorySize"),
+    ("image", "dockerImage"),
+    ("privateRegistryAuthPath", "privateRegistryAuthPath"),
+    ("frameworkAttemptCompletionPolicy", "frameworkAttemptCompletionPolicy"),
+];
+
+const POLICY: Renames = &[
+    ("minFailedTaskCount", "minFailedTaskCount"),
+    ("minSucceededTaskCount", "minSucceedTaskCount"),
+];
+
+const CLUSTER: Renames = &[
+    ("operator", "operator"),
+    ("apiVersion", "apiVersion"),
+    ("serviceAccountName", "serviceAccountName"),
+    ("reuse", "reuseMode"),
+    ("namespace", "namespace"),
+    ("configPath", "configPath"),
+    ("uploadRetryCount", "uploadRetryCount"),
+];
+
+const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"];
+
+/// Converts a v1 document.
+pub(super) fn convert(document: Value) -> Result<Converted, Problem> {
+    let mut converter = Converter { names: Vec::new() };
+    let v2 = converter.document(document)?;
+    Ok(Converted { v2: Value::Object(v2), names: converter.names })
+}
+
+struct Converter {
+    names: Vec<(String, String)>,
+}
+
+impl Converter {
+    fn document(&mut self, document: Value) -> Result<Map<String, Value>, Problem> {
+        let mut v1 = Section::open("", document, &TOP)?;
+        let platform = match v1.string("trainingServicePlatform")?.as_deref() {
+            Some("pai") => "openpai".to_owned(),
+            other => other.unwrap_or("local").to_owned(),
+        };
+        self.names
+            .push(("trainingService.platform".to_owned(), "trainingServicePlatform".to_owned()));
+        if v1.boolean("multiPhase")? == Some(true) {
+            return Err(v1.fault("multiPhase", "multi-phase trials do not exist any more"));
+        }
+        let mut v2 = Map::new();
+        self.rename(&mut v1, "", COMMON, &mut v2);
+        let mut service = json!({"platform": platform}).as_object().cloned().unwrap_or_default();
+        if let Some(trial) = v1.take("trial") {
+            self.trial(trial, &mut v2, &mut service)?;
+        }
+        for kind in ["tuner", "assessor", "advisor"] {
+            if let Some(algorithm) = v1.take(kind) {
+                self.algorithm(kind, algorithm, &mut v2)?;
+            }
+        }
+        for (field, known) in [("localConfig", LOCAL), ("remoteConfig", &[("reuse", "reuseMode")])]
+        {
+            if let Some(config) = v1.take(field) {
+                let mut config = Section::open(field, config, &firsts(known))?;
+                self.rename(&mut config, "trainingService", known, &mut service);
+            }
+        }
+        if let Some(Value::Array(machines)) = v1.take("machineList") {
+            let machines = machines.into_iter().enumerate().map(|(i, machine)| {
+                self.object(&format!("machineList[{i}]"), "trainingService", machine, MACHINE)
+            });
+            let machines: Result<Vec<Value>, Problem> = machines.collect();
+            service.insert("machineList".to_owned(), Value::Array(machines?));
+        }
+        for field in ["kubeflowConfig", "frameworkcontrollerConfig"] {
+            if let Some(config) = v1.take(field) {
+                self.cluster(field, config, &mut service)?;
+            }
+        }
+        v2.insert("trainingService".to_owned(), Value::Object(service));
+        Ok(v2)
+    }
+
+    fn trial(
+        &mut self,
+        trial: Value,
+        v2: &mut Map<String, Value>,
+        service: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        let known =
+            ["command", "codeDir", "gpuNum", "nasMode", "taskRoles", "worker", "ps", "master"];
+        let mut trial = Section::open("trial", trial, &known)?;
+        self.rename(&mut trial, "", TRIAL, v2);
+        if let Some(Value::Array(roles)) = trial.take("taskRoles") {
+            let roles = roles.into_iter().enumerate().map(|(i, role)| {
+                let at = format!("taskRoles[{i}]");
+                self.role(&format!("trial.{at}"), &format!("trainingService.{at}"), role)
+            });
+            let roles = roles.collect::<Result<Vec<Value>, Problem>>()?;
+            if let Some(command) = roles.first().and_then(|role| role.get("command")) {
+                v2.entry("trialCommand").or_insert_with(|| command.clone());
+            }
+            service.insert("taskRoles".to_owned(), Value::Array(roles));
+        }
+        for name in ["worker", "ps", "master"] {
+            if let Some(role) = trial.take(name) {
+                let path = format!("trainingService.{name}");
+                let mut role = self.role(&format!("trial.{name}"), &path, role)?;
+                if let (Some(role), Some(code)) =
+                    (role.as_object_mut(), v2.get("trialCodeDirectory"))
+                {
+                    role.insert("codeDirectory".to_owned(), code.clone());
+                }
+                service.insert(name.to_owned(), role);
+            }
+        }
+        Ok(())
+    }
+
+    fn role(&mut self, v1_path: &str, v2_path: &str, role: Value) -> Result<Value, Problem> {
+        let mut role = self.object(v1_path, v2_path, role, ROLE)?;
+        if let Some(policy) = role.get_mut("frameworkAttemptCompletionPolicy") {
+            let v1_path = format!("{v1_path}.frameworkAttemptCompletionPolicy");
+            let v2_path = format!("{v2_path}.frameworkAttemptCompletionPolicy");
+            *policy = self.object(&v1_path, &v2_path, policy.take(), POLICY)?;
+        }
+        Ok(role)
+    }
+
+    fn algorithm(
+        &mut self,
+        kind: &str,
+        algorithm: Value,
+        v2: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        let builtin = match kind {
+            "tuner" => "builtinTunerName",
+            "assessor" => "builtinAssessorName",
+            _ => "builtinAdvisorName",
+        };
+        let known = [
+            builtin,
+            "codeDir",
+            "classFileName",
+            "className",
+            "classArgs",
+            "includeIntermediateResults",
+            "gpuIndices",
+        ];
+        let mut v1 = Section::open(kind, algorithm, &known)?;
+        let mut named = Map::new();
+        self.rename(&mut v1, "", &[("gpuIndices", "tunerGpuIndices")], v2);
+        if let Some(name) = v1.take(builtin) {
+            self.names.push((format!("{kind}.name"), v1.at(builtin)));
+            named.insert("name".to_owned(), name);
+        } else {
+            let (file, class) = (v1.string("classFileName")?, v1.string("className")?);
+            let Some((file, class)) = file.zip(class) else {
+                let problem =
+                    format!("needs `{builtin}`, or `codeDir`, `classFileName` and `className`");
+                return Err(Problem::new(kind, problem));
+            };
+            let Some(module) = file.strip_suffix(".py") else {
+                return Err(v1.fault("classFileName", format!("`{file}` does not end in .py")));
+            };
+            named.insert("className".to_owned(), Value::from(format!("{module}.{class}")));
+            named.insert("codeDirectory".to_owned(), v1.take("codeDir").unwrap_or(json!(".")));
+        }
+        if let Some(arguments) = v1.take("classArgs") {
+            named.insert("classArgs".to_owned(), arguments);
+        }
+        v2.insert(kind.to_owned(), Value::Object(named));
+        Ok(())
+    }
+
+    fn cluster(
+        &mut self,
+        field: &str,
+        config: Value,
+        service: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        let known: Vec<&str> = firsts(CLUSTER).into_iter().chain(STORAGE).collect();
+        let mut v1 = Section::open(field, config, &known)?;
+        self.rename(&mut v1, "trainingService", CLUSTER, service);
+        let stated = v1.string("storage")?;
+        let nfs = v1.take("nfs");
+        let pvc = v1.take("pvc");
+        let kind = stated.unwrap_or_else(|| {
+            let kind = if nfs.is_some() {
+                "nfs"
+            } else if pvc.is_some() {
+                "pvc"
+            } else {
+                "azureStorage"
+            };
+            kind.to_owned()
+        });
+        let mut storage = Map::from_iter([("storageType".to_owned(), Value::from(kind.as_str()))]);
+        let azure: Renames = &[("accountName", "azureAccount"), ("azureShare", "azureShare")];
+        let vault: Renames = &[("vaultName", "keyVaultName"), ("name", "keyVaultKey")];
+        let parts: [(&str, Option<Value>, Renames); 4] = [
+            ("nfs", nfs, &[("server", "server"), ("path", "path")]),
+            ("pvc", pvc, &[("path", "path")]),
+            ("azureStorage", v1.take("azureStorage"), azure),
+            ("keyVault", v1.take("keyVault"), vault),
+        ];
+        for (name, part, renames) in parts {
+            if let Some(part) = part {
+                let mut part = Section::open(&v1.at(name), part, &firsts(renames))?;
+                self.rename(&mut part, "trainingService.storage", renames, &mut storage);
+            }
+        }
+        service.insert("storage".to_owned(), Value::Object(storage));
+        Ok(())
+    }
+
+    /// One object whose fields are only renamed.
+    fn object(
+        &mut self,
+        v1_path: &str,
+        v2_path: &str,
+        value: Value,
+        renames: Renames,
+    ) -> Result<Value, Problem> {
+        let mut v1 = Section::open(v1_path, value, &firsts(renames))?;
+        let mut v2 = Map::new();
+        self.rename(&mut v1, v2_path, renames, &mut v2);
+        Ok(Value::Object(v2))
+    }
+
+    /// Moves fields, and remembers where they stood.
+    fn rename(
+        &mut self,
+        v1: &mut Section,
+        v2_path: &str,
+        renames: Renames,
+        v2: &mut Map<String, Value>,
+    ) {
+        for (old, new) in renames {
+            if let Some(value) = v1.take(old) {
+                let dot = if v2_path.is_empty() { "" } else { "." };
+                self.names.push((format!("{v2_path}{dot}{new}"), v1.at(old)));
+                v2.insert((*new).to_owned(), value);
+            }
+        }
+    }
+}
+
+fn firsts(renames: Renames) -> Vec<&'static str> {
+    renames.iter().map(|(old, _)| *old).collect()
+}
