@@ -10,7 +10,7 @@
 
 mod convert;
 mod parse;
-mod sample;
+pub(crate) mod sample;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,9 @@ mod arguments;
 mod batch;
 mod dedup;
 mod grid;
+mod guided;
 mod random;
+mod tpe;
 
 #[cfg(test)]
 mod tests;
@@ -96,15 +98,31 @@ struct Algorithm {
     build: Build,
 }
 
-/// Arguments, space and seed -> tuner.
-type Build = fn(&mut Arguments<'_>, &SearchSpace, u64) -> Result<Box<dyn Tuner>, Error>;
+/// What every tuner is told.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    seed: u64,
+    mode: OptimizeMode,
+}
 
-const ALGORITHMS: [Algorithm; 3] = [
+/// Arguments, space and setting -> tuner.
+type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting) -> Result<Box<dyn Tuner>, Error>;
+
+const ALGORITHMS: [Algorithm; 4] = [
+    Algorithm {
+        name: "TPE",
+        alias: None,
+        default_mode: OptimizeMode::Minimize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = tpe::Tpe::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
     Algorithm {
         name: "Random",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        build: |_, space, seed| Ok(Box::new(random::Random::new(space, seed))),
+        build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
     },
     Algorithm {
         name: "GridSearch",
@@ -121,8 +139,7 @@ const ALGORITHMS: [Algorithm; 3] = [
 ];
 
 /// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`).
-const NOT_BUILT_IN: [&str; 19] = [
-    "TPE",
+const NOT_BUILT_IN: [&str; 18] = [
     "TPE_legacy",
     "Anneal",
     "Evolution",
@@ -160,9 +177,11 @@ impl TunerSpec {
 pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
     let algorithm = algorithm(&spec.name)?;
     let mut arguments = Arguments::new(&spec.class_args);
-    arguments.optimize_mode()?;
-    let seed = arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed);
-    let tuner = (algorithm.build)(&mut arguments, space, seed)?;
+    let setting = Setting {
+        mode: arguments.optimize_mode()?.unwrap_or(algorithm.default_mode),
+        seed: arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed),
+    };
+    let tuner = (algorithm.build)(&mut arguments, space, setting)?;
     arguments.finish(algorithm.name)?;
     Ok(tuner)
 }

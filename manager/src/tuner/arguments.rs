@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
@@ -27,6 +28,17 @@ impl<'a> Arguments<'a> {
         self.given.get(name).filter(|value| !value.is_null())
     }
 
+    /// The arguments within an argument.
+    pub(super) fn section(&mut self, name: &'static str) -> Result<Self, Error> {
+        static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        let path = format!("{}.{name}", self.path);
+        match self.raw(name) {
+            None => Ok(Self { given: &NONE, path, known: BTreeSet::new() }),
+            Some(Value::Object(given)) => Ok(Self { given, path, known: BTreeSet::new() }),
+            Some(other) => self.fault(name, format!("expected arguments by name, found {other}")),
+        }
+    }
+
     /// `optimize_mode`, which every tuner has.
     pub(super) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
         Ok(match self.word("optimize_mode", &["maximize", "minimize"])? {
@@ -49,6 +61,28 @@ impl<'a> Arguments<'a> {
             None => {
                 let advice = advice(word, allowed.iter().copied());
                 self.fault(name, format!("{value} is not known; {advice}"))
+            }
+        }
+    }
+
+    /// One of some words, where `null` is the word `none`.
+    pub(super) fn word_or_null(
+        &mut self,
+        name: &'static str,
+        allowed: &[&'static str],
+    ) -> Result<Option<&'static str>, Error> {
+        let given = self.word(name, allowed)?;
+        let null = self.given.get(name).is_some_and(Value::is_null);
+        Ok(if null { Some("none") } else { given })
+    }
+
+    /// A finite number of at least `least`.
+    pub(super) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        match value.as_f64().filter(|number| number.is_finite() && *number >= least) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                self.fault(name, format!("expected a number of at least {least}, found {value}"))
             }
         }
     }

@@ -98,14 +98,56 @@ fn a_grid_of_unbounded_multiples_ends_where_doubles_end() {
 }
 
 #[test]
-fn random_search_finds_every_point_of_a_finite_space_once_and_stops() {
+fn every_point_of_a_finite_space_is_found_once_and_then_the_search_stops() {
     let size = space(&finite()).size().unwrap().try_into().unwrap();
-    let mut random = tuner("Random", &finite(), 7);
-    let proposed = proposals(random.as_mut(), 0, 1000);
-    let different: std::collections::HashSet<String> =
-        proposed.iter().map(|p| serde_json::to_string(p).unwrap()).collect();
-    assert_eq!((proposed.len(), different.len()), (size, size));
-    assert_eq!(random.propose(1000), Proposal::Exhausted);
+    for name in ["TPE", "Random", "GridSearch"] {
+        let mut tuner = tuner(name, &finite(), 7);
+        let proposed = proposals(tuner.as_mut(), 0, 1000);
+        let different: std::collections::HashSet<String> =
+            proposed.iter().map(|p| serde_json::to_string(p).unwrap()).collect();
+        assert_eq!((proposed.len(), different.len()), (size, size), "{name}");
+        assert_eq!(tuner.propose(1000), Proposal::Exhausted, "{name}");
+    }
+}
+
+/// The best of `trials` results on a bowl, two trials at a time.
+fn best_on_a_bowl(name: &str, mode: &str, seed: u64, trials: u64) -> f64 {
+    let json = json!({
+        "x": {"_type": "uniform", "_value": [-5, 5]},
+        "y": {"_type": "loguniform", "_value": [0.001, 1000]},
+        "z": {"_type": "choice", "_value": ["a", "b", "c"]}
+    });
+    let args = json!({"optimize_mode": mode});
+    let mut tuner = build(&spec(name, &args), &space(&json), seed).unwrap();
+    let mut best = f64::INFINITY;
+    for pair in 0..trials / 2 {
+        for (id, parameters) in (pair * 2..).zip(proposals(tuner.as_mut(), pair * 2, pair * 2 + 2))
+        {
+            let number = |name: &str| parameters[name].as_f64().unwrap();
+            let wrong = if parameters["z"] == "b" { 0.0 } else { 1.0 };
+            let loss = (number("x") - 2.0).powi(2) + (number("y").ln() + 1.0).powi(2) + wrong;
+            best = best.min(loss);
+            let metric = if mode == "minimize" { loss } else { -loss };
+            tuner.observe(id, &Outcome::Result(MetricValue::from(metric)));
+        }
+    }
+    best
+}
+
+#[test]
+fn tuners_that_learn_beat_chance_in_both_modes() {
+    let median = |name: &str, mode: &str| {
+        let mut bests: Vec<f64> = (0..9).map(|seed| best_on_a_bowl(name, mode, seed, 80)).collect();
+        bests.sort_by(f64::total_cmp);
+        bests[4]
+    };
+    let chance = median("Random", "minimize");
+    for name in ["TPE"] {
+        for mode in ["minimize", "maximize"] {
+            let learned = median(name, mode);
+            assert!(learned < chance / 2.0, "{name}, {mode}: {learned}, by chance {chance}");
+        }
+    }
 }
 
 #[test]
@@ -125,9 +167,11 @@ fn a_batch_is_proposed_in_its_order() {
     assert_eq!(json!(proposed), listed);
 }
 
-/// Every tuner with a space for it, and whether it waits for results.
+/// Every tuner with a space for it.
 fn everyone() -> Vec<(&'static str, Value)> {
     vec![
+        ("TPE", mixed()),
+        ("TPE", finite()),
         ("Random", mixed()),
         ("Random", finite()),
         ("GridSearch", mixed()),
@@ -177,10 +221,13 @@ fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: Random, GridSearch, Batch"),
-        ("SMAC",     json!({}),                          "tuner.name: `SMAC` is not available in this build, which has Random, GridSearch, Batch"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Random, GridSearch, Batch"),
+        ("SMAC",     json!({}),                          "tuner.name: `SMAC` is not available in this build, which has TPE, Random, GridSearch, Batch"),
         ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
+        ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
+        ("TPE",      json!({"tpe_args": {"constant_liar_type": "bad"}}), "tuner.classArgs.tpe_args.constant_liar_type: \"bad\" is not known; allowed: best, worst, mean, none"),
+        ("TPE",      json!({"tpe_args": {"prior_weight": -1}}), "tuner.classArgs.tpe_args.prior_weight: expected a number of at least 0, found -1"),
         ("Random",   json!({"optimize_mode": "max"}),    "tuner.classArgs.optimize_mode: \"max\" is not known; allowed: maximize, minimize"),
         ("Batch",    json!({}),                          "searchSpace: for the tuner Batch it must be one `choice` whose options are whole parameter sets"),
     ];
@@ -202,7 +249,7 @@ fn optimize_mode_is_the_given_one_or_the_tuners_own() {
 proptest! {
     #[test]
     fn every_proposal_is_valid(seed: u64) {
-        for name in ["Random", "GridSearch"] {
+        for name in ["TPE", "Random", "GridSearch"] {
             let mut tuner = tuner(name, &mixed(), seed);
             for parameters in proposals(tuner.as_mut(), 0, 30) {
                 prop_assert_eq!(space(&mixed()).validate(&parameters), Ok(()));

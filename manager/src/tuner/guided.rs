@@ -1,0 +1,127 @@
+//! What the tuners that learn from results have in common: the trials they know, and the way from a
+//! model's suggestion to a proposal.
+
+use std::collections::BTreeMap;
+
+use rand_chacha::ChaCha8Rng;
+
+use super::dedup::Dedup;
+use super::random::generator;
+use super::{OptimizeMode, Outcome, Proposal, Tuner};
+use crate::search_space::{Parameters, Point, SearchSpace};
+
+/// Suggests a point that is worth a trial.
+pub(super) trait Model: Send + std::fmt::Debug {
+    /// A point of the space. What it returns may depend only on the arguments.
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point;
+}
+
+/// The trials that a tuner knows, in the order of their ids: so the order in which results came is
+/// forgotten, and a rebuilt tuner knows the same.
+#[derive(Debug)]
+pub(super) struct Trials {
+    mode: OptimizeMode,
+    known: BTreeMap<u64, (Point, Standing)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Standing {
+    Running,
+    /// Its loss: the smaller the better, whatever the mode; infinite where the metric was as bad.
+    Done(f64),
+    Failed,
+}
+
+impl Trials {
+    pub(super) fn new(mode: OptimizeMode) -> Self {
+        Self { mode, known: BTreeMap::new() }
+    }
+
+    /// Those with a result, and their losses.
+    pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
+        self.known.values().filter_map(|(point, standing)| match standing {
+            Standing::Done(loss) => Some((point, *loss)),
+            Standing::Running | Standing::Failed => None,
+        })
+    }
+
+    /// Those whose end is not known.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Point> {
+        self.known
+            .values()
+            .filter(|(_, standing)| *standing == Standing::Running)
+            .map(|(point, _)| point)
+    }
+
+    pub(super) fn propose(&mut self, id: u64, point: Point) {
+        self.known.insert(id, (point, Standing::Running));
+    }
+
+    pub(super) fn observe(&mut self, id: u64, outcome: &Outcome) {
+        let Some((_, standing)) = self.known.get_mut(&id) else { return };
+        let number = match outcome {
+            Outcome::Result(value) => value.number(),
+            Outcome::Failed => None,
+        };
+        let loss = number.map(|number| match self.mode {
+            OptimizeMode::Minimize => number,
+            OptimizeMode::Maximize => -number,
+        });
+        *standing = match loss {
+            // A metric cannot be infinitely good; whatever this trial says is not about the parameters.
+            Some(loss) if loss == f64::NEG_INFINITY => Standing::Failed,
+            // Diverged: as bad as can be, and worth knowing.
+            Some(loss) if loss.is_nan() => Standing::Done(f64::INFINITY),
+            Some(loss) => Standing::Done(loss),
+            None => Standing::Failed,
+        };
+    }
+}
+
+/// A tuner around a model.
+#[derive(Debug)]
+pub(super) struct Guided<M> {
+    space: SearchSpace,
+    seed: u64,
+    dedup: Dedup,
+    trials: Trials,
+    model: M,
+}
+
+impl<M: Model> Guided<M> {
+    pub(super) fn new(space: &SearchSpace, seed: u64, mode: OptimizeMode, model: M) -> Self {
+        let dedup = Dedup::new(space);
+        Self { space: space.clone(), seed, dedup, trials: Trials::new(mode), model }
+    }
+
+    /// Remembers a proposal by what the trial saw: a rebuilt tuner knows nothing finer.
+    fn remember(&mut self, id: u64, parameters: &Parameters) {
+        // Parameters of another space teach nothing about this one.
+        if let Ok(point) = self.space.locate(parameters) {
+            self.trials.propose(id, point);
+        }
+    }
+}
+
+impl<M: Model> Tuner for Guided<M> {
+    fn propose(&mut self, id: u64) -> Proposal {
+        let mut rng = generator(self.seed, id);
+        let draw = || self.model.suggest(&self.space, &self.trials, &mut rng);
+        match self.dedup.fresh(draw) {
+            Some(parameters) => {
+                self.remember(id, &parameters);
+                Proposal::Parameters(parameters)
+            }
+            None => Proposal::Exhausted,
+        }
+    }
+
+    fn adopt(&mut self, id: u64, parameters: &Parameters) {
+        self.dedup.adopt(parameters);
+        self.remember(id, parameters);
+    }
+
+    fn observe(&mut self, id: u64, outcome: &Outcome) {
+        self.trials.observe(id, outcome);
+    }
+}
