@@ -21,6 +21,7 @@ use serde_json::Value;
 
 pub use self::command::render_command;
 use self::section::Problem;
+use crate::assessor::AssessorSpec;
 use crate::search_space::SearchSpace;
 use crate::tuner::{OptimizeMode, TunerSpec};
 
@@ -49,6 +50,8 @@ pub struct ExperimentSpec {
     pub tuner: TunerSpec,
     /// `tuner.classArgs.optimize_mode`, NNI's default where absent.
     pub optimize_mode: OptimizeMode,
+    /// `assessor`. `None`: trials are left to run to their end.
+    pub assessor: Option<AssessorSpec>,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
     /// `objective` (ours): name of the metric to optimise. `None`: NNI's SDK's, or concluded.

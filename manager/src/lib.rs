@@ -1,9 +1,11 @@
 //! The manager: scheduler, store, server and command line.
 //!
-//! Bottom up: `clock, job_state, search_space` -> `config, tuner, token` -> `store, training_service` (neither knows
+//! Bottom up: `class_args, clock, job_state, nearest, search_space` -> `assessor, tuner` -> `config, token` -> `store, training_service` (neither knows
 //! other) -> `experiment` -> `intake` -> `api` -> `app` -> `cli`. A module imports only from its left.
 
 pub mod api;
+pub mod assessor;
+pub mod class_args;
 pub mod clock;
 pub mod config;
 pub mod experiment;

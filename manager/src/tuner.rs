@@ -4,7 +4,6 @@
 //! never of the order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`],
 //! then [`Tuner::observe`]) goes on exactly as the one that was lost would have.
 
-mod arguments;
 mod batch;
 mod dedup;
 mod grid;
@@ -17,7 +16,8 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use self::arguments::Arguments;
+use crate::class_args::Arguments;
+pub use crate::class_args::{Error, OptimizeMode};
 use crate::nearest::{advice, folded};
 use crate::search_space::{Parameters, SearchSpace};
 
@@ -64,25 +64,6 @@ pub struct TunerSpec {
     pub name: String,
     /// NNI's `classArgs`.
     pub class_args: Map<String, Value>,
-}
-
-/// Whether the objective is to be made large or small.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OptimizeMode {
-    /// The larger the better.
-    Maximize,
-    /// The smaller the better.
-    Minimize,
-}
-
-/// Why a tuner cannot be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {problem}")]
-pub struct Error {
-    /// Which field, such as `tuner.classArgs.optimize_mode`.
-    pub path: String,
-    /// What is wrong and what is allowed.
-    pub problem: String,
 }
 
 /// A tuner that this build has.
@@ -169,14 +150,14 @@ impl TunerSpec {
     /// Which results are the better ones: `classArgs.optimize_mode`, or NNI's default for this tuner.
     pub fn optimize_mode(&self) -> Result<OptimizeMode, Error> {
         let default = algorithm(&self.name)?.default_mode;
-        Ok(Arguments::new(&self.class_args).optimize_mode()?.unwrap_or(default))
+        Ok(Arguments::new("tuner", &self.class_args).optimize_mode()?.unwrap_or(default))
     }
 }
 
 /// Makes the tuner that `spec` names. `classArgs.seed` goes before `seed`.
 pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
     let algorithm = algorithm(&spec.name)?;
-    let mut arguments = Arguments::new(&spec.class_args);
+    let mut arguments = Arguments::new("tuner", &spec.class_args);
     let setting = Setting {
         mode: arguments.optimize_mode()?.unwrap_or(algorithm.default_mode),
         seed: arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed),

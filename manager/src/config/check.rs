@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section, kind};
 use super::{ExperimentSpec, LocalSpec, TrainingServiceSpec, command, document, units};
+use crate::assessor::{self, AssessorSpec};
 use crate::nearest::{advice, folded};
 use crate::search_space::SearchSpace;
 use crate::tuner::{self, TunerSpec};
@@ -109,7 +110,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let tuner = tuner(&mut top, &search_space, &mut canonical)?;
     let optimize_mode =
         tuner.optimize_mode().map_err(|error| Problem::new(error.path, error.problem))?;
-    assessor(&mut top)?;
+    let assessor = assessor(&mut top, &mut canonical)?;
     let service = service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
     if top.take("sharedStorage").is_some() {
@@ -136,6 +137,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         max_trial_duration,
         tuner,
         optimize_mode,
+        assessor,
         training_service: service.spec,
         objective,
         canonical: Value::Object(canonical.0),
@@ -283,24 +285,28 @@ fn tuner(
     let spec = TunerSpec::new(&name, class_args).map_err(in_section)?;
     // Made only to be checked.
     tuner::build(&spec, space, 0).map_err(in_section)?;
-    let mut tuner = json!({"name": spec.name});
-    if !spec.class_args.is_empty() {
-        tuner["classArgs"] = Value::Object(spec.class_args.clone());
-    }
-    canonical.put("tuner", tuner);
+    canonical.put("tuner", written(&spec.name, &spec.class_args));
     Ok(spec)
 }
 
-fn assessor(top: &mut Section) -> Result<(), Problem> {
-    let Some(value) = top.take("assessor") else { return Ok(()) };
-    let (name, _) = algorithm("assessor", value)?;
-    let known = ["Medianstop", "Curvefitting"];
-    let problem = if known.iter().any(|known| folded(known) == folded(&name)) {
-        format!("`{name}` is not available in this build; leave `assessor` out")
-    } else {
-        format!("`{name}` is not an assessor; {}", advice(&name, known))
-    };
-    Err(Problem::new("assessor.name", problem))
+fn assessor(top: &mut Section, canonical: &mut Canonical) -> Result<Option<AssessorSpec>, Problem> {
+    let Some(value) = top.take("assessor") else { return Ok(None) };
+    let (name, class_args) = algorithm("assessor", value)?;
+    let in_section = |error: assessor::Error| Problem::new(error.path, error.problem);
+    let spec = AssessorSpec::new(&name, class_args).map_err(in_section)?;
+    // Made only to be checked.
+    assessor::build(&spec).map_err(in_section)?;
+    canonical.put("assessor", written(&spec.name, &spec.class_args));
+    Ok(Some(spec))
+}
+
+/// An algorithm in canonical form.
+fn written(name: &str, class_args: &Map<String, Value>) -> Value {
+    let mut algorithm = json!({"name": name});
+    if !class_args.is_empty() {
+        algorithm["classArgs"] = Value::Object(class_args.clone());
+    }
+    algorithm
 }
 
 /// Name and arguments of a built-in algorithm.

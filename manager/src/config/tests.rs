@@ -206,6 +206,8 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"tuner": null, "advisor": {"name": "BOHB"}}), "advisor.name: `BOHB` is not available in this build"),
         (json!({"advisor": {"name": "Random"}}),      "advisor: is given besides `tuner`; keep one of them"),
         (json!({"assessor": {"name": "Medianstopp"}}), "assessor.name: `Medianstopp` is not an assessor; did you mean `Medianstop`?"),
+        (json!({"assessor": {"name": "Curvefitting"}}), "assessor.name: `Curvefitting` is not available in this build, which has Medianstop"),
+        (json!({"assessor": {"name": "Medianstop", "classArgs": {"stp": 1}}}), "assessor.classArgs.stp: is no argument of Medianstop; allowed: optimize_mode, start_step"),
         (json!({"trainingService": null}),            "trainingService: is missing; for example {platform: local}"),
         (json!({"trainingService": "local"}),         "trainingService: expected fields (platform, "),
         (json!({"trainingService": {}}),              "trainingService.platform: is missing; allowed: local"),
@@ -224,6 +226,15 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         let problem = loaded(&with(&changes).to_string()).unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
     }
+}
+
+#[test]
+fn an_assessor_is_checked_and_kept() {
+    let given = json!({"assessor": {"name": "medianStop", "classArgs": {"start_step": 2}}});
+    let spec = loaded(&with(&given).to_string()).unwrap();
+    let canonical = json!({"name": "Medianstop", "classArgs": {"start_step": 2}});
+    assert_eq!(spec.canonical["assessor"], canonical);
+    assert_eq!(spec.assessor.as_ref().map(|a| a.name.as_str()), Some("Medianstop"));
 }
 
 #[test]

@@ -15,8 +15,8 @@ use rand_chacha::ChaCha8Rng;
 
 use self::density::{Categories, Mixture, Prior};
 use super::Error;
-use super::arguments::Arguments;
 use super::guided::{Model, Trials};
+use crate::class_args::Arguments;
 use crate::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
 
 /// NNI's `tpe_args`.

@@ -16,7 +16,7 @@ fn numbers(list: &Value) -> Vec<f64> {
 
 fn model(case: &Value) -> Tpe {
     let given = json!({"tpe_args": case["tpe_args"]});
-    Tpe::from_arguments(&mut Arguments::new(given.as_object().unwrap())).unwrap()
+    Tpe::from_arguments(&mut Arguments::new("tuner", given.as_object().unwrap())).unwrap()
 }
 
 fn prior(case: &Value, model: &Tpe) -> (Real, Prior) {

@@ -1,4 +1,5 @@
-//! `classArgs`: each one is read by the name that NNI gives it; what nobody read is unknown.
+//! PURE: `classArgs` of tuners and assessors: each one is read by the name that NNI gives it, and what
+//! nobody read is unknown.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -6,30 +7,49 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::{Error, OptimizeMode};
 use crate::nearest::advice;
 
-/// The arguments of one tuner, and which of them were asked for.
+/// Whether the objective is to be made large or small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptimizeMode {
+    /// The larger the better.
+    Maximize,
+    /// The smaller the better.
+    Minimize,
+}
+
+/// Why a tuner or an assessor cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct Error {
+    /// Which field, such as `tuner.classArgs.optimize_mode`.
+    pub path: String,
+    /// What is wrong and what is allowed.
+    pub problem: String,
+}
+
+/// The arguments of one tuner or assessor, and which of them were asked for.
 #[derive(Debug)]
-pub(super) struct Arguments<'a> {
+pub(crate) struct Arguments<'a> {
     given: &'a Map<String, Value>,
     path: String,
     known: BTreeSet<&'static str>,
 }
 
 impl<'a> Arguments<'a> {
-    pub(super) fn new(given: &'a Map<String, Value>) -> Self {
-        Self { given, path: "tuner.classArgs".to_owned(), known: BTreeSet::new() }
+    /// The arguments in the section `owner` of the experiment file: `tuner` or `assessor`.
+    pub(crate) fn new(owner: &str, given: &'a Map<String, Value>) -> Self {
+        Self { given, path: format!("{owner}.classArgs"), known: BTreeSet::new() }
     }
 
     /// An argument as it is; `null` counts as absent.
-    pub(super) fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
+    pub(crate) fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.insert(name);
         self.given.get(name).filter(|value| !value.is_null())
     }
 
     /// The arguments within an argument.
-    pub(super) fn section(&mut self, name: &'static str) -> Result<Self, Error> {
+    pub(crate) fn section(&mut self, name: &'static str) -> Result<Self, Error> {
         static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
         let path = format!("{}.{name}", self.path);
         match self.raw(name) {
@@ -39,8 +59,8 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// `optimize_mode`, which every tuner has.
-    pub(super) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
+    /// `optimize_mode`, which every tuner and most assessors have.
+    pub(crate) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
         Ok(match self.word("optimize_mode", &["maximize", "minimize"])? {
             None => None,
             Some("minimize") => Some(OptimizeMode::Minimize),
@@ -49,7 +69,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// One of some words.
-    pub(super) fn word(
+    pub(crate) fn word(
         &mut self,
         name: &'static str,
         allowed: &[&'static str],
@@ -66,7 +86,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// One of some words, where `null` is the word `none`.
-    pub(super) fn word_or_null(
+    pub(crate) fn word_or_null(
         &mut self,
         name: &'static str,
         allowed: &[&'static str],
@@ -77,7 +97,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// A finite number of at least `least`.
-    pub(super) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
+    pub(crate) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
         let Some(value) = self.raw(name) else { return Ok(None) };
         match value.as_f64().filter(|number| number.is_finite() && *number >= least) {
             Some(number) => Ok(Some(number)),
@@ -88,7 +108,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// An integer within a range.
-    pub(super) fn integer(
+    pub(crate) fn integer(
         &mut self,
         name: &'static str,
         range: RangeInclusive<u64>,
@@ -111,7 +131,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// Refuses what nobody asked for.
-    pub(super) fn finish(&self, owner: &str) -> Result<(), Error> {
+    pub(crate) fn finish(&self, owner: &str) -> Result<(), Error> {
         let Some(name) = self.given.keys().find(|name| !self.known.contains(name.as_str())) else {
             return Ok(());
         };

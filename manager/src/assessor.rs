@@ -1,0 +1,84 @@
+//! PURE: what stops hopeless trials early.
+//!
+//! An assessor knows the trials that have ended and judges one that runs by its intermediate results. It
+//! keeps nothing about running trials, so after a restart it is rebuilt from the ended ones alone.
+
+mod medianstop;
+
+use serde_json::{Map, Value};
+
+use crate::class_args::Arguments;
+pub use crate::class_args::Error;
+use crate::nearest::{advice, folded};
+
+/// What an assessor thinks of a running trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgement {
+    /// Let it run.
+    Good,
+    /// Stop it.
+    Bad {
+        /// Why, for a person.
+        reason: String,
+    },
+}
+
+/// Judges running trials.
+pub trait Assessor: Send + std::fmt::Debug {
+    /// Judges a running trial by its intermediate results, oldest first, without a gap. Called after
+    /// every new one; NaN stands for a result that is no number.
+    fn judge(&mut self, history: &[f64]) -> Judgement;
+
+    /// Learns that a trial ended, and what its intermediate results were. `success` is false for one that
+    /// failed or was stopped.
+    fn ended(&mut self, history: &[f64], success: bool);
+}
+
+/// Which assessor, and its arguments.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AssessorSpec {
+    /// NNI's name, in its canonical spelling.
+    pub name: String,
+    /// NNI's `classArgs`.
+    pub class_args: Map<String, Value>,
+}
+
+/// An assessor that this build has: NNI's name, and what makes it.
+type Algorithm = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
+
+const ALGORITHMS: [Algorithm; 1] =
+    [("Medianstop", |arguments| Ok(Box::new(medianstop::Medianstop::from_arguments(arguments)?)))];
+
+/// What else NNI 3.0 has.
+const NOT_BUILT_IN: [&str; 1] = ["Curvefitting"];
+
+impl AssessorSpec {
+    /// Finds the assessor of this name, in any case.
+    pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
+        Ok(Self { name: algorithm(name)?.0.to_owned(), class_args })
+    }
+}
+
+/// Makes the assessor that `spec` names.
+pub fn build(spec: &AssessorSpec) -> Result<Box<dyn Assessor>, Error> {
+    let (name, build) = algorithm(&spec.name)?;
+    let mut arguments = Arguments::new("assessor", &spec.class_args);
+    let assessor = build(&mut arguments)?;
+    arguments.finish(name)?;
+    Ok(assessor)
+}
+
+fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
+    let wanted = folded(name);
+    if let Some(found) = ALGORITHMS.iter().find(|(name, _)| folded(name) == wanted) {
+        return Ok(found);
+    }
+    let built_in = ALGORITHMS.iter().map(|(name, _)| *name);
+    let problem = if NOT_BUILT_IN.iter().any(|name| folded(name) == wanted) {
+        let list: Vec<&str> = built_in.collect();
+        format!("`{name}` is not available in this build, which has {}", list.join(", "))
+    } else {
+        format!("`{name}` is not an assessor; {}", advice(name, built_in))
+    };
+    Err(Error { path: "assessor.name".to_owned(), problem })
+}
