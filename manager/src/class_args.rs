@@ -107,6 +107,15 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// `true` or `false`.
+    pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, Error> {
+        match self.raw(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(*value)),
+            Some(other) => self.fault(name, format!("expected true or false, found {other}")),
+        }
+    }
+
     /// An integer within a range.
     pub(crate) fn integer(
         &mut self,

@@ -4,8 +4,10 @@
 //! never of the order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`],
 //! then [`Tuner::observe`]) goes on exactly as the one that was lost would have.
 
+mod anneal;
 mod batch;
 mod dedup;
+mod evolution;
 mod grid;
 mod guided;
 mod random;
@@ -89,13 +91,31 @@ struct Setting {
 /// Arguments, space and setting -> tuner.
 type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting) -> Result<Box<dyn Tuner>, Error>;
 
-const ALGORITHMS: [Algorithm; 4] = [
+const ALGORITHMS: [Algorithm; 6] = [
     Algorithm {
         name: "TPE",
         alias: None,
         default_mode: OptimizeMode::Minimize,
         build: |arguments, space, Setting { seed, mode }| {
             let model = tpe::Tpe::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
+        name: "Anneal",
+        alias: None,
+        default_mode: OptimizeMode::Minimize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = anneal::Anneal::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
+        name: "Evolution",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = evolution::Evolution::from_arguments(arguments, seed)?;
             Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
         },
     },
@@ -120,10 +140,8 @@ const ALGORITHMS: [Algorithm; 4] = [
 ];
 
 /// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`).
-const NOT_BUILT_IN: [&str; 18] = [
+const NOT_BUILT_IN: [&str; 16] = [
     "TPE_legacy",
-    "Anneal",
-    "Evolution",
     "GP",
     "GPTuner",
     "Metis",

@@ -37,6 +37,21 @@ impl Trials {
         Self { mode, known: BTreeMap::new() }
     }
 
+    /// Which metrics are the better ones.
+    pub(super) fn mode(&self) -> OptimizeMode {
+        self.mode
+    }
+
+    /// How many were proposed.
+    pub(super) fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    /// How many ended without a result.
+    pub(super) fn failed(&self) -> usize {
+        self.known.values().filter(|(_, standing)| *standing == Standing::Failed).count()
+    }
+
     /// Those with a result, and their losses.
     pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
         self.known.values().filter_map(|(point, standing)| match standing {
