@@ -3,6 +3,7 @@
 //! An assessor knows the trials that have ended and judges one that runs by its intermediate results. It
 //! keeps nothing about running trials, so after a restart it is rebuilt from the ended ones alone.
 
+mod curvefitting;
 mod medianstop;
 
 use serde_json::{Map, Value};
@@ -46,11 +47,12 @@ pub struct AssessorSpec {
 /// An assessor that this build has: NNI's name, and what makes it.
 type Algorithm = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
 
-const ALGORITHMS: [Algorithm; 1] =
-    [("Medianstop", |arguments| Ok(Box::new(medianstop::Medianstop::from_arguments(arguments)?)))];
-
-/// What else NNI 3.0 has.
-const NOT_BUILT_IN: [&str; 1] = ["Curvefitting"];
+const ALGORITHMS: [Algorithm; 2] = [
+    ("Medianstop", |arguments| Ok(Box::new(medianstop::Medianstop::from_arguments(arguments)?))),
+    ("Curvefitting", |arguments| {
+        Ok(Box::new(curvefitting::Curvefitting::from_arguments(arguments)?))
+    }),
+];
 
 impl AssessorSpec {
     /// Finds the assessor of this name, in any case.
@@ -74,11 +76,6 @@ fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
         return Ok(found);
     }
     let built_in = ALGORITHMS.iter().map(|(name, _)| *name);
-    let problem = if NOT_BUILT_IN.iter().any(|name| folded(name) == wanted) {
-        let list: Vec<&str> = built_in.collect();
-        format!("`{name}` is not available in this build, which has {}", list.join(", "))
-    } else {
-        format!("`{name}` is not an assessor; {}", advice(name, built_in))
-    };
+    let problem = format!("`{name}` is not an assessor; {}", advice(name, built_in));
     Err(Error { path: "assessor.name".to_owned(), problem })
 }

@@ -206,7 +206,6 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"tuner": null, "advisor": {"name": "BOHB"}}), "advisor.name: `BOHB` is not available in this build"),
         (json!({"advisor": {"name": "Random"}}),      "advisor: is given besides `tuner`; keep one of them"),
         (json!({"assessor": {"name": "Medianstopp"}}), "assessor.name: `Medianstopp` is not an assessor; did you mean `Medianstop`?"),
-        (json!({"assessor": {"name": "Curvefitting"}}), "assessor.name: `Curvefitting` is not available in this build, which has Medianstop"),
         (json!({"assessor": {"name": "Medianstop", "classArgs": {"stp": 1}}}), "assessor.classArgs.stp: is no argument of Medianstop; allowed: optimize_mode, start_step"),
         (json!({"trainingService": null}),            "trainingService: is missing; for example {platform: local}"),
         (json!({"trainingService": "local"}),         "trainingService: expected fields (platform, "),

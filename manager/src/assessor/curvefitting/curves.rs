@@ -1,0 +1,217 @@
+//! The families of learning curves, and how one is fitted: Levenberg and Marquardt's method from a start
+//! with ones, as `SciPy`'s `curve_fit` does it.
+
+/// At most so many parameters.
+const MOST: usize = 4;
+
+/// Parameters; a family with fewer leaves the last ones alone.
+type Parameters = [f64; MOST];
+
+/// A family of curves.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    /// How many parameters it has.
+    count: usize,
+    /// What stands where nothing can be fitted.
+    start: Parameters,
+    at: fn(f64, &Parameters) -> f64,
+}
+
+/// NNI's twelve, with its formulas.
+pub(super) const FAMILIES: [Family; 12] = [
+    Family {
+        name: "vap",
+        count: 3,
+        start: [-0.622_028, -0.470_050, 0.042_322, 0.0],
+        at: |x, [a, b, c, _]| (a + b / x + c * x.ln()).exp(),
+    },
+    Family {
+        name: "pow3",
+        count: 3,
+        start: [0.84, 0.52, 0.01, 0.0],
+        at: |x, [c, a, alpha, _]| c - a * x.powf(-alpha),
+    },
+    Family { name: "linear", count: 2, start: [1.0, 0.0, 0.0, 0.0], at: |x, [a, b, ..]| a * x + b },
+    Family {
+        name: "logx_linear",
+        count: 2,
+        start: [0.378_106, 0.046_506, 0.0, 0.0],
+        at: |x, [a, b, ..]| a * x.ln() + b,
+    },
+    Family {
+        name: "dr_hill_zero_background",
+        count: 3,
+        start: [0.772_320, 0.586_449, 2.460_843, 0.0],
+        at: |x, [theta, eta, kappa, _]| theta * x.powf(*eta) / (kappa.powf(*eta) + x.powf(*eta)),
+    },
+    Family {
+        name: "log_power",
+        count: 3,
+        start: [0.77, 2.98, -0.51, 0.0],
+        at: |x, [a, b, c, _]| a / (1.0 + (x / b.exp()).powf(*c)),
+    },
+    Family {
+        name: "pow4",
+        count: 4,
+        start: [0.1, 200.0, 0.0, 0.8],
+        at: |x, [alpha, a, b, c]| c - (a * x + b).powf(-alpha),
+    },
+    Family {
+        name: "mmf",
+        count: 4,
+        start: [0.7, 0.1, 0.01, 5.0],
+        at: |x, [alpha, beta, kappa, delta]| {
+            alpha - (alpha - beta) / (1.0 + (kappa * x).powf(*delta))
+        },
+    },
+    Family {
+        name: "exp4",
+        count: 4,
+        start: [0.7, 0.8, -0.8, 0.3],
+        at: |x, [c, a, b, alpha]| c - (-a * x.powf(*alpha) + b).exp(),
+    },
+    Family {
+        name: "ilog2",
+        count: 2,
+        start: [0.78, 0.43, 0.0, 0.0],
+        at: |x, [c, a, ..]| c - a / x.ln(),
+    },
+    Family {
+        name: "weibull",
+        count: 4,
+        start: [0.7, 0.1, 0.01, 1.0],
+        at: |x, [alpha, beta, kappa, delta]| {
+            alpha - (alpha - beta) * (-(kappa * x).powf(*delta)).exp()
+        },
+    },
+    Family {
+        name: "janoschek",
+        count: 4,
+        start: [0.73, 0.07, 0.355, 0.46],
+        at: |x, [a, beta, k, delta]| a - (a - beta) * (-k * x.powf(*delta)).exp(),
+    },
+];
+
+/// One curve of a family.
+#[derive(Debug)]
+pub(super) struct Curve {
+    pub(super) family: &'static Family,
+    parameters: Parameters,
+}
+
+/// `curve_fit` gives up after 200 (n + 1) evaluations of the curve for n parameters.
+const EVALUATIONS: usize = 200;
+
+/// The fit ends when neither errors nor parameters change by more than this, relatively.
+const TOLERANCE: f64 = 1.490_12e-8;
+
+impl Curve {
+    /// The curve of a family that is nearest to the results of steps 1, 2, 3 and so on; the family's usual
+    /// one where none is found.
+    pub(super) fn fitted(family: &'static Family, results: &[f64]) -> Self {
+        let parameters = fit(family, results).unwrap_or(family.start);
+        Self { family, parameters }
+    }
+
+    pub(super) fn at(&self, x: f64) -> f64 {
+        (self.family.at)(x, &self.parameters)
+    }
+}
+
+fn fit(family: &Family, results: &[f64]) -> Option<Parameters> {
+    if results.len() < family.count {
+        return None;
+    }
+    let n = family.count;
+    let errors = |p: &Parameters| -> Vec<f64> {
+        (1..).zip(results).map(|(x, y): (u32, &f64)| (family.at)(f64::from(x), p) - y).collect()
+    };
+    let square = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>();
+    let mut parameters = [1.0; MOST];
+    let mut current = errors(&parameters);
+    let mut sum = square(&current);
+    let mut damping = 1e-3;
+    let mut left = EVALUATIONS * (n + 1);
+    while sum.is_finite() {
+        // Forward differences, with MINPACK's step.
+        let mut slopes = vec![[0.0; MOST]; results.len()];
+        for j in 0..n {
+            let step = f64::EPSILON.sqrt() * parameters[j].abs().max(f64::MIN_POSITIVE.sqrt());
+            let mut moved = parameters;
+            moved[j] += step;
+            for (row, (after, before)) in slopes.iter_mut().zip(errors(&moved).iter().zip(&current))
+            {
+                row[j] = (after - before) / step;
+            }
+        }
+        left = left.checked_sub(n)?;
+        loop {
+            left = left.checked_sub(1)?;
+            let step = step(n, &slopes, &current, damping);
+            let moved: Parameters = std::array::from_fn(|j| parameters[j] + step[j]);
+            let after = errors(&moved);
+            let reached = square(&after);
+            let small = (0..n).all(|j| step[j].abs() <= TOLERANCE * parameters[j].abs());
+            if reached < sum {
+                let gained = (sum - reached) / sum;
+                (parameters, current, sum) = (moved, after, reached);
+                damping = (damping / 10.0).max(1e-15);
+                if small || gained <= TOLERANCE || sum == 0.0 {
+                    return Some(parameters);
+                }
+                break;
+            }
+            if small || damping > 1e15 {
+                return Some(parameters);
+            }
+            damping *= 10.0;
+        }
+    }
+    None
+}
+
+/// The damped least-squares step: solves (J'J + damping diag(J'J)) step = -J'errors.
+fn step(n: usize, slopes: &[Parameters], errors: &[f64], damping: f64) -> Parameters {
+    let mut system = [[0.0; MOST + 1]; MOST];
+    for (row, error) in slopes.iter().zip(errors) {
+        for i in 0..n {
+            for j in 0..n {
+                system[i][j] += row[i] * row[j];
+            }
+            system[i][MOST] -= row[i] * error;
+        }
+    }
+    for (i, row) in system.iter_mut().enumerate().take(n) {
+        row[i] += damping * row[i].max(f64::MIN_POSITIVE);
+    }
+    solve(n, &mut system)
+}
+
+/// Gauss's elimination with the largest pivot; a direction without any slope is left alone.
+fn solve(n: usize, system: &mut [[f64; MOST + 1]; MOST]) -> Parameters {
+    for column in 0..n {
+        let pivot = (column..n)
+            .max_by(|a, b| system[*a][column].abs().total_cmp(&system[*b][column].abs()))
+            .unwrap_or(column);
+        system.swap(column, pivot);
+        let head = system[column];
+        if head[column].abs() <= f64::MIN_POSITIVE {
+            continue;
+        }
+        for row in system.iter_mut().take(n).skip(column + 1) {
+            let factor = row[column] / head[column];
+            for (below, above) in row.iter_mut().zip(head) {
+                *below -= factor * above;
+            }
+        }
+    }
+    let mut solution = [0.0; MOST];
+    for i in (0..n).rev() {
+        let known: f64 = (i + 1..n).map(|j| system[i][j] * solution[j]).sum();
+        if system[i][i].abs() > f64::MIN_POSITIVE {
+            solution[i] = (system[i][MOST] - known) / system[i][i];
+        }
+    }
+    solution
+}
