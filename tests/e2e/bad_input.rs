@@ -1,0 +1,138 @@
+//! What bad input gets: exit code 2 and a message that names the thing, never a panic, never a hang.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Search, TestBed};
+
+/// Runs a command that must be refused, and returns what it says.
+#[track_caller]
+fn refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
+    let finished = bed.start(command).finish(BOUND);
+    let said = &finished.stderr;
+    assert_eq!(finished.code, Some(2), "{said}");
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "stdout is for results");
+    assert!(!said.contains("panicked"), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not named in: {said}");
+    }
+}
+
+fn space(space: Value) -> Search {
+    Search::new("true", 1).with("searchSpace", space)
+}
+
+#[test]
+fn a_bad_experiment_is_refused_by_the_name_of_the_field() {
+    let good = Search::new("true", 1);
+    #[rustfmt::skip]
+    let table: [(&str, Search, &[&str]); 21] = [
+        ("unknown field",          good.clone().with("trialComand", "true"),          &["experiment.yml", "trialComand"]),
+        ("unknown nested field",   good.clone().with("trainingService", json!({"platform": "local", "gpus": 1})), &["experiment.yml", "gpus"]),
+        ("no trialConcurrency",    good.clone().without("trialConcurrency"),          &["experiment.yml", "trialConcurrency"]),
+        ("concurrency of 0",       good.clone().with("trialConcurrency", 0),          &["trialConcurrency", "1"]),
+        ("concurrency as text",    good.clone().with("trialConcurrency", "two"),      &["trialConcurrency"]),
+        ("no command",             good.clone().without("trialCommand"),              &["trialCommand"]),
+        ("no trials",              good.clone().with("maxTrialNumber", 0),            &["maxTrialNumber"]),
+        ("a bad duration",         good.clone().with("maxExperimentDuration", "100ms"), &["maxExperimentDuration", "100ms"]),
+        ("no code directory",      good.clone().with("trialCodeDirectory", "nowhere"), &["trialCodeDirectory", "nowhere"]),
+        ("no search space",        good.clone().without("searchSpace"),               &["searchSpace"]),
+        ("no such space file",     good.clone().without("searchSpace").with("searchSpaceFile", "space.json"), &["searchSpaceFile", "space.json"]),
+        ("no tuner",               good.clone().without("tuner"),                     &["tuner"]),
+        ("unknown tuner",          good.clone().with("tuner", json!({"name": "Oracle"})), &["tuner", "Oracle", "Random"]),
+        ("unknown mode",           good.clone().with("tuner", json!({"name": "Random", "classArgs": {"optimize_mode": "best"}})), &["optimize_mode", "best", "maximize"]),
+        ("no training service",    good.clone().without("trainingService"),           &["trainingService"]),
+        ("unknown platform",       good.clone().with("trainingService", json!({"platform": "moon"})), &["platform", "moon", "local"]),
+        ("unknown type",           space(json!({"x": {"_type": "gauss", "_value": [0, 1]}})), &["searchSpace", "x", "gauss"]),
+        ("an inverted range",      space(json!({"x": {"_type": "uniform", "_value": [1, 0]}})), &["searchSpace", "x"]),
+        ("a logarithm of 0",       space(json!({"lr": {"_type": "loguniform", "_value": [0, 1]}})), &["searchSpace", "lr"]),
+        ("no choice",              space(json!({"x": {"_type": "choice", "_value": []}})), &["searchSpace", "x"]),
+        ("an unknown placeholder", Search::new("echo {{z}}", 1),                      &["trialCommand", "z"]),
+    ];
+    for (says, search, words) in table {
+        let bed = TestBed::new();
+        println!("{says}");
+        refused(&bed, &mut search.command(&bed), words);
+        assert!(
+            !bed.data().exists() || fs::read_dir(bed.data()).unwrap().next().is_none(),
+            "{says}"
+        );
+    }
+}
+
+#[test]
+fn a_bad_file_is_refused_by_its_name() {
+    #[rustfmt::skip]
+    let table: [(_, Option<&[u8]>, &[&str]); 6] = [
+        ("a missing file",   None,                                   &["experiment.yml", "No such file"]),
+        ("an empty file",    Some(b""),                              &["experiment.yml"]),
+        ("not YAML",         Some(b"trialCommand: [\n  - {a: b\n"),  &["experiment.yml", "line"]),
+        ("not a mapping",    Some(b"- just\n- a list\n"),            &["experiment.yml"]),
+        ("not UTF-8",        Some(b"trialCommand: \xff\xfe\n"),      &["experiment.yml"]),
+        ("a field twice",    Some(b"maxTrialNumber: 1\nmaxTrialNumber: 2\n"), &["experiment.yml", "maxTrialNumber"]),
+    ];
+    for (says, bytes, words) in table {
+        let bed = TestBed::new();
+        println!("{says}");
+        let file = bed.path("experiment.yml");
+        if let Some(bytes) = bytes {
+            fs::write(&file, bytes).unwrap();
+        }
+        refused(&bed, bed.manager().arg("run").arg(file).args(["--port", "0"]), words);
+    }
+    let bed = TestBed::new();
+    let folder = bed.folder().to_str().unwrap();
+    refused(&bed, bed.manager().arg("run").arg(folder).args(["--port", "0"]), &[folder]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let bed = TestBed::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let file = Search::new("true", 1).write(&bed);
+    let mut command = bed.manager();
+    command.arg("run").arg(file).args(["--port", &port, "--data-dir"]).arg(bed.data());
+    refused(&bed, &mut command, &[&format!("127.0.0.1:{port}"), "in use"]);
+}
+
+#[test]
+fn an_unwritable_data_directory_is_named() {
+    let bed = TestBed::new();
+    let file = Search::new("true", 1).write(&bed);
+    // Even root cannot make a folder below a file, or in /proc.
+    let below_a_file = bed.write("plain", "").join("data");
+    for data in [below_a_file.as_path(), Path::new("/proc/trialkeeper")] {
+        let mut command = bed.manager();
+        command.arg("run").arg(&file).args(["--port", "0", "--data-dir"]).arg(data);
+        refused(&bed, &mut command, &[data.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn resume_refuses_what_is_not_there() {
+    let bed = TestBed::new();
+    for (id, words) in [("nobody", ["nobody"]), ("../etc", ["../etc"])] {
+        let mut command = bed.manager();
+        command.args(["resume", id, "--port", "0", "--data-dir"]).arg(bed.data());
+        refused(&bed, &mut command, &words);
+    }
+}
+
+#[test]
+fn a_bad_command_line_is_refused() {
+    let bed = TestBed::new();
+    #[rustfmt::skip]
+    let table: [(&[&str], &str); 4] = [
+        (&["run"],                                    "FILE"),
+        (&["run", "e.yml", "--output", "xml"],        "xml"),
+        (&["run", "e.yml", "--port", "70000"],        "70000"),
+        (&["walk"],                                   "walk"),
+    ];
+    for (words, named) in table {
+        refused(&bed, bed.manager().args(words), &[named]);
+    }
+}

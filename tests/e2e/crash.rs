@@ -1,0 +1,103 @@
+//! The manager is killed in mid-search; the trials go on, and after `resume` every metric of every trial
+//! is there exactly once.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+const TRIALS: u32 = 6;
+const STEPS: usize = 10;
+
+/// Takes ten steps, each when the gate lets it; prints a metric and then, for the test, keeps its own
+/// record of having printed it.
+const STEADY: &str = r#"#!/bin/sh
+step=0
+while [ $step -lt 10 ]; do
+    read _ <"$BED/gate"
+    value=0.$((1000 + NNI_TRIAL_SEQ_ID * 100 + step))
+    echo "score=$value"
+    echo "$NNI_TRIAL_JOB_ID $value" >>"$BED/record"
+    step=$((step + 1))
+done
+"#;
+
+/// What the trials say they printed: values by trial, in order.
+fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
+    let mut record: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for line in bed.read("record").lines() {
+        let (trial, value) = line.split_once(' ').unwrap();
+        let value = serde_json::from_str(value).unwrap();
+        record.entry(trial.to_owned()).or_default().push(value);
+    }
+    record
+}
+
+fn wait_for_steps(bed: &TestBed, steps: usize) {
+    wait_for(&format!("{steps} steps"), BOUND, || {
+        (bed.read("record").lines().count() == steps).then_some(())
+    });
+}
+
+/// How many steps are allowed before the manager is killed, and how many while it is dead; in each case
+/// the two running trials need at least the second number to end.
+#[test]
+fn a_killed_manager_resumes_without_losing_or_doubling_a_metric() {
+    #[rustfmt::skip]
+    let kills: [(&str, &[(usize, usize)]); 6] = [
+        ("before the first metric",          &[(0, 3)]),
+        ("at the first metric",              &[(1, 0)]),
+        ("in mid-trial",                     &[(7, 5)]),
+        ("while both trials end",            &[(2 * STEPS, 0)]),
+        ("and both trials end without it",   &[(13, 2 * STEPS - 13)]),
+        ("again and again",                  &[(3, 2), (9, 4), (6, 1), (11, 0)]),
+    ];
+    for (says, kills) in kills {
+        println!("killed {says}");
+        let bed = TestBed::new();
+        let gate = Gate::new(&bed.path("gate"));
+        bed.script("code/steady.sh", STEADY);
+        let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIALS)
+            .with("trialConcurrency", 2);
+        let mut manager = search.start(&bed);
+        let id = wait_for("the experiment's folder", BOUND, || {
+            let entry = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+            Some(entry.file_name().into_string().unwrap())
+        });
+
+        let mut steps = 0;
+        for (before, during) in kills {
+            // Two trials must be running, or there is nobody to take the steps after the kill.
+            wait_for("two trials to run", BOUND, || {
+                let words = bed.processes().into_iter().map(|(_, words)| words);
+                let trials = words.filter(|words| words == "/bin/sh ./steady.sh ").count();
+                (trials == 2).then_some(())
+            });
+            gate.open(*before);
+            steps += before;
+            wait_for_steps(&bed, steps);
+            manager.signal(Signal::SIGKILL);
+            assert_eq!(manager.finish(BOUND).code, None);
+            // Trials go on without it.
+            gate.open(*during);
+            steps += during;
+            wait_for_steps(&bed, steps);
+            manager = Outcome::resume(&bed, &id);
+        }
+        let all = usize::try_from(TRIALS).unwrap() * STEPS;
+        gate.open(all - steps);
+        let search = Outcome::of(manager.finish(BOUND));
+
+        search.expect_done(TRIALS.try_into().unwrap(), 0);
+        let printed = record(&bed);
+        assert_eq!(printed.len(), search.trials.len());
+        for trial in &search.trials {
+            assert_eq!(printed[&trial.id].len(), STEPS, "no trial ran twice");
+            assert_eq!(trial.intermediate, printed[&trial.id], "{trial:?}");
+            assert_eq!(Some(&trial.final_result), trial.intermediate.last(), "{trial:?}");
+        }
+        bed.wait_until_empty();
+    }
+}

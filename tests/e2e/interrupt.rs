@@ -1,0 +1,72 @@
+//! Ctrl-C: trials are asked politely, nothing is left behind, and the search can be resumed.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+
+use nix::sys::signal::Signal;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+/// Says that it started, and goes on when the gate opens; on TERM it cleans up, which takes a moment of
+/// its own, and ends.
+const POLITE: &str = r#"#!/bin/sh
+trap 'echo cleaned >>"$BED/cleaned"; exit 143' TERM
+echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
+echo score=0.25
+# A shell runs its trap only between commands, so the wait is a child that TERM reaches too.
+read _ <"$BED/gate"
+echo score=0.5
+"#;
+
+#[test]
+fn ctrl_c_ends_the_trials_politely_and_resume_finishes_the_search() {
+    for (says, signal) in [("Ctrl-C", Signal::SIGINT), ("a service manager", Signal::SIGTERM)] {
+        println!("{says}");
+        let bed = TestBed::new();
+        let gate = Gate::new(&bed.path("gate"));
+        bed.script("code/polite.sh", POLITE);
+        let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 4)
+            .with("trialConcurrency", 2);
+        let running = bed.start(search.command(&bed).process_group(0));
+        wait_for("two trials to start", BOUND, || {
+            (bed.read("started").lines().count() == 2).then_some(())
+        });
+
+        running.signal_group(signal);
+        let finished = running.finish(BOUND);
+        assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+        assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
+        bed.wait_until_empty();
+
+        let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+        let id = id.to_str().unwrap();
+        assert!(finished.stderr.contains(id), "how to resume is told: {}", finished.stderr);
+
+        gate.open(100);
+        let search = Outcome::of_resume(&bed, id);
+        assert_eq!((search.code, search.state.as_str()), (0, "DONE"), "{search:#?}");
+        assert_eq!(search.id, id);
+        let done = search.trials.iter().filter(|trial| trial.state == "SUCCEEDED").count();
+        assert!(done >= 2, "{search:#?}");
+        bed.wait_until_empty();
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
+    let bed = TestBed::new();
+    let _gate = Gate::new(&bed.path("gate"));
+    bed.script(
+        "code/deaf.sh",
+        "#!/bin/sh\ntrap '' TERM INT HUP\necho up >>\"$BED/started\"\nwhile :; do read _ <\"$BED/gate\"; done\n",
+    );
+    let search = Search::new(&format!("BED='{}' ./deaf.sh", bed.folder().display()), 1);
+    let running = bed.start(&mut search.command(&bed));
+    wait_for("the trial to start", BOUND, || (!bed.read("started").is_empty()).then_some(()));
+    running.signal(Signal::SIGINT);
+    wait_for("the first Ctrl-C to be heard", BOUND, || {
+        running.stderr().contains("nterrupt").then_some(())
+    });
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.finish(BOUND).code, Some(130));
+    bed.wait_until_empty();
+}
