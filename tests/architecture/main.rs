@@ -1,2 +1,178 @@
-//! The dependency rules of `ARCHITECTURE.md`, as tests.
-fn main() {}
+//! The dependency rules of `ARCHITECTURE.md`, as tests over the source text: a rule that only stands in a
+//! document is broken by the third change.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use source::{Source, crates, dependencies, root, sources};
+
+#[test]
+fn agent_and_manager_share_nothing_but_the_protocol() {
+    let ours: BTreeSet<&str> =
+        ["trial-protocol", "trialkeeper", "trial-manager", "trialkeeper-tests"].into();
+    for (krate, may_know) in [
+        ("shared", [].as_slice()),
+        ("agent", &["trial-protocol"]),
+        ("manager", &["trial-protocol"]),
+        ("tests", &["trial-protocol"]),
+    ] {
+        let known: Vec<String> =
+            dependencies(krate).into_iter().filter(|name| ours.contains(name.as_str())).collect();
+        assert!(
+            known.iter().all(|name| may_know.contains(&name.as_str())),
+            "{krate} uses {known:?}"
+        );
+    }
+}
+
+#[test]
+fn the_protocol_needs_serde_and_nothing_that_does_io() {
+    let allowed: BTreeSet<String> =
+        ["serde", "serde_json", "thiserror", "proptest"].map(str::to_owned).into();
+    let needed: BTreeSet<String> = dependencies("shared").into_iter().collect();
+    assert!(needed.is_subset(&allowed), "{needed:?}");
+}
+
+/// The list at the head of a crate's `lib.rs`: `Bottom up: `a, b` -> `c`.` as a, b, c.
+fn bottom_up(krate: &str) -> Vec<String> {
+    let text = source::read(&root().join(krate).join("src/lib.rs"));
+    let head: String =
+        text.lines().map_while(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join(" ");
+    let list = head
+        .split_once("Bottom up:")
+        .map(|(_, list)| list.split_once(". ").unwrap_or((list, "")).0);
+    let list = list.unwrap_or_else(|| panic!("{krate}/src/lib.rs lists no modules, bottom up"));
+    // Names stand in backticks; every second part of the text does.
+    let names = list.split('`').skip(1).step_by(2).flat_map(|names| names.split(','));
+    names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn a_module_imports_only_from_its_left() {
+    // Beside the order: two that must not meet at all.
+    let strangers = [("store", "training_service"), ("training_service", "store")];
+    for krate in ["agent", "manager"] {
+        let order = bottom_up(krate);
+        let place = |module: &str| order.iter().position(|name| name == module);
+        for Source { path, module, code, .. } in sources(krate) {
+            // The crate's root composes; it may know everything.
+            if module == "lib" || module == "main" {
+                continue;
+            }
+            let here = place(&module);
+            let here = here
+                .unwrap_or_else(|| panic!("{path}: `{module}` is missing in the head of lib.rs"));
+            for target in source::imports(&code) {
+                // What is not a module is an item that lib.rs exports, which is above everybody.
+                let there = place(&target).unwrap_or_else(|| {
+                    panic!("{path} imports `crate::{target}`, which is no module")
+                });
+                assert!(
+                    there <= here,
+                    "{path}: `{module}` imports `{target}`, which stands right of it"
+                );
+                assert!(
+                    !strangers.contains(&(module.as_str(), target.as_str())),
+                    "{path}: `{module}` must not know `{target}`"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn each_power_lives_in_one_place() {
+    // A word that betrays the power, the crate it is looked for in, and the modules that may say it.
+    #[rustfmt::skip]
+    let powers: [(&str, &str, &[&str]); 12] = [
+        ("rusqlite",         "manager", &["store"]),
+        ("SELECT ",          "manager", &["store"]),
+        ("INSERT ",          "manager", &["store"]),
+        ("StatusCode",       "manager", &["api"]),
+        ("axum::",           "manager", &["api", "app"]),
+        ("waitpid(",         "agent",   &["reap"]),
+        ("waitid(",          "agent",   &["reap"]),
+        ("waitpid(",         "manager", &[]),
+        ("NNISDK_ME",        "agent",   &["collect"]),
+        ("NNISDK_ME",        "manager", &[]),
+        ("/api/v1",          "agent",   &["dialect"]),
+        ("unsafe ",          "agent",   &["trial"]),
+    ];
+    for (word, krate, may) in powers {
+        for Source { path, module, code, .. } in sources(krate) {
+            assert!(
+                may.contains(&module.as_str()) || !code.contains(word),
+                "{path} says {word:?}, which belongs to {may:?}"
+            );
+        }
+    }
+    for krate in crates() {
+        for Source { path, module, code, .. } in sources(krate) {
+            let wall_clock = code.contains("SystemTime::now()");
+            assert!(module == "clock" || !wall_clock, "{path} reads the wall clock itself");
+        }
+    }
+}
+
+#[test]
+fn pure_files_are_pure() {
+    let impure = [
+        "async ",
+        ".await",
+        "tokio::",
+        "std::fs",
+        "std::net",
+        "std::process",
+        "File::",
+        "Instant::now",
+        "SystemTime::now",
+        "rand::rng",
+        "thread_rng",
+        "from_os_rng",
+        "println!",
+    ];
+    let mut pure = BTreeMap::new();
+    for krate in ["agent", "manager"] {
+        for Source { path, module, code, head, .. } in sources(krate) {
+            if head.contains("PURE") {
+                let found = impure.iter().find(|word| code.contains(**word));
+                assert_eq!(found, None, "{path} says that it is PURE");
+                pure.insert(module, path);
+            }
+        }
+    }
+    for module in ["search_space", "tuner", "phase"] {
+        assert!(pure.contains_key(module), "the head of `{module}` says that it is PURE");
+    }
+}
+
+#[test]
+fn files_stay_short_enough_to_be_read() {
+    for krate in crates() {
+        for Source { path, lines, .. } in sources(krate) {
+            assert!(
+                lines <= 500,
+                "{path} has {lines} lines; give its tests or a part of it a file"
+            );
+            assert!(
+                !path.ends_with("/mod.rs"),
+                "{path}: name it after its folder, beside the folder"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    for krate in crates() {
+        for Source { path, head, .. } in sources(krate) {
+            assert!(
+                !head.trim().is_empty() || path.ends_with("tests.rs"),
+                "{path} begins without `//!`"
+            );
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The workspace's source text, read the way the rules need it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One source file of a crate.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Path below the workspace, for messages.
+    pub(crate) path: String,
+    /// The top-level module it belongs to, such as `store` for `src/store/write.rs`.
+    pub(crate) module: String,
+    /// Its `//!` comment.
+    pub(crate) head: String,
+    /// What is compiled into the product: without comments and tests.
+    pub(crate) code: String,
+    /// Lines, all of them.
+    pub(crate) lines: usize,
+}
+
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+pub(crate) fn crates() -> [&'static str; 4] {
+    ["shared", "agent", "manager", "tests"]
+}
+
+pub(crate) fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The names under `[dependencies]` and its relatives in a crate's `Cargo.toml`.
+pub(crate) fn dependencies(krate: &str) -> Vec<String> {
+    let manifest = read(&root().join(krate).join("Cargo.toml"));
+    let mut in_dependencies = false;
+    let mut names = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            in_dependencies = line.trim_end().ends_with("dependencies]");
+        } else if in_dependencies && let Some((name, _)) = line.split_once(['.', '=']) {
+            names.push(name.trim().to_owned());
+        }
+    }
+    assert!(!names.is_empty(), "{krate}/Cargo.toml names no dependency");
+    names
+}
+
+/// Every file of a crate that the product or a test is made of.
+pub(crate) fn sources(krate: &str) -> Vec<Source> {
+    let folder = root().join(krate);
+    let mut paths = Vec::new();
+    for part in ["src", "tests", "e2e", "architecture", "benches"] {
+        walk(&folder.join(part), &mut paths);
+    }
+    assert!(!paths.is_empty(), "{krate} has no source");
+    paths.into_iter().map(|path| source(&path)).collect()
+}
+
+fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            walk(&path, paths);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path);
+        }
+    }
+}
+
+fn source(path: &Path) -> Source {
+    let text = read(path);
+    let below = path.strip_prefix(root()).unwrap();
+    let inside: Vec<&str> = below.iter().map(|part| part.to_str().unwrap()).collect();
+    // crate, src, module…
+    let module = inside[2].trim_end_matches(".rs").to_owned();
+    let is_test = inside[1] != "src" || path.ends_with("tests.rs") || inside.contains(&"tests");
+    let heads = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let head = heads.collect::<Vec<_>>().join("\n");
+    Source {
+        path: below.display().to_string(),
+        module,
+        head,
+        code: if is_test { String::new() } else { product(&text) },
+        lines: text.lines().count(),
+    }
+}
+
+/// The text without comment lines, and without the test module, which is the last thing in a file.
+fn product(text: &str) -> String {
+    let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Every top-level module that a text reaches through `crate::`.
+pub(crate) fn imports(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (_, rest) in code.match_indices("crate::").map(|(at, word)| (at, &code[at + word.len()..]))
+    {
+        match rest.strip_prefix('{') {
+            // `crate::{a::b, c}`: names at the beginning of each element of the outer list.
+            Some(list) => found.extend(first_names(list)),
+            None => found.push(name(rest)),
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+fn first_names(list: &str) -> Vec<String> {
+    let mut depth = 1;
+    let mut names = vec![name(list.trim_start())];
+    for (at, character) in list.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 1 => names.push(name(list[at + 1..].trim_start())),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    names
+}
+
+fn name(text: &str) -> String {
+    text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+}
+
+#[test]
+fn imports_are_found_in_every_spelling() {
+    #[rustfmt::skip]
+    let table = [
+        ("use crate::clock::Clock;",                       vec!["clock"]),
+        ("use crate::{clock, store::{Row, write::W}, ids};", vec!["clock", "store", "ids"]),
+        ("use crate::{\n    a::B,\n    c,\n};\nuse std::d;",  vec!["a", "c"]),
+        ("let x: crate::api::Error = y;",                  vec!["api"]),
+        ("use std::fs;",                                   vec![]),
+    ];
+    for (code, modules) in table {
+        assert_eq!(imports(code), modules, "{code}");
+    }
+}
+
+#[test]
+fn tests_and_comments_are_no_product() {
+    let text = "//! Head.\nfn a() {}\n// waitpid(\n#[cfg(test)]\nmod tests {\n waitpid()\n}\n";
+    assert_eq!(product(text), "fn a() {}");
+}
