@@ -1,0 +1,218 @@
+//! Measures the real programs from outside and prints the figures beside NNI's; no figure is ever asserted.
+//!
+//! `cargo run --release -p trialkeeper-tests --bin bench -- all`, after `cargo build --release`. NNI 3.0 was
+//! measured on another, busier machine: quote ratios, not milliseconds.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OpenFlags};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["turnover"] => turnover(),
+        ["throughput"] => throughput(),
+        ["idle"] => idle(),
+        ["latency"] => latency(),
+        ["all"] => [turnover, throughput, idle, latency].iter().for_each(|measure| measure()),
+        // What the measured trials do.
+        ["stamp", file] => stamp(Path::new(file)),
+        ["echo", gate] => echo(Path::new(gate)),
+        _ => {
+            say("usage: bench turnover | throughput | idle | latency | all");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "this program's result is what it prints")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+fn figure(what: &str, ours: &str, nni: &str) {
+    say(&format!("{what:<58} {ours:>14}   NNI 3.0: {nni}"));
+}
+
+/// A bed without tests around it, and a trial command that runs this program.
+fn trial(words: &str) -> String {
+    let program = std::env::current_exe().expect("a running program has a path");
+    format!("exec '{}' {words}", program.display())
+}
+
+fn median(values: &mut [f64]) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    assert!(!values.is_empty(), "nothing was measured");
+    let at = |percent: usize| values[(values.len() - 1) * percent / 100];
+    (at(50), at(95))
+}
+
+/// One trial's end to the next one's start, with the trial's own clock.
+fn turnover() {
+    for concurrency in [1_usize, 2] {
+        let bed = TestBed::new();
+        let log = bed.path("stamps");
+        let command = trial(&format!("stamp '{}'", log.display()));
+        let search = Search::new(&command, 200).with("trialConcurrency", concurrency).run(&bed);
+        search.expect_done(200, 0);
+        let (mut starts, mut ends): (Vec<f64>, Vec<f64>) = bed
+            .read("stamps")
+            .lines()
+            .map(|line| {
+                let (start, end) = line.split_once(' ').expect("two stamps stand on a line");
+                let ms = |text: &str| text.parse::<f64>().expect("a stamp is a number");
+                (ms(start), ms(end))
+            })
+            .unzip();
+        starts.sort_by(f64::total_cmp);
+        ends.sort_by(f64::total_cmp);
+        // The end number k frees the slot of the start number k + concurrency.
+        let mut gaps: Vec<f64> =
+            starts.iter().skip(concurrency).zip(&ends).map(|(start, end)| start - end).collect();
+        let (middle, slow) = median(&mut gaps);
+        figure(
+            &format!("trial turnover, concurrency {concurrency}, median (95th percentile)"),
+            &format!("{middle:.1} ({slow:.1}) ms"),
+            "1,084 ms",
+        );
+    }
+}
+
+/// The trial of [`turnover`]: when it began and when it is about to end, in milliseconds.
+fn stamp(file: &Path) {
+    let start = now_ms();
+    say("score=1");
+    let log = OpenOptions::new().create(true).append(true).open(file);
+    let line = format!("{start:.3} {:.3}\n", now_ms());
+    log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the bed is writable");
+}
+
+#[expect(clippy::disallowed_methods, reason = "two processes compare their clocks")]
+#[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "below 2^53 microseconds")]
+fn now_ms() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.expect("it is after 1970").as_micros() as f64 / 1e3
+}
+
+/// Trials a minute, from the manager's start to its exit.
+fn throughput() {
+    let bed = TestBed::new();
+    let trials = 1_000_u32;
+    let search = Search::new("true", trials).with("trialConcurrency", 2);
+    let began = Instant::now();
+    search.run(&bed).expect_done(1_000, 0);
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    figure(
+        "throughput, trial `true`, concurrency 2",
+        &format!("{:.0}/minute", f64::from(trials) / minutes),
+        "137/minute",
+    );
+}
+
+/// A search with one trial that waits at a gate.
+fn waiting(bed: &TestBed, gate: &Gate) -> Running {
+    let command = trial(&format!("echo '{}'", gate.path().display()));
+    let manager = Search::new(&command, 1).start(bed);
+    // The gate is passed once: then the trial runs and its first metric is on its way.
+    gate.open(1);
+    manager
+}
+
+fn store(bed: &TestBed) -> Connection {
+    let file = wait_for("the store", BOUND, || {
+        let experiment = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+        Some(experiment.path().join("trialkeeper.db")).filter(|file| file.exists())
+    });
+    Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)
+        .expect("a store is readable")
+}
+
+fn wait_for_metrics(store: &Connection, count: i64) {
+    wait_for("a metric in the store", BOUND, || {
+        let seen: i64 =
+            store.query_row("SELECT count(*) FROM metric", [], |row| row.get(0)).ok()?;
+        (seen >= count).then_some(())
+    });
+}
+
+/// Resident memory and processor time of a manager and an agent with nothing to do.
+fn idle() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = waiting(&bed, &gate);
+    wait_for_metrics(&store(&bed), 1);
+    let agent = bed.processes().into_iter().find(|(_, words)| {
+        words.split(' ').next().is_some_and(|program| program.ends_with("/trialkeeper"))
+    });
+    let agent = agent.expect("the trial runs below an agent").0.as_raw();
+    let minute = Duration::from_secs(20);
+    let programs = [
+        ("manager", manager.pid().as_raw(), "75 MB + dispatcher 141 MB", "0.71 s"),
+        ("agent", agent, "about 148 MB", "0.006 s, no samples"),
+    ];
+    let before = programs.map(|(_, pid, ..)| cpu_ticks(pid));
+    std::thread::park_timeout(minute);
+    for ((name, pid, memory, cpu), before) in programs.into_iter().zip(before) {
+        let used = f64::from(cpu_ticks(pid) - before) / 100.0 * 60.0 / minute.as_secs_f64();
+        figure(&format!("{name}, idle, resident now"), &megabytes(pid, "VmRSS"), memory);
+        figure(&format!("{name}, idle, resident at most so far"), &megabytes(pid, "VmHWM"), "");
+        figure(&format!("{name}, processor time in an idle minute"), &format!("{used:.2} s"), cpu);
+    }
+    gate.open(1_000);
+    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+}
+
+/// A line of `/proc/PID/status`, in MB.
+fn megabytes(pid: i32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("Linux tells it");
+    let kib: f64 =
+        line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("in KiB");
+    format!("{:.1} MB", kib * 1024.0 / 1e6)
+}
+
+/// User and system time of a process so far, in ticks of 10 ms (`/proc/PID/stat`, fields 14 and 15).
+fn cpu_ticks(pid: i32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
+    let after_name = stat.rsplit_once(')').expect("the name stands in parentheses").1;
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks.map(|text| text.parse::<u32>().expect("a number")).sum()
+}
+
+/// From a metric's print to its commit, seen by a reader of the store that looks every millisecond.
+fn latency() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = waiting(&bed, &gate);
+    let store = store(&bed);
+    wait_for_metrics(&store, 1);
+    let mut times = Vec::new();
+    for count in 2..=300 {
+        let began = Instant::now();
+        gate.open(1);
+        wait_for_metrics(&store, count);
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    let (middle, slow) = median(&mut times);
+    figure(
+        "metric, printed to committed, median (95th percentile)",
+        &format!("{middle:.1} ({slow:.1}) ms"),
+        "about 990 ms (Kubernetes mode)",
+    );
+    gate.open(1_000);
+    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+}
+
+/// The trial of [`idle`] and [`latency`]: a metric for every line of the gate, at most a thousand.
+fn echo(gate: &Path) {
+    let lines = BufReader::new(fs::File::open(gate).expect("the gate stands")).lines();
+    for (count, _) in lines.take(1_000).enumerate() {
+        say(&format!("score={count}"));
+    }
+}
