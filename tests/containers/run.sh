@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Builds the trial image and runs it for real: as PID 1, as nobody in particular, with a read-only root, under a
+# memory limit, and in an image that holds nothing else.
+#
+#   tests/containers/run.sh [PATH OF A STATIC trialkeeper]
+#
+# Needs Docker, and to be root if its daemon has to be started; says why and exits with 0 where it cannot run.
+# The base image is debian:bookworm-slim, or one made by debootstrap where no registry can be reached.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+skip() {
+  echo "skipped: $*"
+  exit 0
+}
+
+command -v docker >/dev/null 2>&1 || skip "docker is not installed"
+work=$(mktemp -d)
+daemon=
+finish() {
+  [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon" || true; } 2>/dev/null
+  rm -rf "$work"
+}
+trap finish EXIT
+
+# --- a daemon: the one that runs, else one of our own, away from every other ---------------------------------
+if ! docker info >/dev/null 2>&1; then
+  [ "$(id -u)" -eq 0 ] || skip "no Docker daemon runs, and only root can start one"
+  command -v dockerd >/dev/null 2>&1 || skip "no Docker daemon runs, and dockerd is not installed"
+  export DOCKER_HOST=unix://$work/docker.sock
+  # Containers here need no network, so the host's is left as it is.
+  dockerd --host "$DOCKER_HOST" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" \
+    --bridge none --iptables=false >"$work/dockerd.log" 2>&1 &
+  daemon=$!
+  for _ in $(seq 100); do
+    docker info >/dev/null 2>&1 && break
+    kill -0 "$daemon" 2>/dev/null || skip "dockerd does not start here: $(tail -n 1 "$work/dockerd.log")"
+    sleep 0.2
+  done
+  docker info >/dev/null 2>&1 || skip "dockerd did not answer within 20 s"
+fi
+
+# --- the program ---------------------------------------------------------------------------------------------
+program=${1:-target/x86_64-unknown-linux-musl/dist/trialkeeper}
+if [ ! -x "$program" ]; then
+  cargo static || skip "no static trialkeeper at $program, and none can be built"
+fi
+
+# --- the image -----------------------------------------------------------------------------------------------
+base=debian:bookworm-slim
+if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >/dev/null 2>&1; then
+  command -v debootstrap >/dev/null 2>&1 || skip "$base cannot be pulled, and debootstrap is not installed"
+  base=trialkeeper-test-base
+  if ! docker image inspect "$base" >/dev/null 2>&1; then
+    debootstrap --variant=minbase bookworm "$work/root" >"$work/debootstrap.log" 2>&1 ||
+      skip "$base can be neither pulled nor made: $(tail -n 1 "$work/debootstrap.log")"
+    tar -C "$work/root" -c . | docker import - "$base" >/dev/null
+  fi
+fi
+
+# The second stage as it stands; in place of the first, the program that is built already.
+mkdir "$work/context"
+cp "$program" "$work/context/trialkeeper"
+{
+  sed -n 's/^ARG BASE.*/&/p' Dockerfile.trial
+  printf 'FROM scratch AS agent\nCOPY trialkeeper /out/trialkeeper\n'
+  sed -n '/^FROM ${BASE}/,$p' Dockerfile.trial
+} >"$work/context/Dockerfile"
+docker build --quiet --build-arg BASE="$base" --tag trialkeeper-test "$work/context" >/dev/null
+docker build --quiet --build-arg BASE=scratch --tag trialkeeper-test-empty "$work/context" >/dev/null
+
+# --- what it must do -----------------------------------------------------------------------------------------
+failed=0
+# check NAME WANTED-CODE WANTED-TEXT COMMAND...: the command's exit code, and a text in its output.
+check() {
+  local name=$1 code=$2 text=$3 said got=0
+  shift 3
+  said=$("$@" 2>&1) || got=$?
+  if [ "$got" = "$code" ] && grep -qF -- "$text" <<<"$said"; then
+    echo "ok      $name"
+  else
+    echo "FAILED  $name: exit code $got (wanted $code), wanted \"$text\" in: $said"
+    failed=1
+  fi
+}
+trial() { docker run --rm --network none "$@"; }
+hardened=(--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges)
+out=(run --output-dir /tmp/trial --)
+
+check "it is PID 1, and the code is the trial's" 3 "parent 1" \
+  trial trialkeeper-test "${out[@]}" sh -c 'echo parent $PPID; exit 3'
+check "it runs as nobody in particular" 0 "id 65532" \
+  trial trialkeeper-test "${out[@]}" sh -c 'echo id $(id -u)'
+check "it runs as any other user" 0 "id 12345" \
+  trial --user 12345:0 trialkeeper-test "${out[@]}" sh -c 'echo id $(id -u)'
+check "it runs with a read-only root, without capabilities" 0 "score=0.5" \
+  trial "${hardened[@]}" trialkeeper-test "${out[@]}" echo score=0.5
+check "it runs where nothing at all is writable" 0 "score=0.5" \
+  trial --read-only --cap-drop ALL trialkeeper-test run -- echo score=0.5
+check "it runs below another init" 4 "" \
+  trial --init trialkeeper-test "${out[@]}" sh -c 'exit 4'
+check "a killed trial is 128 + signal" 137 "" \
+  trial trialkeeper-test "${out[@]}" sh -c 'kill -9 $$'
+check "a missing program is 127" 127 "no-such-program" \
+  trial trialkeeper-test "${out[@]}" no-such-program
+check "a file that is no program is 126" 126 "passwd" \
+  trial trialkeeper-test "${out[@]}" /etc/passwd
+check "orphans are reaped" 0 "zombies 0" trial trialkeeper-test "${out[@]}" sh -c '
+  for i in 1 2 3 4 5; do (sh -c "exit 0" &) ; done
+  sleep 1
+  echo zombies $(cat /proc/[0-9]*/stat | grep -c ") Z ")'
+check "the verdict names memory" 137 "oom-kernel" trial --memory 64m --memory-swap 64m \
+  --entrypoint /bin/sh trialkeeper-test -c '
+    trialkeeper run --output-dir /tmp/trial -- sh -c "head -c 200m /dev/zero | tail >/dev/null; kill -9 \$\$"
+    code=$?; cat /tmp/trial/verdict.json; exit $code'
+check "it runs in an empty image" 0 "trialkeeper" \
+  trial trialkeeper-test-empty run -- /usr/local/bin/trialkeeper --version
+
+name=trialkeeper-test-$$
+docker run --detach --network none --name "$name" trialkeeper-test "${out[@]}" \
+  sh -c 'trap "echo bye; exit 7" TERM; echo up; while :; do sleep 0.1; done' >/dev/null
+for _ in $(seq 100); do
+  docker logs "$name" 2>&1 | grep -q up && break
+  sleep 0.1
+done
+check "docker stop reaches the trial" 0 "$name" docker stop --time 20 "$name"
+check "and the trial may say goodbye" 0 "bye" docker logs "$name"
+check "and its code is the container's" 0 "7" docker inspect --format '{{.State.ExitCode}}' "$name"
+docker rm "$name" >/dev/null
+
+[ "$failed" -eq 0 ] && echo "the trial image holds what it promises"
+exit "$failed"
