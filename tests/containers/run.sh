@@ -42,20 +42,22 @@ fi
 
 # --- the program ---------------------------------------------------------------------------------------------
 program=${1:-target/x86_64-unknown-linux-musl/dist/trialkeeper}
-if [ ! -x "$program" ]; then
-  cargo static || skip "no static trialkeeper at $program, and none can be built"
-fi
+[ $# -gt 0 ] || cargo static || skip "no static trialkeeper can be built here"
 
 # --- the image -----------------------------------------------------------------------------------------------
 base=debian:bookworm-slim
 if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >/dev/null 2>&1; then
   command -v debootstrap >/dev/null 2>&1 || skip "$base cannot be pulled, and debootstrap is not installed"
   base=trialkeeper-test-base
-  if ! docker image inspect "$base" >/dev/null 2>&1; then
+  # Kept between runs: making it takes a minute.
+  tar=target/$base.tar
+  if [ ! -e "$tar" ]; then
     debootstrap --variant=minbase bookworm "$work/root" >"$work/debootstrap.log" 2>&1 ||
-      skip "$base can be neither pulled nor made: $(tail -n 1 "$work/debootstrap.log")"
-    tar -C "$work/root" -c . | docker import - "$base" >/dev/null
+      skip "no base image can be pulled or made: $(tail -n 1 "$work/debootstrap.log")"
+    mkdir -p target
+    tar -C "$work/root" -cf "$tar.part" . && mv "$tar.part" "$tar"
   fi
+  docker import "$tar" "$base" >/dev/null
 fi
 
 # The second stage as it stands; in place of the first, the program that is built already.
