@@ -33,8 +33,9 @@ fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
     let told = |error: std::io::Error| format!("{}: {error}", folder.display());
     let wanted = fs::read_to_string(requirements).map_err(told)?;
     fs::create_dir_all(folder).map_err(told)?;
-    // Test processes run side by side; the first one builds, the others wait for it.
-    let lock = File::create(folder.join("lock")).map_err(told)?;
+    // Test processes run side by side; the first one builds, the others wait for it. The lock lies beside
+    // the folder, which is emptied.
+    let lock = File::create(folder.with_extension("lock")).map_err(told)?;
     lock.lock().map_err(told)?;
 
     let python = folder.join("bin/python");
@@ -42,7 +43,7 @@ fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
     if fs::read_to_string(&done).is_ok_and(|met| met == wanted) {
         return Ok(python);
     }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder.join(".")))
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))
         .map_err(|reason| format!("python3 cannot make a virtual environment: {reason}"))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))
         .map_err(|reason| format!("pip cannot install NNI's SDK (is PyPI reachable?): {reason}"))?;
