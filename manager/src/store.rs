@@ -1,1 +1,288 @@
-//! SQLite: the only place with SQL.
+//! The store: one SQLite file per experiment, holding everything that must outlive the manager.
+//!
+//! Promises:
+//! 1. A write that was answered with `Ok` survives the death of the process and of the machine (WAL,
+//!    `synchronous=FULL`); one that was answered with an error has left nothing behind.
+//! 2. Writes take effect in the order in which they were asked for.
+//! 3. A report is stored once: (trial, attempt, lane, seq) is its name, and the first to come stays.
+//! 4. A failing disk stops nothing but writing: reads go on, and writing resumes when it can.
+//!
+//! SQL lives here and nowhere else. The store must not decide anything about trials, and knows no clock:
+//! times come in as values.
+
+mod error;
+mod read;
+mod reports;
+mod rows;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod trials;
+mod writer;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use tokio::sync::mpsc;
+use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
+
+pub use error::{Class, Error};
+use read::Readers;
+pub use rows::{
+    Arrival, AttemptState, ExperimentRow, Ingested, LogChunkRow, MetricRow, NewTrial, ReportRow,
+    TrialChange, TrialEventRow, TrialRow,
+};
+use writer::{Message, Shared, Write};
+
+/// How many writes may wait for the writer; batches of reports beyond it are refused, since their
+/// senders can wait better than we can.
+const QUEUE: usize = 1024;
+
+/// Talks to the store; cheap to clone. When the last handle goes, what is queued is written and the
+/// file is closed, for which the drop waits.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    // `None` only while it is dropped.
+    queue: Option<mpsc::Sender<Message>>,
+    readers: Arc<Readers>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Store {
+    /// Opens the database at `path`, making or migrating it as needed. Blocks for the time that takes.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let opened = schema::open_writer(path)?;
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        let shared = Arc::new(Shared::default());
+        let told = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer::run(opened, receiver, &told))
+            .expect("a process that cannot start one thread cannot do anything");
+        Ok(Self {
+            inner: Arc::new(Inner {
+                queue: Some(queue),
+                readers: Arc::new(Readers::new(path)),
+                shared,
+                thread: Mutex::new(Some(thread)),
+            }),
+        })
+    }
+
+    /// Waits for the writes that were asked for, checkpoints and closes the file. Other handles get
+    /// [`Error::Closed`] from then on, for writes.
+    pub async fn close(self) {
+        // An error means that the writer has ended already.
+        drop(self.queue().send(Message::Close).await);
+        let inner = Arc::clone(&self.inner);
+        drop(
+            tokio::task::spawn_blocking(move || {
+                inner.readers.close();
+                inner.join();
+            })
+            .await,
+        );
+    }
+
+    /// Stores the experiment that this database is for.
+    pub async fn create_experiment(&self, row: ExperimentRow) -> Result<(), Error> {
+        self.write(move |c| trials::create_experiment(c, &row)).await
+    }
+
+    /// The experiment that this database is for. `None` in a new one.
+    pub async fn experiment(&self) -> Result<Option<ExperimentRow>, Error> {
+        self.read(trials::experiment).await
+    }
+
+    /// Notes the experiment's state and how long it has run. With `DONE`, `STOPPED` and `ERROR`, NNI's
+    /// words for an end, `at_ms` is kept as the time of it; with any other the end is forgotten.
+    pub async fn set_experiment_state(
+        &self,
+        state: &str,
+        elapsed_ms: u64,
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let ended_at_ms = matches!(state, "DONE" | "STOPPED" | "ERROR").then_some(at_ms);
+        let state = state.to_owned();
+        self.write(move |c| trials::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)).await
+    }
+
+    /// Stores the intent to run a trial, in state WAITING.
+    pub async fn insert_trial(&self, new: NewTrial) -> Result<(), Error> {
+        self.write(move |c| trials::insert_trial(c, &new)).await
+    }
+
+    /// Stores a step in a trial's life, in its row and in its timeline.
+    pub async fn change_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
+        let id = id.clone();
+        self.write(move |c| trials::change_trial(c, &id, &change)).await
+    }
+
+    /// Stores why we mean to stop a trial, before we do; `None` takes it back.
+    pub async fn set_intent(
+        &self,
+        id: &TrialJobId,
+        intent: Option<StopReason>,
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.write(move |c| trials::set_intent(c, &id, intent, at_ms)).await
+    }
+
+    /// All trials, by sequence.
+    pub async fn trials(&self) -> Result<Vec<TrialRow>, Error> {
+        self.read(trials::trials).await
+    }
+
+    /// One trial.
+    pub async fn trial(&self, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| trials::trial(c, &id)).await
+    }
+
+    /// A trial's timeline, oldest first.
+    pub async fn events(&self, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| trials::events(c, &id)).await
+    }
+
+    /// A trial's metrics: attempts in the order of their first arrival, each by seq.
+    pub async fn metrics(&self, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| reports::metrics(c, &id)).await
+    }
+
+    /// All trials' metrics, trials by sequence, each as [`Store::metrics`] orders them.
+    pub async fn all_metrics(&self) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
+        self.read(reports::all_metrics).await
+    }
+
+    /// How a trial's latest attempt ended. `None` if it has not, or nobody lived to tell.
+    pub async fn verdict(&self, id: &TrialJobId) -> Result<Option<Verdict>, Error> {
+        let id = id.clone();
+        self.read(move |c| reports::verdict(c, &id)).await
+    }
+
+    /// Everything a trial's agents said on one lane, as it arrived, except pieces of log.
+    pub async fn reports(&self, id: &TrialJobId, lane: Lane) -> Result<Vec<ReportRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| reports::reports(c, &id, lane)).await
+    }
+
+    /// A trial's output on one stream, as far as it was delivered.
+    pub async fn log(&self, id: &TrialJobId, stream: Stream) -> Result<Vec<LogChunkRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| reports::log(c, &id, stream)).await
+    }
+
+    /// What is known of one attempt's reports; all absent if it was never heard of.
+    pub async fn attempt_state(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> Result<AttemptState, Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.read(move |c| reports::attempt_state(c, &id, &attempt)).await
+    }
+
+    /// Stores what of a batch is not stored yet. Refuses with [`Error::Overloaded`] instead of waiting
+    /// when too many writes wait already.
+    pub async fn ingest(
+        &self,
+        arrival: impl Into<Arrival>,
+        now_ms: i64,
+    ) -> Result<Ingested, Error> {
+        let arrival = Arc::new(arrival.into());
+        let work = {
+            let arrival = Arc::clone(&arrival);
+            move |c: &Connection| reports::ingest(c, &arrival, now_ms)
+        };
+        let (job, answer) = Write::job(1 + arrival.batch.reports.len(), work);
+        self.queue().try_send(Message::Write(job)).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => Error::Closed,
+        })?;
+        let written = answer.await.map_err(|_| Error::Closed)??;
+        let reports = Arc::unwrap_or_clone(arrival).batch.reports;
+        let fresh = reports.into_iter().zip(written.fresh);
+        Ok(Ingested {
+            through: written.through,
+            fresh: fresh.filter_map(|(report, new)| new.then_some(report)).collect(),
+        })
+    }
+
+    /// How many commits were made since the store was opened.
+    pub fn commits(&self) -> u64 {
+        self.inner.shared.commits.load(Ordering::Relaxed)
+    }
+
+    /// Why the last write failed. `None`: it did not.
+    pub fn ailment(&self) -> Option<Error> {
+        self.inner.shared.ailment()
+    }
+
+    /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody
+    /// else writes.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.write(|c| {
+            c.prepare_cached(
+                "INSERT INTO probe VALUES (1, 1) ON CONFLICT DO UPDATE SET writes = writes + 1",
+            )?
+            .execute([])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (job, answer) = Write::job(1, work);
+        self.queue().send(Message::Write(job)).await.map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)?
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let readers = Arc::clone(&self.inner.readers);
+        tokio::task::spawn_blocking(move || readers.read(work)).await.unwrap_or(Err(Error::Closed))
+    }
+
+    fn queue(&self) -> &mpsc::Sender<Message> {
+        self.inner.queue.as_ref().expect("it is taken only when the last handle goes")
+    }
+}
+
+impl Inner {
+    /// Waits for the writer to end.
+    fn join(&self) {
+        let thread = self.thread.lock().expect("nothing panics while it holds this").take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(
+                "the store's writer has panicked; what it was writing was not acknowledged"
+            );
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.readers.close();
+        self.queue = None;
+        self.join();
+    }
+}

@@ -1,0 +1,103 @@
+//! Readers: a few connections of their own, so that reading never waits for writing.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row};
+use serde_json::Value;
+
+use super::Error;
+use super::schema;
+
+/// How many idle connections are kept; more are opened when more readers come, and closed after.
+const IDLE: usize = 4;
+
+/// The readers' connections.
+#[derive(Debug)]
+pub(super) struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Readers {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Runs `work` on a connection. Blocks.
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let kept = self.idle().pop();
+        let connection = match kept {
+            Some(connection) => connection,
+            None => schema::open_reader(&self.path)?,
+        };
+        let result = work(&connection);
+        let mut idle = self.idle();
+        if idle.len() < IDLE {
+            idle.push(connection);
+        }
+        result
+    }
+
+    /// Closes the idle connections.
+    pub(super) fn close(&self) {
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().expect("nothing panics while it holds this")
+    }
+}
+
+/// A column's text, read as what it stands for.
+pub(super) fn parsed<'r, T, E: fmt::Display>(
+    row: &'r Row<'_>,
+    column: &'static str,
+    parse: impl FnOnce(&'r str) -> Result<T, E>,
+) -> Result<T, Error> {
+    let text = row.get_ref(column)?.as_str().map_err(|error| unreadable(column, error))?;
+    parse(text).map_err(|problem| unreadable(column, problem))
+}
+
+/// Likewise where the column may be NULL.
+pub(super) fn parsed_if_any<'r, T, E: fmt::Display>(
+    row: &'r Row<'_>,
+    column: &'static str,
+    parse: impl FnOnce(&'r str) -> Result<T, E>,
+) -> Result<Option<T>, Error> {
+    if row.get_ref(column)?.data_type() == Type::Null {
+        return Ok(None);
+    }
+    parsed(row, column, parse).map(Some)
+}
+
+/// A column's JSON.
+pub(super) fn json(row: &Row<'_>, column: &'static str) -> Result<Value, Error> {
+    parsed(row, column, serde_json::from_str::<Value>)
+}
+
+/// A column that is never negative.
+pub(super) fn unsigned(row: &Row<'_>, column: &'static str) -> Result<u64, Error> {
+    let number: i64 = row.get(column)?;
+    u64::try_from(number).map_err(|problem| unreadable(column, problem))
+}
+
+/// Likewise where the column may be NULL.
+pub(super) fn unsigned_if_any(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, Error> {
+    let number: Option<i64> = row.get(column)?;
+    number.map(u64::try_from).transpose().map_err(|problem| unreadable(column, problem))
+}
+
+/// A number as SQLite holds it.
+pub(super) fn storable(what: &'static str, value: u64) -> Result<i64, Error> {
+    i64::try_from(value).map_err(|_| Error::TooLarge { what, value })
+}
+
+pub(super) fn unreadable(what: &'static str, problem: impl fmt::Display) -> Error {
+    Error::Unreadable { what, problem: problem.to_string() }
+}

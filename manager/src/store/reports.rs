@@ -1,0 +1,284 @@
+//! SQL of attempts and their reports: what arrives is stored once, however often it comes.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rusqlite::{Connection, Row, params};
+use serde::Deserialize;
+use serde_json::Value;
+use trial_protocol::{
+    AttemptId, Lane, LogChunk, LogText, Metric, ReportBatch, ReportBody, Stream, TrialJobId,
+    Verdict,
+};
+
+use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
+use super::trials::known;
+use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
+
+/// What a write of a batch found out.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) through: Option<u64>,
+    /// For each report of the batch, whether it was new.
+    pub(super) fresh: Vec<bool>,
+}
+
+/// Stores what of the batch is not stored yet, and that its attempt spoke. Everything that can be
+/// refused is refused before anything is written.
+pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
+    let batch = &arrival.batch;
+    check(batch)?;
+    let trial = known(c, &batch.trial)?;
+    let (attempt, before) = heard(c, trial, batch, now_ms)?;
+
+    let mut fresh = Vec::with_capacity(batch.reports.len());
+    let mut through = before;
+    let mut ended = false;
+    for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
+        let seq = storable("seq", report.seq)?;
+        let kind = kind_of(&report.body, raw.get());
+        let chunk = match (batch.lane, &report.body) {
+            (Lane::Bulk, ReportBody::Log(chunk)) => decoded(chunk).map(|bytes| (chunk, bytes)),
+            _ => None,
+        };
+        let stored = match chunk {
+            Some((chunk, bytes)) => c
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO log_chunk \
+                     (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
+                     VALUES (?, ?, ?, ?, ?, ?, ?)",
+                )?
+                .execute(params![
+                    trial,
+                    attempt,
+                    seq,
+                    stream_word(chunk.stream),
+                    storable("offset_bytes", chunk.offset_bytes)?,
+                    report.observed_at_ms,
+                    bytes,
+                ])?,
+            None => c
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO report \
+                     (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
+                     VALUES (?, ?, ?, ?, ?, ?, ?)",
+                )?
+                .execute(params![
+                    attempt,
+                    lane_number(batch.lane),
+                    seq,
+                    report.observed_at_ms,
+                    now_ms,
+                    kind,
+                    raw.get(),
+                ])?,
+        };
+        fresh.push(stored == 1);
+        through = through.max(Some(report.seq));
+        // By its name: a verdict in words that this build does not know is still the last report.
+        ended |= batch.lane == Lane::Facts && kind == "ended";
+    }
+
+    if through != before || ended {
+        let column = match batch.lane {
+            Lane::Facts => "facts_through",
+            Lane::Bulk => "bulk_through",
+        };
+        let sql = format!("UPDATE attempt SET {column} = ?, ended = max(ended, ?) WHERE key = ?");
+        c.prepare_cached(&sql)?.execute(params![
+            through.map(|seq| storable("seq", seq)).transpose()?,
+            ended,
+            attempt,
+        ])?;
+    }
+    Ok(Written { through, fresh })
+}
+
+/// Refuses what cannot be stored, before anything is.
+fn check(batch: &ReportBatch) -> Result<(), Error> {
+    for report in &batch.reports {
+        storable("seq", report.seq)?;
+        if let ReportBody::Log(chunk) = &report.body {
+            storable("offset_bytes", chunk.offset_bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Notes that the batch's attempt spoke: its key, and how far the batch's lane is stored.
+fn heard(
+    c: &Connection,
+    trial: i64,
+    batch: &ReportBatch,
+    now_ms: i64,
+) -> Result<(i64, Option<u64>), Error> {
+    let mut statement = c.prepare_cached(
+        "INSERT INTO attempt (trial, name, last_heard_ms) VALUES (?1, ?2, ?3) \
+         ON CONFLICT (trial, name) DO UPDATE SET last_heard_ms = max(last_heard_ms, ?3) \
+         RETURNING key, facts_through, bulk_through",
+    )?;
+    let mut rows = statement.query(params![trial, batch.attempt.as_str(), now_ms])?;
+    let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    let through = match batch.lane {
+        Lane::Facts => unsigned_if_any(row, "facts_through")?,
+        Lane::Bulk => unsigned_if_any(row, "bulk_through")?,
+    };
+    Ok((row.get("key")?, through))
+}
+
+/// The chunk's bytes. `None` if they are not what they say they are: then the report is kept raw.
+fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
+    match &chunk.text {
+        LogText::Text(text) => Some(text.clone().into_bytes()),
+        LogText::Base64(text) => BASE64_STANDARD.decode(text).ok(),
+    }
+}
+
+/// The kind as the agent wrote it.
+fn kind_of<'a>(body: &ReportBody, raw: &'a str) -> std::borrow::Cow<'a, str> {
+    #[derive(Deserialize)]
+    struct Tag<'a> {
+        #[serde(borrow)]
+        kind: std::borrow::Cow<'a, str>,
+    }
+    let known = match body {
+        ReportBody::Started(_) => "started",
+        ReportBody::Metric(_) => "metric",
+        ReportBody::Ended(_) => "ended",
+        ReportBody::Shed(_) => "shed",
+        ReportBody::Note { .. } => "note",
+        ReportBody::Log(_) => "log",
+        ReportBody::Sample(_) => "sample",
+        ReportBody::Unknown => {
+            return serde_json::from_str::<Tag<'_>>(raw).map(|tag| tag.kind).unwrap_or_default();
+        }
+    };
+    known.into()
+}
+
+pub(super) fn metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached(
+        "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM attempt a \
+         JOIN report r ON r.attempt = a.key AND r.lane = 0 \
+         WHERE a.trial = ? AND r.kind = 'metric' ORDER BY a.key, r.seq",
+    )?;
+    let rows = statement.query_and_then([key], metric_row)?;
+    rows.filter_map(Result::transpose).collect()
+}
+
+pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
+    let mut statement = c.prepare_cached(
+        "SELECT t.id, a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM trial t \
+         JOIN attempt a ON a.trial = t.key \
+         JOIN report r ON r.attempt = a.key AND r.lane = 0 \
+         WHERE r.kind = 'metric' ORDER BY t.sequence, t.key, a.key, r.seq",
+    )?;
+    let rows = statement.query_and_then([], |row| {
+        let Some(metric) = metric_row(row)? else { return Ok(None) };
+        Ok(Some((parsed(row, "id", TrialJobId::new)?, metric)))
+    })?;
+    rows.filter_map(Result::transpose).collect()
+}
+
+/// A stored metric; `None` for one that said `metric` and was none, which is kept among the reports.
+fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
+    let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) else { return Ok(None) };
+    Ok(Some(MetricRow {
+        attempt: parsed(row, "name", AttemptId::new)?,
+        seq: unsigned(row, "seq")?,
+        observed_at_ms: row.get("observed_at_ms")?,
+        stored_at_ms: row.get("stored_at_ms")?,
+        metric,
+    }))
+}
+
+pub(super) fn verdict(c: &Connection, id: &TrialJobId) -> Result<Option<Verdict>, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached(
+        "SELECT body FROM report WHERE kind = 'ended' AND lane = 0 \
+         AND attempt = (SELECT max(key) FROM attempt WHERE trial = ?) ORDER BY seq",
+    )?;
+    let mut verdicts = statement.query_and_then([key], |row| {
+        // One that is not readable as a verdict says nothing.
+        Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
+    })?;
+    verdicts.find_map(Result::transpose).transpose()
+}
+
+pub(super) fn reports(
+    c: &Connection,
+    id: &TrialJobId,
+    lane: Lane,
+) -> Result<Vec<ReportRow>, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached(
+        "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.kind, r.body FROM attempt a \
+         JOIN report r ON r.attempt = a.key AND r.lane = ? WHERE a.trial = ? ORDER BY a.key, r.seq",
+    )?;
+    let rows = statement.query_and_then(params![lane_number(lane), key], |row| {
+        Ok(ReportRow {
+            attempt: parsed(row, "name", AttemptId::new)?,
+            lane,
+            seq: unsigned(row, "seq")?,
+            observed_at_ms: row.get("observed_at_ms")?,
+            stored_at_ms: row.get("stored_at_ms")?,
+            kind: row.get("kind")?,
+            // JSON that is sound and still too deep for a `Value` is shown as the text it is.
+            body: json(row, "body").or_else(|_| row.get("body").map(Value::String))?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn log(
+    c: &Connection,
+    id: &TrialJobId,
+    stream: Stream,
+) -> Result<Vec<LogChunkRow>, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached(
+        "SELECT a.name, l.offset_bytes, l.observed_at_ms, l.bytes FROM attempt a \
+         JOIN log_chunk l ON l.attempt = a.key \
+         WHERE a.trial = ? AND l.stream = ? ORDER BY a.key, l.seq",
+    )?;
+    let rows = statement.query_and_then(params![key, stream_word(stream)], |row| {
+        Ok(LogChunkRow {
+            attempt: parsed(row, "name", AttemptId::new)?,
+            stream,
+            offset_bytes: unsigned(row, "offset_bytes")?,
+            observed_at_ms: row.get("observed_at_ms")?,
+            bytes: row.get("bytes")?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn attempt_state(
+    c: &Connection,
+    id: &TrialJobId,
+    attempt: &AttemptId,
+) -> Result<AttemptState, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached("SELECT * FROM attempt WHERE trial = ? AND name = ?")?;
+    let mut rows = statement.query(params![key, attempt.as_str()])?;
+    let Some(row) = rows.next()? else { return Ok(AttemptState::default()) };
+    Ok(AttemptState {
+        facts_through: unsigned_if_any(row, "facts_through")?,
+        ended: row.get("ended")?,
+        last_heard_ms: row.get("last_heard_ms")?,
+    })
+}
+
+fn lane_number(lane: Lane) -> i64 {
+    match lane {
+        Lane::Facts => 0,
+        Lane::Bulk => 1,
+    }
+}
+
+fn stream_word(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    }
+}

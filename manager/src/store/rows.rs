@@ -1,0 +1,200 @@
+//! What goes into the store and what comes out.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use trial_protocol::{
+    AttemptId, ExperimentId, Lane, Metric, Report, ReportBatch, StopReason, Stream, TrialJobId,
+};
+
+use crate::job_state::JobState;
+
+/// The experiment that a database belongs to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExperimentRow {
+    /// Its name.
+    pub id: ExperimentId,
+    /// The checked experiment file.
+    pub canonical: Value,
+    /// Seed of the tuner.
+    pub seed: u64,
+    /// Its state, in the experiment's own words.
+    pub state: String,
+    /// When it was created.
+    pub created_at_ms: i64,
+    /// When it reached the state it is in, if that is an ending one. `None` while it goes on.
+    pub ended_at_ms: Option<i64>,
+    /// How long it has run, interruptions left out.
+    pub elapsed_ms: u64,
+}
+
+/// The intent to run a trial, stored before anything is started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTrial {
+    /// Its name.
+    pub id: TrialJobId,
+    /// Position among the experiment's trials, from 0.
+    pub sequence: u64,
+    /// Number of the tuner's proposal. `None`: the parameters come from a person.
+    pub parameter_id: Option<u64>,
+    /// The parameters.
+    pub parameters: Value,
+    /// The first attempt.
+    pub attempt: AttemptId,
+    /// When.
+    pub created_at_ms: i64,
+}
+
+/// A step in a trial's life.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialChange {
+    /// The state from now on.
+    pub state: JobState,
+    /// When.
+    pub at_ms: i64,
+    /// Why, for a person. Replaces the last message, also by nothing.
+    pub message: Option<String>,
+    /// The trial's exit code. `None` leaves the stored one.
+    pub exit_code: Option<i32>,
+    /// A new attempt, which forgets the start, the end and the exit code of the one before. `None`: the
+    /// current one goes on.
+    pub attempt: Option<AttemptId>,
+}
+
+/// A trial as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialRow {
+    /// Its name.
+    pub id: TrialJobId,
+    /// Position among the experiment's trials, from 0.
+    pub sequence: u64,
+    /// Number of the tuner's proposal.
+    pub parameter_id: Option<u64>,
+    /// The parameters.
+    pub parameters: Value,
+    /// The current attempt.
+    pub attempt: AttemptId,
+    /// Where it stands.
+    pub state: JobState,
+    /// Why we mean to stop it. `None`: we do not.
+    pub intent: Option<StopReason>,
+    /// When its intent was stored.
+    pub created_at_ms: i64,
+    /// When the current attempt was first RUNNING.
+    pub started_at_ms: Option<i64>,
+    /// When it reached a final state.
+    pub ended_at_ms: Option<i64>,
+    /// The last change's message.
+    pub message: Option<String>,
+    /// The trial's exit code.
+    pub exit_code: Option<i32>,
+}
+
+/// One line of a trial's timeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialEventRow {
+    /// When.
+    pub at_ms: i64,
+    /// The state from then on.
+    pub state: JobState,
+    /// The attempt it is about.
+    pub attempt: AttemptId,
+    /// The intent to stop it, as it was then.
+    pub intent: Option<StopReason>,
+    /// Why.
+    pub message: Option<String>,
+    /// The exit code, where this line brought one.
+    pub exit_code: Option<i32>,
+}
+
+/// A metric as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricRow {
+    /// The attempt that reported it.
+    pub attempt: AttemptId,
+    /// Its position on the facts lane.
+    pub seq: u64,
+    /// When the agent saw it, by the agent's clock.
+    pub observed_at_ms: i64,
+    /// When it was stored, by the manager's clock.
+    pub stored_at_ms: i64,
+    /// What was measured.
+    pub metric: Metric,
+}
+
+/// Any report but a piece of log, as it arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReportRow {
+    /// The attempt that reported it.
+    pub attempt: AttemptId,
+    /// Its lane.
+    pub lane: Lane,
+    /// Its position on that lane.
+    pub seq: u64,
+    /// When the agent saw it, by the agent's clock.
+    pub observed_at_ms: i64,
+    /// When it was stored, by the manager's clock.
+    pub stored_at_ms: i64,
+    /// Its kind, as the agent wrote it; empty where it wrote none.
+    pub kind: String,
+    /// All it said, members that this build does not know included.
+    pub body: Value,
+}
+
+/// A piece of a trial's output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogChunkRow {
+    /// The attempt whose output it is.
+    pub attempt: AttemptId,
+    /// Which stream.
+    pub stream: Stream,
+    /// Position of the first byte within the attempt's stream.
+    pub offset_bytes: u64,
+    /// When the agent read it, by the agent's clock.
+    pub observed_at_ms: i64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What is known of one attempt's reports.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptState {
+    /// Highest stored seq of the facts lane. `None`: nothing of it has arrived.
+    pub facts_through: Option<u64>,
+    /// Whether its last fact, the verdict, is stored.
+    pub ended: bool,
+    /// When it last spoke, by the manager's clock. `None`: never.
+    pub last_heard_ms: Option<i64>,
+}
+
+/// A batch of reports as it arrived: typed where this build knows the type, and raw in any case.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// The batch. A report that this build cannot read is [`trial_protocol::ReportBody::Unknown`] in it.
+    pub(crate) batch: ReportBatch,
+    /// The JSON of each report's body, in the same order.
+    pub(crate) bodies: Vec<Box<RawValue>>,
+}
+
+impl From<ReportBatch> for Arrival {
+    fn from(batch: ReportBatch) -> Self {
+        let bodies = batch
+            .reports
+            .iter()
+            .map(|report| {
+                serde_json::value::to_raw_value(&report.body)
+                    .expect("a report's maps have text keys and its numbers are finite")
+            })
+            .collect();
+        Self { batch, bodies }
+    }
+}
+
+/// What became of a batch. All of it is durable.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ingested {
+    /// Highest stored seq of the batch's attempt and lane. Nothing below it is still to come, since an
+    /// agent sends a lane oldest first; gaps were shed. `None`: nothing is stored.
+    pub through: Option<u64>,
+    /// The reports that were stored now for the first time, in order.
+    pub fresh: Vec<Report>,
+}

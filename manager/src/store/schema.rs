@@ -1,0 +1,145 @@
+//! Opening a database file: what it is, whether it may be used, and bringing it up to date.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::Error;
+
+/// Marks the file as ours in SQLite's header (`PRAGMA application_id`): `TKdb`.
+const APPLICATION_ID: i64 = 0x544b_6462;
+
+/// The schema's steps; a database at version N has seen the first N. Append only.
+pub(super) const MIGRATIONS: &[&str] = &[include_str!("../../migrations/0001_initial.sql")];
+
+/// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones
+/// only by `trial-manager check`.
+const CHECKED_BYTES: u64 = 64 << 20;
+
+/// How long a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The writer's connection and the lock that keeps other managers away for as long as it lives.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) lock: File,
+}
+
+/// Opens the database for writing: locks it, checks that it is ours and whole, migrates it.
+pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
+    let lock = lock(path)?;
+    let failed = |error| failed_open(path, error);
+    let mut connection = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(failed)?;
+    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    let version = recognise(&connection, path)?;
+    if version > 0 && fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_BYTES) {
+        let found = problems(&connection, "quick_check(1)").map_err(failed)?;
+        if let Some(problem) = found.into_iter().next() {
+            return Err(Error::Damaged { path: path.to_owned(), problem });
+        }
+    }
+    prepare(&connection).map_err(failed)?;
+    migrate(&mut connection, version, MIGRATIONS).map_err(failed)?;
+    Ok(Opened { connection, lock })
+}
+
+/// Opens the database for reading. The file must exist.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
+    let connection = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(|error| failed_open(path, error))?;
+    connection.busy_timeout(PATIENCE)?;
+    Ok(connection)
+}
+
+/// The file's schema version, 0 for an empty file, or why it is not for us.
+pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Error> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let failed = |error| failed_open(path, error);
+    let version = pragma("user_version").map_err(failed)?;
+    let application = pragma("application_id").map_err(failed)?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(failed)?;
+    if application != APPLICATION_ID && (application != 0 || version != 0 || tables != 0) {
+        return Err(Error::NotOurs { path: path.to_owned() });
+    }
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if version > known {
+        return Err(Error::Newer { path: path.to_owned(), found: version, known });
+    }
+    Ok(version)
+}
+
+/// What one of SQLite's checks finds; nothing if all is well.
+pub(super) fn problems(connection: &Connection, check: &str) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare(&format!("PRAGMA {check}"))?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    lines.filter(|line| !matches!(line.as_deref(), Ok("ok"))).collect()
+}
+
+/// Brings a database from `version` to the newest of `migrations`, each step in its own transaction.
+pub(super) fn migrate(
+    connection: &mut Connection,
+    version: i64,
+    migrations: &[&str],
+) -> rusqlite::Result<()> {
+    for (from, step) in (0_i64..).zip(migrations).filter(|(from, _)| *from >= version) {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(step)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", from + 1)?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// Settings of the writer's connection.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    // The answer is the mode that is in force, a row: hence a query.
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    // With WAL, NORMAL would lose the last commits when the power fails; an ack promises more.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+/// Takes the lock file beside the database. SQLite's own locks let a second writer in between two commits.
+fn lock(path: &Path) -> Result<File, Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let lock_path = PathBuf::from(name);
+    let failed = |source| Error::Lock { path: lock_path.clone(), source: Arc::new(source) };
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&lock_path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+fn failed_open(path: &Path, source: rusqlite::Error) -> Error {
+    let path = path.to_owned();
+    match source.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => Error::NotOurs { path },
+        Some(ErrorCode::DatabaseCorrupt) => Error::Damaged { path, problem: source.to_string() },
+        _ => Error::Open { path, source: Arc::new(source) },
+    }
+}

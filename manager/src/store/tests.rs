@@ -1,0 +1,123 @@
+//! The store's promises, one file each.
+
+mod durability;
+mod idempotence;
+mod opening;
+mod story;
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use tempfile::TempDir;
+use trial_protocol::{
+    AttemptId, Cause, Class, Confidence, Evidence, ExperimentId, Lane, LogChunk, LogText, Metric,
+    MetricKind, Offer, Report, ReportBatch, ReportBody, Stream, TrialExit, TrialJobId, Verdict,
+};
+
+use super::{NewTrial, Store};
+
+/// A store in a folder of its own, which goes with it.
+struct Bed {
+    folder: TempDir,
+    store: Store,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("trialkeeper.db")).unwrap();
+        Self { folder, store }
+    }
+
+    /// A store that knows the trial `t`.
+    async fn with_trial() -> Self {
+        let bed = Self::new();
+        bed.store.insert_trial(new_trial("t", 0)).await.unwrap();
+        bed
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("trialkeeper.db")
+    }
+
+    /// Closes the file and opens it again, as a restart does.
+    async fn reopened(self) -> Self {
+        let path = self.path();
+        self.store.close().await;
+        Self { folder: self.folder, store: Store::open(&path).unwrap() }
+    }
+}
+
+fn trial(id: &str) -> TrialJobId {
+    TrialJobId::new(id).unwrap()
+}
+
+fn attempt(id: &str) -> AttemptId {
+    AttemptId::new(id).unwrap()
+}
+
+fn new_trial(id: &str, sequence: u64) -> NewTrial {
+    NewTrial {
+        id: trial(id),
+        sequence,
+        parameter_id: Some(sequence),
+        parameters: json!({"lr": 0.1}),
+        attempt: attempt("a1"),
+        created_at_ms: 1000,
+    }
+}
+
+fn batch(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> ReportBatch {
+    ReportBatch {
+        offer: Offer::new([]),
+        experiment: ExperimentId::new("e").unwrap(),
+        trial: trial("t"),
+        attempt: attempt(attempt_id),
+        lane,
+        reports,
+        obeyed: Vec::new(),
+    }
+}
+
+fn report(seq: u64, body: ReportBody) -> Report {
+    Report { seq, observed_at_ms: i64::try_from(seq).unwrap() + 5000, body }
+}
+
+fn metric(sequence: u64, value: f64) -> ReportBody {
+    ReportBody::Metric(Metric {
+        name: "default".to_owned(),
+        kind: MetricKind::Intermediate,
+        sequence,
+        value: value.into(),
+        derived: false,
+    })
+}
+
+fn log(offset_bytes: u64, text: &str) -> ReportBody {
+    ReportBody::Log(LogChunk {
+        stream: Stream::Stdout,
+        offset_bytes,
+        text: LogText::Text(text.to_owned()),
+    })
+}
+
+fn sample() -> ReportBody {
+    ReportBody::Sample(Box::default())
+}
+
+fn verdict(code: u8) -> Verdict {
+    Verdict {
+        cause: if code == 0 { Cause::Succeeded } else { Cause::Exit },
+        class: Class::None,
+        confidence: Confidence::Certain,
+        exit: Some(TrialExit::Code(code)),
+        message: format!("it exited with {code}"),
+        stop: None,
+        duration_ms: Some(5),
+        evidence: Evidence::default(),
+    }
+}
+
+fn ended(code: u8) -> ReportBody {
+    ReportBody::Ended(Box::new(verdict(code)))
+}

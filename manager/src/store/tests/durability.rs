@@ -1,0 +1,169 @@
+//! Commits: shared, all or nothing, and never acknowledged when they failed.
+
+use std::sync::mpsc;
+
+use rusqlite::Connection;
+use tokio::task::JoinHandle;
+use trial_protocol::{Lane, TrialJobId};
+
+use super::{Bed, attempt, batch, metric, new_trial, report, trial};
+use crate::store::{Class, Error, QUEUE};
+
+/// Keeps the writer busy until the sender is dropped.
+async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
+    let (release, gate) = mpsc::channel::<()>();
+    let (held, mut holds) = tokio::sync::mpsc::unbounded_channel();
+    let store = bed.store.clone();
+    let write = tokio::spawn(async move {
+        store
+            .write(move |_| {
+                held.send(()).ok();
+                gate.recv().ok();
+                Ok(())
+            })
+            .await
+    });
+    holds.recv().await.unwrap();
+    (release, write)
+}
+
+/// Returns once `count` writes wait for the writer.
+async fn queued(bed: &Bed, count: usize) {
+    while bed.store.queue().capacity() > QUEUE - count {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn writes_that_wait_share_one_commit() {
+    let bed = Bed::with_trial().await;
+    let (release, held) = hold_the_writer(&bed).await;
+    let ingests: Vec<_> = (0..100)
+        .map(|number| {
+            let store = bed.store.clone();
+            let name = format!("a{number}");
+            tokio::spawn(async move {
+                store.ingest(batch(&name, Lane::Facts, vec![report(0, metric(0, 0.5))]), 1).await
+            })
+        })
+        .collect();
+    queued(&bed, 100).await;
+    let before = bed.store.commits();
+    drop(release);
+    held.await.unwrap().unwrap();
+    for ingest in ingests {
+        assert_eq!(ingest.await.unwrap().unwrap().through, Some(0));
+    }
+    assert_eq!(bed.store.commits() - before, 1);
+    assert_eq!(bed.store.metrics(&trial("t")).await.unwrap().len(), 100);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_batches() {
+    let bed = Bed::with_trial().await;
+    let (release, held) = hold_the_writer(&bed).await;
+    let waiting: Vec<_> = (0..QUEUE)
+        .map(|_| {
+            let store = bed.store.clone();
+            tokio::spawn(async move { store.ingest(batch("a", Lane::Facts, vec![]), 1).await })
+        })
+        .collect();
+    queued(&bed, QUEUE).await;
+    let refused = bed.store.ingest(batch("a", Lane::Facts, vec![]), 1).await.unwrap_err();
+    assert!(matches!(refused, Error::Overloaded), "{refused}");
+    drop(release);
+    held.await.unwrap().unwrap();
+    for ingest in waiting {
+        ingest.await.unwrap().unwrap();
+    }
+}
+
+/// Lets the database grow by `pages` more pages; a stand-in for a disk with that much space left.
+async fn leave_room(bed: &Bed, pages: i64) {
+    bed.store
+        .write(move |c: &Connection| {
+            let used: i64 = c.pragma_query_value(None, "page_count", |row| row.get(0))?;
+            c.pragma_update_and_check(None, "max_page_count", used + pages, |_| Ok(()))?;
+            Ok(())
+        })
+        .await
+        .unwrap();
+}
+
+fn large(attempt: &str) -> trial_protocol::ReportBatch {
+    let body =
+        trial_protocol::ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
+    batch(attempt, Lane::Facts, vec![report(0, metric(0, 0.5)), report(1, body)])
+}
+
+#[tokio::test]
+async fn a_full_disk_is_named_and_what_failed_is_not_there() {
+    let bed = Bed::with_trial().await;
+    leave_room(&bed, 2).await;
+    let failed = bed.store.ingest(large("a"), 1).await.unwrap_err();
+    assert_eq!(failed.class(), Some(Class::Full), "{failed}");
+    assert_eq!(bed.store.ailment().and_then(|error| error.class()), Some(Class::Full));
+    assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
+
+    leave_room(&bed, 1000).await;
+    assert!(bed.store.ailment().is_some(), "nothing has been written yet");
+    bed.store.probe().await.unwrap();
+    assert!(bed.store.ailment().is_none());
+    let stored = bed.store.ingest(large("a"), 1).await.unwrap();
+    assert_eq!((stored.through, stored.fresh.len()), (Some(1), 2));
+}
+
+#[tokio::test]
+async fn a_write_that_fails_does_not_take_its_neighbours_with_it() {
+    let bed = Bed::with_trial().await;
+    leave_room(&bed, 2).await;
+    let (release, held) = hold_the_writer(&bed).await;
+    let ingest = |batch| {
+        let store = bed.store.clone();
+        tokio::spawn(async move { store.ingest(batch, 1).await })
+    };
+    let unknown = trial_protocol::ReportBatch {
+        trial: TrialJobId::new("nobody").unwrap(),
+        ..batch("a", Lane::Facts, vec![])
+    };
+    let jobs = [
+        ingest(batch("a", Lane::Facts, vec![report(0, metric(0, 0.5))])),
+        ingest(large("b")),
+        ingest(unknown),
+        ingest(batch("c", Lane::Facts, vec![report(0, metric(0, 0.6))])),
+    ];
+    queued(&bed, jobs.len()).await;
+    drop(release);
+    held.await.unwrap().unwrap();
+    let [first, full, unknown, last] = jobs;
+    assert_eq!(first.await.unwrap().unwrap().fresh.len(), 1);
+    assert_eq!(full.await.unwrap().unwrap_err().class(), Some(Class::Full));
+    assert!(matches!(unknown.await.unwrap().unwrap_err(), Error::UnknownTrial(_)));
+    assert_eq!(last.await.unwrap().unwrap().fresh.len(), 1);
+    let stored = bed.store.metrics(&trial("t")).await.unwrap();
+    let stored: Vec<_> = stored.into_iter().map(|row| row.attempt).collect();
+    assert_eq!(stored, [attempt("a"), attempt("c")]);
+}
+
+#[tokio::test]
+async fn closing_writes_what_waits_and_refuses_what_comes_after() {
+    let bed = Bed::with_trial().await;
+    let other = bed.store.clone();
+    let (release, held) = hold_the_writer(&bed).await;
+    let waiting = {
+        let store = bed.store.clone();
+        tokio::spawn(async move { store.insert_trial(new_trial("late", 1)).await })
+    };
+    queued(&bed, 1).await;
+    let closing = tokio::spawn(bed.store.clone().close());
+    queued(&bed, 2).await;
+    drop(release);
+    held.await.unwrap().unwrap();
+    closing.await.unwrap();
+    waiting.await.unwrap().unwrap();
+    assert!(matches!(other.insert_trial(new_trial("x", 2)).await.unwrap_err(), Error::Closed));
+    assert!(!bed.path().with_extension("db-wal").exists(), "the log is folded into the file");
+    drop(other);
+    let bed = bed.reopened().await;
+    assert_eq!(bed.store.trials().await.unwrap().len(), 2);
+}

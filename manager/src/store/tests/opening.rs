@@ -1,0 +1,117 @@
+//! Which files are opened, which are refused and how, and how an old one is brought up to date.
+
+use std::fs;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rusqlite::Connection;
+
+use super::{Bed, new_trial};
+use crate::store::schema::{self, MIGRATIONS};
+use crate::store::{Error, Store};
+
+#[tokio::test]
+async fn files_that_cannot_be_ours_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("text"), "this is a text of some length, and no database".repeat(100)).unwrap();
+    Connection::open(path("stranger")).unwrap().execute_batch("CREATE TABLE cat (name)").unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    Store::open(&path("newer")).unwrap().close().await;
+    Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 99).unwrap();
+
+    let refusal = |name: &str| Store::open(&path(name)).unwrap_err();
+    assert!(matches!(refusal("text"), Error::NotOurs { .. }));
+    assert!(matches!(refusal("stranger"), Error::NotOurs { .. }));
+    assert!(matches!(refusal("folder"), Error::Open { .. }));
+    assert!(matches!(refusal("no/such/folder"), Error::Lock { .. }));
+    assert!(matches!(refusal("newer"), Error::Newer { found: 99, known: 1, .. }));
+    for name in ["text", "stranger", "newer"] {
+        assert!(refusal(name).to_string().contains(path(name).to_str().unwrap()), "{name}");
+    }
+    let cats = Connection::open(path("stranger")).unwrap();
+    let tables: i64 =
+        cats.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+    assert_eq!(tables, 1, "a stranger's file is left alone");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused() {
+    let bed = Bed::new();
+    for sequence in 0..200 {
+        bed.store.insert_trial(new_trial(&format!("t{sequence}"), sequence)).await.unwrap();
+    }
+    let path = bed.path();
+    bed.store.close().await;
+    let mut bytes = fs::read(&path).unwrap();
+    // From the fourth page on: the header and the schema stay readable.
+    bytes[3 * 4096..].fill(0x5a);
+    fs::write(&path, bytes).unwrap();
+
+    let refusal = Store::open(&path).unwrap_err();
+    assert!(matches!(refusal, Error::Damaged { .. }), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_second_manager_is_kept_out_until_the_first_has_gone() {
+    let bed = Bed::new();
+    let path = bed.path();
+    assert!(matches!(Store::open(&path).unwrap_err(), Error::InUse { .. }));
+    bed.store.close().await;
+    drop(Store::open(&path).unwrap());
+    // Dropping the last handle is a close, too.
+    drop(Store::open(&path).unwrap());
+}
+
+#[test]
+fn an_empty_file_becomes_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    fs::write(&path, "").unwrap();
+    drop(Store::open(&path).unwrap());
+    let connection = Connection::open(&path).unwrap();
+    assert_eq!(schema::recognise(&connection, &path).unwrap(), 1);
+}
+
+#[test]
+fn only_the_steps_that_are_missing_are_taken() {
+    let steps = ["CREATE TABLE one (x)", "CREATE TABLE two (x)", "INSERT INTO one VALUES ('kept')"];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    let mut connection = Connection::open(&path).unwrap();
+    schema::migrate(&mut connection, 0, &steps[..1]).unwrap();
+    connection.execute("INSERT INTO one VALUES ('old')", []).unwrap();
+    schema::migrate(&mut connection, 1, &steps).unwrap();
+
+    let rows: String =
+        connection.query_row("SELECT group_concat(x) FROM one", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, "old,kept");
+    let version: i64 =
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, 3);
+}
+
+#[test]
+fn a_step_that_fails_leaves_the_database_as_it_was() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    let steps = ["CREATE TABLE one (x)", "CREATE TABLE two (x); CREATE TABLE one (x)"];
+    schema::migrate(&mut connection, 0, &steps).unwrap_err();
+    let tables: String = connection
+        .query_row("SELECT group_concat(name) FROM sqlite_schema", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(tables, "one");
+    let version: i64 =
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, 1);
+}
+
+/// The first release's schema is what its databases have: a migration that has shipped never changes.
+#[test]
+fn steps_that_have_shipped_are_not_edited() {
+    let digest = ring::digest::digest(&ring::digest::SHA256, MIGRATIONS[0].as_bytes());
+    assert_eq!(
+        BASE64_STANDARD.encode(digest),
+        "ajsOaXmdsldHI28JknH/YDBmUOHzzVF8Oz+4TexyP9Q=",
+        "write a new migration instead"
+    );
+}

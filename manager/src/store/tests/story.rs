@@ -1,0 +1,208 @@
+//! One search, from its creation to what a reader finds after a restart.
+
+use serde_json::json;
+use trial_protocol::{
+    ExperimentId, Lane, LogChunk, LogText, MetricKind, ReportBody, StopReason, Stream,
+};
+
+use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, sample, trial, verdict};
+use crate::job_state::JobState;
+use crate::store::{AttemptState, Error, ExperimentRow, TrialChange};
+
+fn experiment() -> ExperimentRow {
+    ExperimentRow {
+        id: ExperimentId::new("e").unwrap(),
+        canonical: json!({"trialCommand": "it's ; DROP TABLE trial", "x": 1.5e300}),
+        seed: u64::MAX - 1,
+        state: "RUNNING".to_owned(),
+        created_at_ms: 900,
+        ended_at_ms: None,
+        elapsed_ms: 0,
+    }
+}
+
+fn change(state: JobState, at_ms: i64) -> TrialChange {
+    TrialChange { state, at_ms, message: None, exit_code: None, attempt: None }
+}
+
+#[tokio::test]
+async fn a_search_is_found_again_as_it_was_left() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    assert_eq!(store.experiment().await.unwrap(), None);
+    store.create_experiment(experiment()).await.unwrap();
+    let again = store.create_experiment(experiment()).await.unwrap_err();
+    assert_eq!(again.to_string(), "experiment e is in the database already");
+    store.set_experiment_state("STOPPED", 4000, 5000).await.unwrap();
+
+    store.insert_trial(new_trial("b", 1)).await.unwrap();
+    store.insert_trial(new_trial("t", 0)).await.unwrap();
+    let again = store.insert_trial(new_trial("t", 2)).await.unwrap_err();
+    assert_eq!(again.to_string(), "trial t is in the database already");
+    let t = trial("t");
+    store.change_trial(&t, change(JobState::Running, 1100)).await.unwrap();
+    let lost =
+        TrialChange { message: Some("silent for 30 s".to_owned()), ..change(JobState::Lost, 1200) };
+    store.change_trial(&t, lost).await.unwrap();
+    store.change_trial(&t, change(JobState::Running, 1300)).await.unwrap();
+    store.set_intent(&t, Some(StopReason::EarlyStop), 1400).await.unwrap();
+    let end = TrialChange { exit_code: Some(143), ..change(JobState::EarlyStopped, 1500) };
+    store.change_trial(&t, end).await.unwrap();
+
+    let bed = bed.reopened().await;
+    let store = &bed.store;
+    let expected = ExperimentRow {
+        state: "STOPPED".to_owned(),
+        ended_at_ms: Some(5000),
+        elapsed_ms: 4000,
+        ..experiment()
+    };
+    assert_eq!(store.experiment().await.unwrap(), Some(expected));
+    let trials = store.trials().await.unwrap();
+    let order: Vec<_> = trials.iter().map(|row| (row.id.as_str(), row.state)).collect();
+    assert_eq!(order, [("t", JobState::EarlyStopped), ("b", JobState::Waiting)]);
+    let row = store.trial(&t).await.unwrap().unwrap();
+    assert_eq!(row, trials[0]);
+    assert_eq!(row.parameters, json!({"lr": 0.1}));
+    assert_eq!(row.intent, Some(StopReason::EarlyStop));
+    assert_eq!((row.started_at_ms, row.ended_at_ms), (Some(1100), Some(1500)));
+    assert_eq!((row.message, row.exit_code), (None, Some(143)));
+
+    let timeline: Vec<_> = store
+        .events(&t)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|event| (event.at_ms, event.state, event.intent, event.message, event.exit_code))
+        .collect();
+    let early = Some(StopReason::EarlyStop);
+    #[rustfmt::skip]
+    let expected = vec![
+        (1000, JobState::Waiting,      None,  None,                                None),
+        (1100, JobState::Running,      None,  None,                                None),
+        (1200, JobState::Lost,         None,  Some("silent for 30 s".to_owned()),  None),
+        (1300, JobState::Running,      None,  None,                                None),
+        (1400, JobState::Running,      early, None,                                None),
+        (1500, JobState::EarlyStopped, early, None,                                Some(143)),
+    ];
+    assert_eq!(timeline, expected);
+}
+
+#[tokio::test]
+async fn a_new_attempt_forgets_how_the_last_one_ended() {
+    let bed = Bed::with_trial().await;
+    let t = trial("t");
+    bed.store.change_trial(&t, change(JobState::Running, 10)).await.unwrap();
+    let failed = TrialChange { exit_code: Some(1), ..change(JobState::Failed, 20) };
+    bed.store.change_trial(&t, failed).await.unwrap();
+    let retry = TrialChange { attempt: Some(attempt("a2")), ..change(JobState::Waiting, 30) };
+    bed.store.change_trial(&t, retry).await.unwrap();
+
+    let row = bed.store.trial(&t).await.unwrap().unwrap();
+    assert_eq!(row.attempt, attempt("a2"));
+    assert_eq!((row.started_at_ms, row.ended_at_ms, row.exit_code), (None, None, None));
+    let attempts: Vec<_> =
+        bed.store.events(&t).await.unwrap().into_iter().map(|event| event.attempt).collect();
+    assert_eq!(attempts, ["a1", "a1", "a1", "a2"].map(attempt));
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let bed = Bed::new();
+    let t = trial("t");
+    let nothing = bed.store.set_experiment_state("DONE", 0, 0).await.unwrap_err();
+    assert!(matches!(nothing, Error::NoExperiment), "{nothing}");
+    assert_eq!(bed.store.trial(&t).await.unwrap(), None);
+    let unknown = [
+        bed.store.change_trial(&t, change(JobState::Running, 0)).await.unwrap_err(),
+        bed.store.set_intent(&t, None, 0).await.unwrap_err(),
+        bed.store.metrics(&t).await.unwrap_err(),
+        bed.store.verdict(&t).await.unwrap_err(),
+        bed.store.attempt_state(&t, &attempt("a")).await.unwrap_err(),
+        bed.store.ingest(batch("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
+    ];
+    for error in unknown {
+        assert_eq!(error.to_string(), "there is no trial t");
+    }
+    assert!(bed.store.ailment().is_none(), "a wrong request is no illness");
+}
+
+#[tokio::test]
+async fn reports_are_read_back_by_attempt_and_seq() {
+    let bed = Bed::with_trial().await;
+    let (store, t) = (&bed.store, trial("t"));
+    // The second attempt speaks before the first has said all.
+    let first = vec![report(0, metric(0, 0.5)), report(3, metric(1, f64::NAN))];
+    assert_eq!(store.ingest(batch("z", Lane::Facts, first), 10).await.unwrap().through, Some(3));
+    let second = vec![report(0, metric(0, 0.7)), report(1, ended(1))];
+    store.ingest(batch("b", Lane::Facts, second), 20).await.unwrap();
+    let rest = vec![report(4, metric(2, 0.6)), report(5, ended(0)), report(6, ended(2))];
+    store.ingest(batch("z", Lane::Facts, rest), 30).await.unwrap();
+
+    let bed = bed.reopened().await;
+    let store = &bed.store;
+    let metrics = store.metrics(&t).await.unwrap();
+    let read: Vec<_> = metrics
+        .iter()
+        .map(|row| (row.attempt.as_str(), row.seq, row.observed_at_ms, row.stored_at_ms))
+        .collect();
+    assert_eq!(
+        read,
+        [("z", 0, 5000, 10), ("z", 3, 5003, 10), ("z", 4, 5004, 30), ("b", 0, 5000, 20)]
+    );
+    assert_eq!(metrics[1].metric.value.as_json(), &json!("NaN"));
+    assert_eq!(metrics[1].metric.kind, MetricKind::Intermediate);
+    let all = store.all_metrics().await.unwrap();
+    assert_eq!(all, metrics.into_iter().map(|row| (t.clone(), row)).collect::<Vec<_>>());
+
+    assert_eq!(store.verdict(&t).await.unwrap(), Some(verdict(1)), "of the attempt that came last");
+    let state = store.attempt_state(&t, &attempt("z")).await.unwrap();
+    assert_eq!(
+        state,
+        AttemptState { facts_through: Some(6), ended: true, last_heard_ms: Some(30) }
+    );
+    let silent = store.attempt_state(&t, &attempt("silent")).await.unwrap();
+    assert_eq!(silent, AttemptState::default());
+}
+
+#[tokio::test]
+async fn the_bulk_lane_is_kept_too() {
+    let bed = Bed::with_trial().await;
+    let (store, t) = (&bed.store, trial("t"));
+    let binary = ReportBody::Log(LogChunk {
+        stream: Stream::Stdout,
+        offset_bytes: 5,
+        text: LogText::Base64("/wA=".to_owned()),
+    });
+    let broken = ReportBody::Log(LogChunk {
+        stream: Stream::Stderr,
+        offset_bytes: 0,
+        text: LogText::Base64("no base64".to_owned()),
+    });
+    let reports =
+        vec![report(0, log(0, "hallo")), report(1, sample()), report(2, binary), report(3, broken)];
+    let ingested = store.ingest(batch("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
+    assert_eq!((ingested.through, &ingested.fresh), (Some(3), &reports));
+
+    let log = store.log(&t, Stream::Stdout).await.unwrap();
+    let log: Vec<_> = log.into_iter().map(|chunk| (chunk.offset_bytes, chunk.bytes)).collect();
+    assert_eq!(log, [(0, b"hallo".to_vec()), (5, vec![0xff, 0])]);
+    assert_eq!(store.log(&t, Stream::Stderr).await.unwrap(), []);
+    let rest = store.reports(&t, Lane::Bulk).await.unwrap();
+    let rest: Vec<_> = rest.into_iter().map(|row| (row.seq, row.kind)).collect();
+    assert_eq!(rest, [(1, "sample".to_owned()), (3, "log".to_owned())], "unreadable, yet not lost");
+    let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
+    assert_eq!(state.facts_through, None, "the lanes are counted apart");
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_remembered_and_never_set_back() {
+    let bed = Bed::with_trial().await;
+    let (store, t) = (&bed.store, trial("t"));
+    for (at_ms, heard) in [(10, 10), (30, 30), (20, 30)] {
+        let beat = store.ingest(batch("a", Lane::Facts, vec![]), at_ms).await.unwrap();
+        assert_eq!((beat.through, beat.fresh), (None, vec![]));
+        let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
+        assert_eq!(state.last_heard_ms, Some(heard));
+    }
+}

@@ -1,0 +1,201 @@
+//! SQL of the experiment, its trials and their timelines.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use trial_protocol::{AttemptId, ExperimentId, StopReason, TrialJobId};
+
+use super::read::{json, parsed, parsed_if_any, storable, unsigned, unsigned_if_any};
+use super::{Error, ExperimentRow, NewTrial, TrialChange, TrialEventRow, TrialRow};
+use crate::job_state::JobState;
+
+const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
+     created_at_ms, started_at_ms, ended_at_ms, message, exit_code";
+
+pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
+    if let Some(there) = experiment(c)? {
+        return Err(Error::Exists(format!("experiment {}", there.id)));
+    }
+    c.prepare_cached(
+        "INSERT INTO experiment (id, canonical, seed, state, created_at_ms, ended_at_ms, elapsed_ms) \
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )?
+    .execute(params![
+        row.id.as_str(),
+        row.canonical.to_string(),
+        row.seed.cast_signed(),
+        row.state,
+        row.created_at_ms,
+        row.ended_at_ms,
+        storable("elapsed time", row.elapsed_ms)?,
+    ])?;
+    Ok(())
+}
+
+pub(super) fn experiment(c: &Connection) -> Result<Option<ExperimentRow>, Error> {
+    let mut statement = c.prepare_cached("SELECT * FROM experiment")?;
+    let mut rows = statement.query([])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some(ExperimentRow {
+        id: parsed(row, "id", ExperimentId::new)?,
+        canonical: json(row, "canonical")?,
+        seed: row.get::<_, i64>("seed")?.cast_unsigned(),
+        state: row.get("state")?,
+        created_at_ms: row.get("created_at_ms")?,
+        ended_at_ms: row.get("ended_at_ms")?,
+        elapsed_ms: unsigned(row, "elapsed_ms")?,
+    }))
+}
+
+pub(super) fn set_experiment_state(
+    c: &Connection,
+    state: &str,
+    elapsed_ms: u64,
+    ended_at_ms: Option<i64>,
+) -> Result<(), Error> {
+    let changed = c
+        .prepare_cached("UPDATE experiment SET state = ?, elapsed_ms = ?, ended_at_ms = ?")?
+        .execute(params![state, storable("elapsed time", elapsed_ms)?, ended_at_ms])?;
+    if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
+}
+
+pub(super) fn insert_trial(c: &Connection, new: &NewTrial) -> Result<(), Error> {
+    let sequence = storable("trial sequence", new.sequence)?;
+    let parameter_id = new.parameter_id.map(|id| storable("parameter id", id)).transpose()?;
+    if key_of(c, &new.id)?.is_some() {
+        return Err(Error::Exists(format!("trial {}", new.id)));
+    }
+    c.prepare_cached(
+        "INSERT INTO trial (id, sequence, parameter_id, parameters, attempt, state, created_at_ms) \
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )?
+    .execute(params![
+        new.id.as_str(),
+        sequence,
+        parameter_id,
+        new.parameters.to_string(),
+        new.attempt.as_str(),
+        JobState::Waiting.as_str(),
+        new.created_at_ms,
+    ])?;
+    append_event(c, c.last_insert_rowid(), new.created_at_ms, None)
+}
+
+pub(super) fn change_trial(
+    c: &Connection,
+    id: &TrialJobId,
+    change: &TrialChange,
+) -> Result<(), Error> {
+    let key = known(c, id)?;
+    if let Some(attempt) = &change.attempt {
+        c.prepare_cached(
+            "UPDATE trial SET attempt = ?, started_at_ms = NULL, ended_at_ms = NULL, exit_code = NULL \
+             WHERE key = ?",
+        )?
+        .execute(params![attempt.as_str(), key])?;
+    }
+    let started = (change.state == JobState::Running).then_some(change.at_ms);
+    let ended = change.state.is_final().then_some(change.at_ms);
+    c.prepare_cached(
+        "UPDATE trial SET state = ?, message = ?, exit_code = coalesce(?, exit_code), \
+         started_at_ms = coalesce(started_at_ms, ?), ended_at_ms = ? WHERE key = ?",
+    )?
+    .execute(params![
+        change.state.as_str(),
+        change.message,
+        change.exit_code,
+        started,
+        ended,
+        key,
+    ])?;
+    append_event(c, key, change.at_ms, change.exit_code)
+}
+
+pub(super) fn set_intent(
+    c: &Connection,
+    id: &TrialJobId,
+    intent: Option<StopReason>,
+    at_ms: i64,
+) -> Result<(), Error> {
+    let key = known(c, id)?;
+    c.prepare_cached("UPDATE trial SET intent = ? WHERE key = ?")?
+        .execute(params![intent.map(reason_word), key])?;
+    append_event(c, key, at_ms, None)
+}
+
+/// Writes the trial as it now stands into its timeline.
+fn append_event(c: &Connection, key: i64, at_ms: i64, exit_code: Option<i32>) -> Result<(), Error> {
+    c.prepare_cached(
+        "INSERT INTO trial_event (trial, at_ms, state, attempt, intent, message, exit_code) \
+         SELECT key, ?, state, attempt, intent, message, ? FROM trial WHERE key = ?",
+    )?
+    .execute(params![at_ms, exit_code, key])?;
+    Ok(())
+}
+
+pub(super) fn trials(c: &Connection) -> Result<Vec<TrialRow>, Error> {
+    let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial ORDER BY sequence, key");
+    let mut statement = c.prepare_cached(&sql)?;
+    statement.query_and_then([], trial_row)?.collect()
+}
+
+pub(super) fn trial(c: &Connection, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
+    let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE id = ?");
+    let mut statement = c.prepare_cached(&sql)?;
+    statement.query_and_then([id.as_str()], trial_row)?.next().transpose()
+}
+
+pub(super) fn events(c: &Connection, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
+    let key = known(c, id)?;
+    let mut statement =
+        c.prepare_cached("SELECT * FROM trial_event WHERE trial = ? ORDER BY key")?;
+    statement.query_and_then([key], event_row)?.collect()
+}
+
+/// The trial's key, or the refusal.
+pub(super) fn known(c: &Connection, id: &TrialJobId) -> Result<i64, Error> {
+    key_of(c, id)?.ok_or_else(|| Error::UnknownTrial(id.clone()))
+}
+
+fn key_of(c: &Connection, id: &TrialJobId) -> Result<Option<i64>, Error> {
+    let mut statement = c.prepare_cached("SELECT key FROM trial WHERE id = ?")?;
+    Ok(statement.query_row([id.as_str()], |row| row.get(0)).optional()?)
+}
+
+fn trial_row(row: &Row<'_>) -> Result<TrialRow, Error> {
+    Ok(TrialRow {
+        id: parsed(row, "id", TrialJobId::new)?,
+        sequence: unsigned(row, "sequence")?,
+        parameter_id: unsigned_if_any(row, "parameter_id")?,
+        parameters: json(row, "parameters")?,
+        attempt: parsed(row, "attempt", AttemptId::new)?,
+        state: parsed(row, "state", str::parse)?,
+        intent: parsed_if_any(row, "intent", read_reason)?,
+        created_at_ms: row.get("created_at_ms")?,
+        started_at_ms: row.get("started_at_ms")?,
+        ended_at_ms: row.get("ended_at_ms")?,
+        message: row.get("message")?,
+        exit_code: row.get("exit_code")?,
+    })
+}
+
+fn event_row(row: &Row<'_>) -> Result<TrialEventRow, Error> {
+    Ok(TrialEventRow {
+        at_ms: row.get("at_ms")?,
+        state: parsed(row, "state", str::parse)?,
+        attempt: parsed(row, "attempt", AttemptId::new)?,
+        intent: parsed_if_any(row, "intent", read_reason)?,
+        message: row.get("message")?,
+        exit_code: row.get("exit_code")?,
+    })
+}
+
+/// The word the wire uses for a reason.
+fn reason_word(reason: StopReason) -> String {
+    match serde_json::to_value(reason) {
+        Ok(serde_json::Value::String(word)) => word,
+        other => unreachable!("a unit variant is written as a text, not {other:?}"),
+    }
+}
+
+fn read_reason(word: &str) -> Result<StopReason, serde_json::Error> {
+    serde_json::from_value(serde_json::Value::from(word))
+}

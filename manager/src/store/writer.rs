@@ -1,0 +1,225 @@
+//! The one thread that writes. Writes that wait while a commit is under way share the next one, so that
+//! the cost of making a commit durable (an fsync, some tenths of a millisecond) is paid once for all.
+//!
+//! Invariants:
+//! 1. A write's caller is answered only after the commit that holds it.
+//! 2. One write's failure does not fail another's: when a shared commit fails, each is tried alone.
+//! 3. The last commit's fate is known to everyone ([`Shared::ailment`]), and forgotten at the next success.
+
+use std::fs::File;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Error;
+use super::schema::Opened;
+
+/// How many reports one commit holds at most, about 50 ms of work: what a caller waits for at worst.
+const COMMIT_WEIGHT: usize = 10_000;
+
+/// What the writer tells everyone.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Commits made so far.
+    pub(super) commits: AtomicU64,
+    /// Why the last commit failed. `None`: it did not.
+    ailment: Mutex<Option<Error>>,
+}
+
+impl Shared {
+    pub(super) fn ailment(&self) -> Option<Error> {
+        self.ailment.lock().expect("nothing panics while it holds this").clone()
+    }
+
+    fn set_ailment(&self, ailment: Option<Error>) {
+        *self.ailment.lock().expect("nothing panics while it holds this") = ailment;
+    }
+}
+
+/// What the writer is sent.
+pub(super) enum Message {
+    /// Write this.
+    Write(Box<dyn Job>),
+    /// Write what is waiting, then end.
+    Close,
+}
+
+/// One write. It may be run several times, each time against an unchanged database.
+pub(super) trait Job: Send {
+    /// Does the work within a transaction; an error rolls the transaction back.
+    fn run(&mut self, connection: &Connection) -> Result<(), Error>;
+    /// Answers the caller.
+    fn finish(self: Box<Self>, committed: Result<(), Error>);
+    /// The work's size, in reports.
+    fn weight(&self) -> usize;
+}
+
+/// The usual [`Job`]: a closure, its outcome, and who waits for it.
+pub(super) struct Write<T, F> {
+    work: F,
+    weight: usize,
+    outcome: Option<Result<T, Error>>,
+    reply: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Write<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+{
+    /// The write as a job, and where its answer will arrive.
+    pub(super) fn job(
+        weight: usize,
+        work: F,
+    ) -> (Box<dyn Job>, oneshot::Receiver<Result<T, Error>>) {
+        let (reply, answer) = oneshot::channel();
+        (Box::new(Self { work, weight, outcome: None, reply }), answer)
+    }
+}
+
+impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> Job for Write<T, F> {
+    fn run(&mut self, connection: &Connection) -> Result<(), Error> {
+        let outcome = (self.work)(connection);
+        match &outcome {
+            // A refused request has written nothing: the others' commit goes on.
+            Err(error) if !error.is_refusal() => return Err(error.clone()),
+            Ok(_) | Err(_) => self.outcome = Some(outcome),
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, committed: Result<(), Error>) {
+        let Self { work, outcome, reply, .. } = *self;
+        // What the work holds is the caller's again before the answer is there.
+        drop(work);
+        let answer = committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed)));
+        // The caller may have gone; the write stands all the same.
+        drop(reply.send(answer));
+    }
+
+    fn weight(&self) -> usize {
+        self.weight
+    }
+}
+
+/// Writes until told to close or until every handle is gone, then leaves a checkpointed database.
+pub(super) fn run(opened: Opened, mut queue: mpsc::Receiver<Message>, shared: &Shared) {
+    let Opened { mut connection, lock } = opened;
+    while let Some(message) = queue.blocking_recv() {
+        match message {
+            Message::Write(job) => write_group(&mut connection, job, &mut queue, shared),
+            Message::Close => queue.close(),
+        }
+    }
+    end(connection, lock);
+}
+
+/// Commits `first` together with whatever waits behind it.
+fn write_group(
+    connection: &mut Connection,
+    first: Box<dyn Job>,
+    queue: &mut mpsc::Receiver<Message>,
+    shared: &Shared,
+) {
+    let mut group = Vec::new();
+    let mut waiting = Some(first);
+    let mut weight = 0_usize;
+    let result = commit(connection, shared, |transaction| {
+        while let Some(mut job) = waiting.take() {
+            weight = weight.saturating_add(job.weight());
+            let result = job.run(transaction);
+            group.push(job);
+            result?;
+            if weight < COMMIT_WEIGHT {
+                waiting = next_job(queue);
+            }
+        }
+        Ok(())
+    });
+    match result {
+        // Alone, each has its own fate; the commonest reason is one write too large for a nearly full disk.
+        Err(_) if group.len() > 1 => {
+            for mut job in group {
+                let result = commit(connection, shared, |transaction| job.run(transaction));
+                job.finish(result);
+            }
+        }
+        // The transaction did not even begin.
+        Err(error) if group.is_empty() => {
+            if let Some(job) = waiting {
+                job.finish(Err(error));
+            }
+        }
+        result => group.into_iter().for_each(|job| job.finish(result.clone())),
+    }
+}
+
+fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn Job>> {
+    match queue.try_recv().ok()? {
+        Message::Write(job) => Some(job),
+        Message::Close => {
+            queue.close();
+            // What was sent before is still in the queue.
+            next_job(queue)
+        }
+    }
+}
+
+/// Runs `work` in a transaction of its own and makes it durable.
+fn commit(
+    connection: &mut Connection,
+    shared: &Shared,
+    work: impl FnOnce(&Connection) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let before = connection.total_changes();
+    let result = (|| {
+        // Immediate: a stranger's lock shows here, before any work is done.
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        work(&transaction)?;
+        transaction.commit()?;
+        Ok(())
+    })();
+    match &result {
+        Ok(()) => {
+            // A commit that changes nothing does not touch the disk and proves nothing.
+            if connection.total_changes() > before {
+                shared.commits.fetch_add(1, Ordering::Relaxed);
+                if shared.ailment().is_some() {
+                    tracing::info!("the database can be written again");
+                    shared.set_ailment(None);
+                }
+            }
+        }
+        Err(error) => {
+            if shared.ailment().is_none() {
+                tracing::error!(error = error_chain(error), "the database cannot be written");
+            }
+            shared.set_ailment(Some(error.clone()));
+        }
+    }
+    result
+}
+
+/// The error and its sources in one line.
+fn error_chain(error: &Error) -> String {
+    use std::error::Error as _;
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn end(connection: Connection, lock: File) {
+    let checkpoint = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    if let Err(error) = checkpoint {
+        // Nothing is lost: the next to open the file reads the log beside it.
+        tracing::warn!(%error, "the database's log could not be folded into its file");
+    }
+    if let Err((_, error)) = connection.close() {
+        tracing::warn!(%error, "the database could not be closed");
+    }
+    // Last, so that the next manager finds the file at rest.
+    drop(lock);
+}
