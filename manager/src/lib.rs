@@ -14,6 +14,7 @@ pub mod job_state;
 pub mod nearest;
 pub mod search_space;
 pub mod store;
+pub mod token;
 pub mod tuner;
 
 use std::process::ExitCode;
