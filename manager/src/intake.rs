@@ -1,1 +1,159 @@
 //! A batch of reports -> one transaction -> an ack; then the experiment is told what is new.
+//!
+//! Promises:
+//! 1. Nothing is acknowledged that is not durable.
+//! 2. Whatever was stored for the first time is told to the experiment, once and in order, also when the
+//!    agent hangs up in the middle. (After a crash between the two, the experiment finds it in the store.)
+//! 3. An agent that speaks is alive, even if what it says cannot be stored just now.
+//!
+//! The intake must not decide what a report means, and knows nothing of HTTP.
+
+mod arrival;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use trial_protocol::{
+    ExperimentId, Lane, NoCommonVersion, Offer, ReportAck, TrialJobId, capability,
+};
+
+pub use arrival::Unreadable;
+pub(crate) use arrival::read;
+
+use crate::clock::Clock;
+use crate::experiment::Handle;
+use crate::store::{self, Arrival, Store};
+
+/// How many attempts can be told of at the same time. More only share a turn.
+const TURNS: u64 = 1024;
+
+/// Takes in batches; cheap to clone.
+#[derive(Clone)]
+pub struct Intake {
+    inner: Arc<Inner>,
+    lease_ms: Option<u64>,
+}
+
+struct Inner {
+    store: Store,
+    handle: Handle,
+    experiment: ExperimentId,
+    clock: Arc<dyn Clock>,
+    offer: Offer,
+    /// Held from the commit until the experiment has been told, so that two deliveries of one attempt
+    /// (a request that timed out, and its repetition) cannot overtake each other in between.
+    turns: Vec<Mutex<()>>,
+    hasher: RandomState,
+}
+
+/// Why a batch was not taken. The agent keeps it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Agent and manager have no protocol version in common.
+    #[error("no common protocol version: {source}; use an agent and a manager of closer age")]
+    NoCommonVersion {
+        /// What this manager offers.
+        offer: Offer,
+        /// The two ranges.
+        source: NoCommonVersion,
+    },
+    /// The batch is for another experiment than this manager's.
+    #[error("there is no experiment {0} here")]
+    UnknownExperiment(ExperimentId),
+    /// There is no such trial.
+    #[error("there is no trial {0}")]
+    UnknownTrial(TrialJobId),
+    /// It could not be stored.
+    #[error("the reports could not be stored")]
+    Store(#[source] store::Error),
+    /// The manager is going away.
+    #[error("the manager is shutting down")]
+    Stopping,
+}
+
+impl Intake {
+    /// An intake for one experiment. It promises no lease.
+    pub fn new(
+        store: Store,
+        handle: Handle,
+        experiment: ExperimentId,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                handle,
+                experiment,
+                clock,
+                offer: Offer::new([capability::BULK]),
+                turns: (0..TURNS).map(|_| Mutex::default()).collect(),
+                hasher: RandomState::new(),
+            }),
+            lease_ms: None,
+        }
+    }
+
+    /// Tells agents how long they may stay silent before they are taken for lost.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease_ms = Some(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Takes in one batch.
+    pub async fn accept(&self, batch: impl Into<Arrival>) -> Result<ReportAck, Error> {
+        let inner = Arc::clone(&self.inner);
+        let arrival = batch.into();
+        // A task of its own: it goes on when the agent hangs up and the request is dropped, for a report
+        // that was stored and not told would never reach the tuner. It ends by itself, and what a
+        // shutdown cuts off is found in the store at the next start.
+        let task = tokio::spawn(async move { inner.accept(arrival).await });
+        let ack = task.await.unwrap_or(Err(Error::Stopping))?;
+        Ok(ReportAck { lease_ms: self.lease_ms, ..ack })
+    }
+}
+
+impl Inner {
+    async fn accept(&self, arrival: Arrival) -> Result<ReportAck, Error> {
+        let batch = &arrival.batch;
+        if let Err(source) = self.offer.agree(&batch.offer) {
+            return Err(Error::NoCommonVersion { offer: self.offer.clone(), source });
+        }
+        if batch.experiment != self.experiment {
+            return Err(Error::UnknownExperiment(batch.experiment.clone()));
+        }
+        let (trial, attempt, lane) = (batch.trial.clone(), batch.attempt.clone(), batch.lane);
+        let obeyed = batch.obeyed.clone();
+
+        let turn = self.hasher.hash_one((&trial, &attempt, lane));
+        let turn = usize::try_from(turn % TURNS).expect("it is small");
+        let turn = self.turns[turn].lock().await;
+        let ingested = match self.store.ingest(arrival, self.clock.now_ms()).await {
+            Ok(ingested) => ingested,
+            Err(store::Error::UnknownTrial(trial)) => return Err(Error::UnknownTrial(trial)),
+            Err(error) => {
+                self.handle.reported(trial, attempt, Vec::new()).await;
+                return Err(Error::Store(error));
+            }
+        };
+        let fresh = match lane {
+            Lane::Facts => ingested.fresh,
+            Lane::Bulk => Vec::new(),
+        };
+        self.handle.obeyed(&trial, &obeyed);
+        self.handle.reported(trial.clone(), attempt, fresh).await;
+        drop(turn);
+
+        Ok(ReportAck {
+            offer: self.offer.clone(),
+            through: ingested.through,
+            directives: self.handle.directives(&trial),
+            lease_ms: None,
+            other: std::collections::BTreeMap::new(),
+        })
+    }
+}

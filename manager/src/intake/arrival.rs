@@ -1,0 +1,140 @@
+//! The bytes of a batch -> [`Arrival`]. Strict about what names a report, lenient about what it says: one
+//! report that this build cannot read must not block all that come behind it.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use trial_protocol::{
+    AttemptId, ExperimentId, Lane, Offer, Report, ReportBatch, ReportBody, TrialJobId,
+};
+
+use crate::store::Arrival;
+
+/// Bytes that are no batch.
+#[derive(Debug, thiserror::Error)]
+#[error("not a batch of reports: {0}")]
+pub struct Unreadable(#[from] serde_json::Error);
+
+/// [`ReportBatch`] with the bodies left as they are.
+#[derive(Deserialize)]
+struct WireBatch {
+    offer: Offer,
+    experiment: ExperimentId,
+    trial: TrialJobId,
+    attempt: AttemptId,
+    lane: Lane,
+    #[serde(default)]
+    reports: Vec<WireReport>,
+    #[serde(default)]
+    obeyed: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct WireReport {
+    seq: u64,
+    observed_at_ms: i64,
+    body: Box<RawValue>,
+}
+
+/// Reads a batch.
+pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
+    let wire: WireBatch = serde_json::from_slice(bytes)?;
+    let mut bodies = Vec::with_capacity(wire.reports.len());
+    let mut reports = Vec::with_capacity(wire.reports.len());
+    for WireReport { seq, observed_at_ms, body: raw } in wire.reports {
+        let body = serde_json::from_str(raw.get()).unwrap_or(ReportBody::Unknown);
+        reports.push(Report { seq, observed_at_ms, body });
+        bodies.push(raw);
+    }
+    Ok(Arrival {
+        batch: ReportBatch {
+            offer: wire.offer,
+            experiment: wire.experiment,
+            trial: wire.trial,
+            attempt: wire.attempt,
+            lane: wire.lane,
+            reports,
+            obeyed: wire.obeyed,
+        },
+        bodies,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEAD: &str = r#"{"offer":{"oldest":1,"newest":1},"experiment":"e","trial":"t","attempt":"a","lane":"facts""#;
+
+    #[test]
+    fn the_wire_protocol_s_own_documents_are_read() {
+        let golden = [
+            include_str!("../../../shared/fixtures/v1/report-batch-facts.json"),
+            include_str!("../../../shared/fixtures/v1/report-batch-bulk.json"),
+            include_str!("../../../shared/fixtures/v1/report-batch-heartbeat.json"),
+        ];
+        for document in golden {
+            let expected: ReportBatch = serde_json::from_str(document).unwrap();
+            let arrival = read(document.as_bytes()).unwrap();
+            assert_eq!(arrival.batch, expected);
+            for (report, raw) in expected.reports.iter().zip(&arrival.bodies) {
+                let body: ReportBody = serde_json::from_str(raw.get()).unwrap();
+                assert_eq!(body, report.body);
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_that_cannot_be_read_is_kept_as_it_came() {
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        #[rustfmt::skip]
+        let bodies = [
+            ("a later kind",         r#"{"kind":"gpu_lost","which":[0]}"#),
+            ("a metric that is none", r#"{"kind":"metric","name":7}"#),
+            ("no kind",              "{}"),
+            ("no object",            "7"),
+            ("too large a number",   r#"{"kind":"note","code":1e999}"#),
+            ("half a character",     r#"{"kind":"note","code":"\ud800","message":""}"#),
+            ("very deep",            deep.as_str()),
+        ];
+        for (says, body) in bodies {
+            let text =
+                format!(r#"{HEAD},"reports":[{{"seq":3,"observed_at_ms":-1,"body":{body}}}]}}"#);
+            let arrival = read(text.as_bytes()).unwrap_or_else(|error| panic!("{says}: {error}"));
+            let expected = Report { seq: 3, observed_at_ms: -1, body: ReportBody::Unknown };
+            assert_eq!(arrival.batch.reports, [expected], "{says}");
+            assert_eq!(arrival.bodies[0].get(), body, "{says}");
+        }
+    }
+
+    #[test]
+    fn what_names_a_report_must_be_right() {
+        #[rustfmt::skip]
+        let table = [
+            ("no JSON",            "{".to_owned()),
+            ("not an object",      "[]".to_owned()),
+            ("no reports' names",  "{}".to_owned()),
+            ("an evil trial",      HEAD.replace(r#""t""#, r#""../t""#) + "}"),
+            ("an unknown lane",    HEAD.replace("facts", "fast") + "}"),
+            ("a negative seq",     format!(r#"{HEAD},"reports":[{{"seq":-1,"observed_at_ms":0,"body":{{}}}}]}}"#)),
+            ("a report without body", format!(r#"{HEAD},"reports":[{{"seq":1,"observed_at_ms":0}}]}}"#)),
+            ("text behind",        format!("{HEAD}}} x")),
+        ];
+        for (says, text) in table {
+            assert!(read(text.as_bytes()).is_err(), "{says}");
+        }
+        assert!(read(format!("{HEAD}}}").as_bytes()).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, at in 0..100_usize) {
+            drop(read(&bytes));
+            let mut text = format!(r#"{HEAD},"reports":[{{"seq":3,"observed_at_ms":0,"body":{{}}}}]}}"#).into_bytes();
+            let at = at.min(text.len());
+            text.splice(at..at, bytes);
+            drop(read(&text));
+        }
+    }
+}
