@@ -1,1 +1,51 @@
-//! HTTP: the routes as a table, one line each.
+//! HTTP: the routes as a table, one line each; what they answer is in the modules below.
+//!
+//! The only place that knows status codes and headers. It must not touch SQL or decide about trials.
+
+mod agent;
+mod error;
+mod health;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+
+use crate::intake::Intake;
+use crate::store::Store;
+use crate::token::Secret;
+pub use error::Error;
+
+/// What the handlers work with; cheap to clone.
+#[derive(Clone)]
+pub struct State {
+    /// Takes in the agents' reports.
+    pub intake: Intake,
+    /// Knows how the database is.
+    pub store: Store,
+    /// Checks tokens.
+    pub secret: Arc<Secret>,
+}
+
+/// Everything the manager serves.
+pub fn router(state: State) -> Router {
+    Router::new()
+        .route("/api/v1/agent/reports", post(agent::reports))
+        .route("/healthz", get(health::healthz))
+        .fallback(error::not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .with_state(state)
+}
+
+/// Serves until `shutdown`, then lets the requests in progress end.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+}

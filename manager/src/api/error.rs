@@ -1,0 +1,185 @@
+//! Refusals as the client sees them: `application/problem+json` (RFC 9457) with a stable `code`.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use trial_protocol::{Offer, TrialJobId};
+
+use crate::{intake, store, token};
+
+/// Seconds until a client whose batch found the queue full should come again.
+const RETRY_BUSY_S: u32 = 1;
+/// Likewise while the database cannot be written, or the manager is going away.
+const RETRY_ILL_S: u32 = 5;
+
+/// Why a request was refused.
+#[derive(Debug)]
+pub enum Error {
+    /// 400: the request is not what this route takes.
+    BadRequest(String),
+    /// 401: no token, or none of ours.
+    Unauthorized(String),
+    /// 403: a good token for something else.
+    Forbidden(String),
+    /// 404: no such trial.
+    UnknownTrial(TrialJobId),
+    /// 404: no such experiment.
+    UnknownExperiment(String),
+    /// 404: no such route.
+    NotFound,
+    /// 405: the route has no such method.
+    MethodNotAllowed,
+    /// 409: too old or too new.
+    NoCommonVersion {
+        /// What we offer.
+        offer: Offer,
+        /// What does not fit.
+        detail: String,
+    },
+    /// 413: more than `limit_bytes`.
+    TooLarge {
+        /// What we take.
+        limit_bytes: usize,
+    },
+    /// 503: too much at once.
+    Overloaded,
+    /// 503: the database cannot be written.
+    Unwritable(String),
+    /// 503: going away.
+    Stopping,
+}
+
+impl Error {
+    fn parts(&self) -> (StatusCode, &'static str, String) {
+        let owned = str::to_owned;
+        match self {
+            Self::BadRequest(detail) => (StatusCode::BAD_REQUEST, "bad-request", detail.clone()),
+            Self::Unauthorized(detail) => {
+                (StatusCode::UNAUTHORIZED, "unauthorized", detail.clone())
+            }
+            Self::Forbidden(detail) => (StatusCode::FORBIDDEN, "forbidden", detail.clone()),
+            Self::UnknownTrial(trial) => {
+                (StatusCode::NOT_FOUND, "unknown-trial", format!("there is no trial {trial}"))
+            }
+            Self::UnknownExperiment(detail) => {
+                (StatusCode::NOT_FOUND, "unknown-experiment", detail.clone())
+            }
+            Self::NotFound => {
+                (StatusCode::NOT_FOUND, "not-found", owned("there is nothing at this address"))
+            }
+            Self::MethodNotAllowed => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method-not-allowed",
+                owned("this address does not take that method"),
+            ),
+            Self::NoCommonVersion { detail, .. } => {
+                (StatusCode::CONFLICT, "no-common-version", detail.clone())
+            }
+            Self::TooLarge { limit_bytes } => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too-large",
+                format!("a request may hold {limit_bytes} bytes; send fewer reports at once"),
+            ),
+            Self::Overloaded => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "overloaded",
+                owned("too many requests wait for the database"),
+            ),
+            Self::Unwritable(detail) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unwritable", detail.clone())
+            }
+            Self::Stopping => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "stopping",
+                owned("the manager is shutting down; keep the reports"),
+            ),
+        }
+    }
+
+    fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            Self::Overloaded => Some(RETRY_BUSY_S),
+            Self::Unwritable(_) | Self::Stopping => Some(RETRY_ILL_S),
+            Self::BadRequest(_)
+            | Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::UnknownTrial(_)
+            | Self::UnknownExperiment(_)
+            | Self::NotFound
+            | Self::MethodNotAllowed
+            | Self::NoCommonVersion { .. }
+            | Self::TooLarge { .. } => None,
+        }
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let (status, code, detail) = self.parts();
+        let title = status.canonical_reason().unwrap_or_default();
+        let mut problem = json!({
+            "type": "about:blank",
+            "title": title,
+            "status": status.as_u16(),
+            "code": code,
+            "detail": detail,
+        });
+        if let Self::NoCommonVersion { offer, .. } = &self {
+            problem["offer"] = serde_json::to_value(offer).unwrap_or(Value::Null);
+        }
+        let mut response = (status, Json(problem)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if matches!(self, Self::Unauthorized(_)) {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<intake::Unreadable> for Error {
+    fn from(error: intake::Unreadable) -> Self {
+        Self::BadRequest(error.to_string())
+    }
+}
+
+impl From<token::Refusal> for Error {
+    fn from(refusal: token::Refusal) -> Self {
+        let detail = refusal.to_string();
+        match refusal {
+            token::Refusal::Invalid => Self::Unauthorized(detail),
+            token::Refusal::Other(_) => Self::Forbidden(detail),
+        }
+    }
+}
+
+impl From<intake::Error> for Error {
+    fn from(error: intake::Error) -> Self {
+        let detail = error.to_string();
+        match error {
+            intake::Error::NoCommonVersion { offer, .. } => Self::NoCommonVersion { offer, detail },
+            intake::Error::UnknownExperiment(_) => Self::UnknownExperiment(detail),
+            intake::Error::UnknownTrial(trial) => Self::UnknownTrial(trial),
+            intake::Error::Stopping | intake::Error::Store(store::Error::Closed) => Self::Stopping,
+            intake::Error::Store(store::Error::Overloaded) => Self::Overloaded,
+            intake::Error::Store(error @ store::Error::TooLarge { .. }) => {
+                Self::BadRequest(error.to_string())
+            }
+            intake::Error::Store(error) => Self::Unwritable(error.to_string()),
+        }
+    }
+}
+
+/// Answers any address that is not in the table.
+pub(super) async fn not_found() -> Error {
+    Error::NotFound
+}
+
+/// Answers any method that is not in the table.
+pub(super) async fn method_not_allowed() -> Error {
+    Error::MethodNotAllowed
+}

@@ -1,0 +1,25 @@
+//! Whether the manager is well, for probes and people.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+/// `GET /healthz`: 200 when all is well, 503 with the reason while the database cannot be written. Needs
+/// no token and tells nothing that would need one.
+pub(super) async fn healthz(State(state): State<super::State>) -> (StatusCode, Json<Value>) {
+    let version = env!("CARGO_PKG_VERSION");
+    if state.store.ailment().is_some() {
+        // Perhaps it has passed: agents come rarely while they are turned away. The probe's own failure
+        // is the new ailment.
+        drop(state.store.probe().await);
+    }
+    match state.store.ailment() {
+        None => (StatusCode::OK, Json(json!({"status": "ok", "version": version}))),
+        Some(reason) => {
+            let reason = reason.to_string();
+            let body = json!({"status": "degraded", "version": version, "reason": reason});
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body))
+        }
+    }
+}
