@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    trial_manager::main()
+    trial_manager::cli::main()
 }

@@ -1,0 +1,132 @@
+//! What a person sees while an experiment runs: on a terminal a bar, elsewhere a line per event that
+//! matters. Everything goes to standard error; standard output is for the result.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trial_protocol::ExperimentId;
+
+use crate::app::Running;
+use crate::experiment::conduct::Notice;
+use crate::experiment::result::is_better;
+use crate::experiment::state::ExperimentState;
+use crate::job_state::JobState;
+use crate::tuner::OptimizeMode;
+
+/// How many lines of a failed trial's output are shown.
+const LAST_LINES: usize = 5;
+
+/// Shows an experiment's progress.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    mode: OptimizeMode,
+    best: Option<(u64, f64)>,
+    running: usize,
+    failed: usize,
+    ended: u64,
+}
+
+impl Progress {
+    /// Begins, with a line that says what runs where.
+    pub(super) fn new(running: &Running) -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let trials = running.spec.max_trial_number;
+        let style = match trials {
+            Some(_) => "{elapsed_precise} [{bar:30}] {pos}/{len} trials{msg}",
+            None => "{elapsed_precise} {spinner} {pos} trials{msg}",
+        };
+        let style = ProgressStyle::with_template(style).expect("the templates above are valid");
+        let bar = ProgressBar::with_draw_target(trials, target).with_style(style);
+        let progress = Self {
+            bar,
+            mode: running.spec.optimize_mode,
+            best: None,
+            running: 0,
+            failed: 0,
+            ended: 0,
+        };
+        progress.line(&format!("experiment {} on http://{}", running.id, running.address));
+        progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
+        progress
+    }
+
+    /// Shows what happened.
+    pub(super) fn show(&mut self, notice: Notice) {
+        match notice {
+            Notice::Running { .. } => self.running += 1,
+            Notice::Ended { trial, sequence, end, result, last_lines } => {
+                self.running = self.running.saturating_sub(1);
+                let number = result.last.as_ref().and_then(trial_protocol::MetricValue::number);
+                if end.state == JobState::Succeeded {
+                    if is_better(self.mode, number, self.best.map(|(_, best)| best)) {
+                        self.best = number.map(|number| (sequence, number));
+                    }
+                    if number.is_none() {
+                        self.line(&format!(
+                            "trial {sequence} ({trial}) succeeded without a final result"
+                        ));
+                    }
+                } else {
+                    self.failed += usize::from(end.state == JobState::Failed);
+                    let why = end.message.unwrap_or_default();
+                    self.line(&format!("trial {sequence} ({trial}) {}: {why}", end.state));
+                    for line in tail(&last_lines) {
+                        self.line(&format!("    | {line}"));
+                    }
+                }
+                if end.state != JobState::SysCanceled {
+                    self.ended += 1;
+                    self.bar.set_position(self.ended);
+                }
+            }
+            Notice::State(ExperimentState::TunerNoMoreTrial) => {
+                self.line("the tuner has nothing more to propose");
+            }
+            Notice::State(_) => {}
+        }
+        let best = self.best.map(|(trial, best)| format!(", best {best} (trial {trial})"));
+        let failed = (self.failed > 0).then(|| format!(", {} failed", self.failed));
+        let (best, failed) = (best.unwrap_or_default(), failed.unwrap_or_default());
+        self.bar.set_message(format!(", {} running{failed}{best}", self.running));
+    }
+
+    /// The first interruption.
+    pub(super) fn stopping(&self) {
+        self.line("stopping the trials; once more to leave at once");
+    }
+
+    /// The second interruption.
+    pub(super) fn leave(&self, id: &ExperimentId) {
+        self.line(&format!("left; `trial-manager resume {id}` goes on"));
+        self.bar.finish();
+    }
+
+    /// The end.
+    pub(super) fn close(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn line(&self, text: &str) {
+        let clean = printable(text);
+        self.bar.suspend(|| {
+            // A closed standard error is no reason to end a search.
+            drop(writeln!(std::io::stderr().lock(), "{clean}"));
+        });
+    }
+}
+
+/// The last lines of a text that are not empty.
+fn tail(text: &str) -> impl Iterator<Item = &str> {
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let from = lines.len().saturating_sub(LAST_LINES);
+    lines.into_iter().skip(from)
+}
+
+/// Replaces control characters: a trial's output must not steer the terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,112 @@
+//! `run` and `resume`: starts the experiment, shows it while it runs, and reports at its end.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::progress::Progress;
+use super::report::{self, Summary};
+use super::{
+    BAD_INPUT, Common, DONE, INTERRUPTED, NOTHING_SUCCEEDED, Output, data_dir, exit_code_of, show,
+};
+use crate::app::{self, Settings, What};
+use crate::experiment::state::ExperimentState;
+
+/// Runs or resumes an experiment and returns the program's exit code.
+pub(super) async fn run(common: Common, what: What) -> u8 {
+    let settings = Settings {
+        data_dir: data_dir(common.data_dir),
+        host: common.host,
+        port: common.port,
+        agent: common.agent,
+    };
+    // Before anything is started, so that no signal is missed.
+    let mut signals = match Signals::new() {
+        Ok(signals) => signals,
+        Err(error) => {
+            show(&error);
+            return BAD_INPUT;
+        }
+    };
+    let mut running = match app::start(settings, what).await {
+        Ok(running) => running,
+        Err(error) => {
+            show(&error);
+            return exit_code_of(&error);
+        }
+    };
+    let mut progress = Progress::new(&running);
+    let mut interrupted = false;
+    loop {
+        tokio::select! {
+            notice = running.notices.recv() => match notice {
+                Some(notice) => progress.show(notice),
+                None => break, // The experiment has come to its end.
+            },
+            () = signals.next() => {
+                if interrupted {
+                    // The agents were asked already and end by themselves; `resume` finds out how.
+                    progress.leave(&running.id);
+                    return INTERRUPTED;
+                }
+                interrupted = true;
+                progress.stopping();
+                running.handle.stop();
+            }
+        }
+    }
+    progress.close();
+    let (id, spec) = (running.id.clone(), running.spec.clone());
+    let finished = running.finish(|stands, store| async move {
+        Ok((stands, Summary::read(&store, id, stands, &spec).await?))
+    });
+    match finished.await {
+        Ok((stands, summary)) => {
+            report::print(&summary, common.output == Output::Json);
+            exit_code(stands, &summary)
+        }
+        Err(error) => {
+            show(&error);
+            exit_code_of(&error)
+        }
+    }
+}
+
+fn exit_code(stands: ExperimentState, summary: &Summary) -> u8 {
+    match stands {
+        ExperimentState::Stopped | ExperimentState::Stopping => INTERRUPTED,
+        ExperimentState::Running
+        | ExperimentState::NoMoreTrial
+        | ExperimentState::TunerNoMoreTrial
+        | ExperimentState::Done => {
+            if summary.succeeded() {
+                DONE
+            } else {
+                NOTHING_SUCCEEDED
+            }
+        }
+    }
+}
+
+/// The signals that ask a program to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
+}

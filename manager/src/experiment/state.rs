@@ -1,0 +1,581 @@
+//! PURE: the life of an experiment. Events in, effects out; no clock, no randomness, no I/O.
+//!
+//! # Who is believed
+//!
+//! The job's lifecycle belongs to the training service (it says when a job is *gone*), exit and verdict
+//! belong to the agent, intent belongs to us. A trial ends when its job is gone, as this table says; the
+//! first line that fits decides ([`conclude`]):
+//!
+//! | the agent's verdict            | our intent         | the trial is     |
+//! | ------------------------------ | ------------------ | ---------------- |
+//! | succeeded, no stop seen by it  | any                | `SUCCEEDED`      |
+//! | any or none                    | user               | `USER_CANCELED`  |
+//! | any or none                    | early stop, deadline | `EARLY_STOPPED` |
+//! | any or none                    | another            | `SYS_CANCELED`   |
+//! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
+//! | preempted                      | none               | `SYS_CANCELED`   |
+//! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
+//! | anything else                  | none               | `FAILED`         |
+//! | none                           | none               | `FAILED`         |
+//!
+//! # Invariants
+//!
+//! 1. At most `concurrency` trials are alive, proposals under way included.
+//! 2. A tuner learns of each of its proposals at most once, after the end was recorded.
+//! 3. An intent is recorded before the stop it explains is sent.
+//! 4. Once stopping, nothing is started.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
+
+use crate::job_state::JobState;
+use crate::search_space::Parameters;
+use crate::tuner::{Outcome, Proposal};
+
+/// Where an experiment stands, in NNI's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExperimentState {
+    /// Trials are started as there is room.
+    Running,
+    /// A limit is reached; the last trials run on.
+    NoMoreTrial,
+    /// The tuner has nothing more to propose; the last trials run on.
+    TunerNoMoreTrial,
+    /// All trials have ended.
+    Done,
+    /// Trials are being stopped.
+    Stopping,
+    /// Interrupted; it can be resumed.
+    Stopped,
+}
+
+impl ExperimentState {
+    /// The word that users, the store and the API see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::NoMoreTrial => "NO_MORE_TRIAL",
+            Self::TunerNoMoreTrial => "TUNER_NO_MORE_TRIAL",
+            Self::Done => "DONE",
+            Self::Stopping => "STOPPING",
+            Self::Stopped => "STOPPED",
+        }
+    }
+}
+
+impl fmt::Display for ExperimentState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What bounds an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Trials alive at a time, at least 1.
+    pub concurrency: usize,
+    /// Trials in all. `None`: no limit.
+    pub trials: Option<u64>,
+    /// Running time of the experiment. `None`: no limit.
+    pub duration: Option<Duration>,
+    /// Running time of one trial. `None`: no limit.
+    pub trial_duration: Option<Duration>,
+}
+
+/// How a job left its training service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// Exit code of the job's first process as a shell shows it, where the service knows it.
+    pub exit_code: Option<i32>,
+    /// Why, where the service knows more than a code. For a person.
+    pub message: Option<String>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The experiment begins, or begins again.
+    Begin,
+    /// The tuner answered; `trial` is the id to use if there are parameters.
+    Proposed {
+        /// Which proposal.
+        parameter_id: u64,
+        /// The answer.
+        proposal: Proposal,
+        /// A fresh id.
+        trial: TrialJobId,
+    },
+    /// A trial's agent has started the command.
+    Started {
+        /// Which trial.
+        trial: TrialJobId,
+    },
+    /// A trial's job is gone from its training service, and everything its agent said is known.
+    Gone {
+        /// Which trial.
+        trial: TrialJobId,
+        /// How it left.
+        gone: Gone,
+        /// What the agent concluded, if it lived to say.
+        verdict: Option<Box<Verdict>>,
+        /// The trial's final result, if it has one.
+        result: Option<MetricValue>,
+    },
+    /// Somebody wants one trial stopped.
+    Cancel {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Why.
+        reason: StopReason,
+    },
+    /// Somebody wants the experiment stopped.
+    Stop,
+    /// Time has passed: deadlines are looked at.
+    Tick,
+}
+
+/// What is to be done about it, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask the tuner; answer with [`Event::Proposed`].
+    Propose {
+        /// Which proposal.
+        parameter_id: u64,
+    },
+    /// Record a new trial, then submit it.
+    Launch {
+        /// Its id.
+        trial: TrialJobId,
+        /// Its position in the experiment, from 0.
+        sequence: u64,
+        /// The tuner's number for it.
+        parameter_id: u64,
+        /// What it tries.
+        parameters: Parameters,
+    },
+    /// Submit a known trial again, as a new attempt.
+    Relaunch {
+        /// Which trial.
+        trial: TrialJobId,
+    },
+    /// Record that a trial runs.
+    RecordRunning {
+        /// Which trial.
+        trial: TrialJobId,
+    },
+    /// Record the intent, then stop the trial.
+    Stop {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Why.
+        reason: StopReason,
+    },
+    /// Record a trial's end.
+    RecordEnd {
+        /// Which trial.
+        trial: TrialJobId,
+        /// How it ended.
+        end: End,
+    },
+    /// Tell the tuner.
+    Observe {
+        /// Which proposal.
+        parameter_id: u64,
+        /// How it went.
+        outcome: Outcome,
+    },
+    /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
+    RecordState(ExperimentState),
+}
+
+/// A trial's end as it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// A final state.
+    pub state: JobState,
+    /// Why, for a person.
+    pub message: Option<String>,
+    /// The trial's exit code as a shell shows it, where known.
+    pub exit_code: Option<i32>,
+}
+
+/// A trial that has not ended.
+#[derive(Debug)]
+struct Live {
+    parameter_id: Option<u64>,
+    running_since: Option<Duration>,
+    intent: Option<StopReason>,
+}
+
+/// A trial as the store remembers it, for going on after a restart.
+#[derive(Debug, Clone)]
+pub struct Remembered {
+    /// Its id.
+    pub trial: TrialJobId,
+    /// Its position in the experiment.
+    pub sequence: u64,
+    /// The tuner's number for it.
+    pub parameter_id: Option<u64>,
+    /// What became of its job while no manager watched.
+    pub fate: Fate,
+    /// The stop that was intended.
+    pub intent: Option<StopReason>,
+}
+
+/// What became of a remembered trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It had ended.
+    Ended,
+    /// Its job is still there; it has run for so long.
+    Alive {
+        /// Since the agent started the command. `None`: it has not.
+        running_for: Option<Duration>,
+    },
+    /// It was recorded and never submitted, or interrupted by the manager's own end: it runs again.
+    Again,
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct State {
+    limits: Limits,
+    stands: ExperimentState,
+    live: HashMap<TrialJobId, Live>,
+    again: VecDeque<TrialJobId>,
+    again_ids: HashMap<TrialJobId, Option<u64>>,
+    /// Proposals asked for and not answered.
+    asked: usize,
+    /// The tuner said that it needs another result first.
+    tuner_waits: bool,
+    next_sequence: u64,
+    next_parameter_id: u64,
+    /// Ids that were asked for and got no proposal.
+    unused_ids: BTreeSet<u64>,
+    elapsed: Duration,
+}
+
+impl State {
+    /// A new experiment.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            stands: ExperimentState::Running,
+            live: HashMap::new(),
+            again: VecDeque::new(),
+            again_ids: HashMap::new(),
+            asked: 0,
+            tuner_waits: false,
+            next_sequence: 0,
+            next_parameter_id: 0,
+            unused_ids: BTreeSet::new(),
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    /// An experiment that has run for `elapsed` before, with its trials in order of their sequence.
+    pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<Remembered>) -> Self {
+        let mut state = Self::new(limits);
+        state.elapsed = elapsed;
+        for known in trials {
+            state.next_sequence = state.next_sequence.max(known.sequence + 1);
+            if let Some(id) = known.parameter_id {
+                state.next_parameter_id = state.next_parameter_id.max(id + 1);
+            }
+            match known.fate {
+                Fate::Ended => {}
+                Fate::Alive { running_for } => {
+                    let live = Live {
+                        parameter_id: known.parameter_id,
+                        running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
+                        intent: known.intent,
+                    };
+                    state.live.insert(known.trial, live);
+                }
+                Fate::Again => {
+                    state.again_ids.insert(known.trial.clone(), known.parameter_id);
+                    state.again.push_back(known.trial);
+                }
+            }
+        }
+        state
+    }
+
+    /// Where the experiment stands.
+    pub fn stands(&self) -> ExperimentState {
+        self.stands
+    }
+
+    /// How many trials have not ended.
+    pub fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// The stop that is intended for a trial.
+    pub fn intent(&self, trial: &TrialJobId) -> Option<StopReason> {
+        self.live.get(trial)?.intent
+    }
+
+    /// The running time at which [`Event::Tick`] is needed next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let trials = self.limits.trial_duration.into_iter().flat_map(|limit| {
+            let unstopped = self.live.values().filter(|live| live.intent.is_none());
+            unstopped.filter_map(move |live| Some(live.running_since? + limit))
+        });
+        let whole = self.limits.duration.filter(|_| self.stands == ExperimentState::Running);
+        trials.chain(whole).min()
+    }
+
+    /// Takes an event at running time `elapsed` and says what is to be done.
+    pub fn step(&mut self, event: Event, elapsed: Duration) -> Vec<Effect> {
+        self.elapsed = self.elapsed.max(elapsed);
+        let before = self.stands;
+        let mut effects = Vec::new();
+        match event {
+            Event::Begin => effects.push(Effect::RecordState(self.stands)),
+            Event::Proposed { parameter_id, proposal, trial } => {
+                self.proposed(parameter_id, proposal, trial, &mut effects);
+            }
+            Event::Started { trial } => {
+                if let Some(live) = self.live.get_mut(&trial)
+                    && live.running_since.is_none()
+                {
+                    live.running_since = Some(self.elapsed);
+                    effects.push(Effect::RecordRunning { trial });
+                }
+            }
+            Event::Gone { trial, gone, verdict, result } => {
+                self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
+            }
+            Event::Cancel { trial, reason } => self.intend(&trial, reason, &mut effects),
+            Event::Stop => {
+                if !matches!(self.stands, ExperimentState::Done | ExperimentState::Stopped) {
+                    self.stands = ExperimentState::Stopping;
+                    let mut live: Vec<_> = self.live.keys().cloned().collect();
+                    live.sort();
+                    for trial in live {
+                        self.intend(&trial, StopReason::ManagerShutdown, &mut effects);
+                    }
+                }
+            }
+            Event::Tick => {}
+        }
+        self.enforce_deadlines(&mut effects);
+        self.fill(&mut effects);
+        self.settle();
+        if self.stands != before {
+            effects.push(Effect::RecordState(self.stands));
+        }
+        effects
+    }
+
+    fn proposed(
+        &mut self,
+        parameter_id: u64,
+        proposal: Proposal,
+        trial: TrialJobId,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.asked = self.asked.saturating_sub(1);
+        match proposal {
+            Proposal::Parameters(parameters) if self.stands == ExperimentState::Running => {
+                let sequence = self.next_sequence;
+                self.next_sequence += 1;
+                let live =
+                    Live { parameter_id: Some(parameter_id), running_since: None, intent: None };
+                self.live.insert(trial.clone(), live);
+                effects.push(Effect::Launch { trial, sequence, parameter_id, parameters });
+            }
+            // Stopped while the tuner thought: the proposal was never tried and is not recorded.
+            Proposal::Parameters(_) => {}
+            Proposal::Exhausted if self.stands == ExperimentState::Running => {
+                self.stands = ExperimentState::TunerNoMoreTrial;
+            }
+            Proposal::Exhausted => {}
+            Proposal::Wait => {
+                self.tuner_waits = true;
+                // Ids are consumed only by proposals: a later request repeats this one.
+                self.unused_ids.insert(parameter_id);
+            }
+        }
+    }
+
+    fn gone(
+        &mut self,
+        trial: TrialJobId,
+        gone: &Gone,
+        verdict: Option<&Verdict>,
+        result: Option<MetricValue>,
+        effects: &mut Vec<Effect>,
+    ) {
+        // A second word about the same end is late news.
+        let Some(live) = self.live.remove(&trial) else { return };
+        let end = conclude(live.intent, verdict, gone);
+        let succeeded = end.state == JobState::Succeeded;
+        effects.push(Effect::RecordEnd { trial: trial.clone(), end });
+        // A trial that the manager's own end interrupted runs again: now if that manager's stop was
+        // outlived, else on resume. The tuner waits for it.
+        if live.intent == Some(StopReason::ManagerShutdown) && !succeeded {
+            if !self.stopping() {
+                self.again_ids.insert(trial.clone(), live.parameter_id);
+                self.again.push_back(trial);
+            }
+            return;
+        }
+        if let Some(parameter_id) = live.parameter_id {
+            let outcome = match result {
+                Some(value) if succeeded && value.number().is_some() => Outcome::Result(value),
+                Some(_) | None => Outcome::Failed,
+            };
+            effects.push(Effect::Observe { parameter_id, outcome });
+            self.tuner_waits = false;
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        matches!(self.stands, ExperimentState::Stopping | ExperimentState::Stopped)
+    }
+
+    fn intend(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
+        // The first intent stands: it is what the stop that was sent is explained by.
+        if let Some(live) = self.live.get_mut(trial)
+            && live.intent.is_none()
+        {
+            live.intent = Some(reason);
+            effects.push(Effect::Stop { trial: trial.clone(), reason });
+        }
+    }
+
+    fn enforce_deadlines(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(limit) = self.limits.trial_duration {
+            let elapsed = self.elapsed;
+            let over =
+                |live: &Live| live.running_since.is_some_and(|since| elapsed >= since + limit);
+            let mut late: Vec<_> =
+                self.live.iter().filter(|(_, live)| over(live)).map(|(id, _)| id.clone()).collect();
+            late.sort();
+            for trial in late {
+                self.intend(&trial, StopReason::Deadline, effects);
+            }
+        }
+        if self.stands == ExperimentState::Running && self.time_is_up() {
+            self.stands = ExperimentState::NoMoreTrial;
+        }
+    }
+
+    fn time_is_up(&self) -> bool {
+        self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
+    }
+
+    /// Starts what there is room for: interrupted trials first, then new ones.
+    fn fill(&mut self, effects: &mut Vec<Effect>) {
+        let may_repeat = !self.time_is_up()
+            && match self.stands {
+                ExperimentState::Running
+                | ExperimentState::NoMoreTrial
+                | ExperimentState::TunerNoMoreTrial => true,
+                ExperimentState::Done | ExperimentState::Stopping | ExperimentState::Stopped => {
+                    false
+                }
+            };
+        while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
+            let Some(trial) = self.again.pop_front() else { break };
+            let parameter_id = self.again_ids.remove(&trial).flatten();
+            let live = Live { parameter_id, running_since: None, intent: None };
+            self.live.insert(trial.clone(), live);
+            effects.push(Effect::Relaunch { trial });
+        }
+        while self.stands == ExperimentState::Running
+            && !self.tuner_waits
+            && self.live.len() + self.asked < self.limits.concurrency
+            && self.limits.trials.is_none_or(|limit| self.next_sequence + count(self.asked) < limit)
+        {
+            self.asked += 1;
+            let parameter_id = self.unused_ids.pop_first().unwrap_or_else(|| {
+                self.next_parameter_id += 1;
+                self.next_parameter_id - 1
+            });
+            effects.push(Effect::Propose { parameter_id });
+        }
+    }
+
+    fn settle(&mut self) {
+        let limit_reached = self.limits.trials.is_some_and(|limit| self.next_sequence >= limit);
+        if self.stands == ExperimentState::Running && limit_reached && self.again.is_empty() {
+            self.stands = ExperimentState::NoMoreTrial;
+        }
+        if !self.live.is_empty() || self.asked > 0 {
+            return;
+        }
+        self.stands = match self.stands {
+            ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
+            // A tuner that waits for results when no trial is left to bring one waits for ever.
+            ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
+                ExperimentState::Done
+            }
+            ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial => {
+                ExperimentState::Done
+            }
+            ExperimentState::Running | ExperimentState::Done => self.stands,
+        };
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// How a trial ended: the table in this module's head.
+pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
+    let exit_code = match verdict.and_then(|verdict| verdict.exit) {
+        Some(exit) => Some(i32::from(exit.shell_code())),
+        None => gone.exit_code,
+    };
+    let state = match (verdict.map(|verdict| (verdict.cause, verdict.stop)), intent) {
+        (Some((Cause::Succeeded, None)), _) => JobState::Succeeded,
+        (_, Some(StopReason::User)) => JobState::UserCanceled,
+        (_, Some(StopReason::EarlyStop | StopReason::Deadline)) => JobState::EarlyStopped,
+        (
+            _,
+            Some(
+                StopReason::Budget
+                | StopReason::ManagerShutdown
+                | StopReason::Preempted
+                | StopReason::Other,
+            ),
+        ) => JobState::SysCanceled,
+        (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
+        (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
+        (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
+        (Some(_) | None, None) => JobState::Failed,
+    };
+    let message = match (verdict, &gone.message, gone.exit_code) {
+        (Some(verdict), _, _) => Some(verdict.message.clone()),
+        (None, Some(message), _) => Some(message.clone()),
+        (None, None, Some(code)) => {
+            Some(format!("the agent ended with code {code} and left no verdict"))
+        }
+        (None, None, None) => Some("the agent ended and left no verdict".to_owned()),
+    };
+    let message = message.filter(|_| state != JobState::Succeeded);
+    End { state, message, exit_code }
+}
+
+/// A parameter record as NNI's SDK reads it from `parameter.cfg` (NNI 3.0, `nni/trial.py`): the content
+/// of the dispatcher's `TR` message.
+pub fn parameter_record(parameter_id: Option<u64>, parameters: &Value) -> Value {
+    let source = if parameter_id.is_some() { "algorithm" } else { "customized" };
+    serde_json::json!({
+        "parameter_id": parameter_id,
+        "parameter_source": source,
+        "parameters": parameters,
+        "parameter_index": 0,
+    })
+}
+
+#[cfg(test)]
+mod tests;

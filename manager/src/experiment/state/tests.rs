@@ -1,0 +1,419 @@
+//! The experiment's promises: one story per test, and a model check of the invariants.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use serde_json::json;
+use trial_protocol::{Class, Confidence, Evidence, TrialExit};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limits(concurrency: usize, trials: u64) -> Limits {
+    Limits { concurrency, trials: Some(trials), duration: None, trial_duration: None }
+}
+
+fn id(number: u64) -> TrialJobId {
+    TrialJobId::new(format!("t{number}")).unwrap()
+}
+
+fn point(number: u64) -> Parameters {
+    json!({ "x": number }).as_object().unwrap().clone()
+}
+
+fn proposed(number: u64) -> Event {
+    let proposal = Proposal::Parameters(point(number));
+    Event::Proposed { parameter_id: number, proposal, trial: id(number) }
+}
+
+fn launch(number: u64) -> Effect {
+    Effect::Launch {
+        trial: id(number),
+        sequence: number,
+        parameter_id: number,
+        parameters: point(number),
+    }
+}
+
+fn propose(parameter_id: u64) -> Effect {
+    Effect::Propose { parameter_id }
+}
+
+fn stop(number: u64, reason: StopReason) -> Effect {
+    Effect::Stop { trial: id(number), reason }
+}
+
+fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
+    Verdict {
+        cause,
+        class: Class::None,
+        confidence: Confidence::Certain,
+        exit: Some(exit),
+        message: "as the agent saw it".to_owned(),
+        stop: None,
+        duration_ms: None,
+        evidence: Evidence::default(),
+    }
+}
+
+fn unknown_end() -> Gone {
+    Gone { exit_code: None, message: None }
+}
+
+fn succeeded(number: u64, value: f64) -> Event {
+    Event::Gone {
+        trial: id(number),
+        gone: Gone { exit_code: Some(0), message: None },
+        verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
+        result: Some(value.into()),
+    }
+}
+
+fn failed(number: u64) -> Event {
+    Event::Gone {
+        trial: id(number),
+        gone: Gone { exit_code: Some(3), message: None },
+        verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
+        result: None,
+    }
+}
+
+fn ends(effects: &[Effect]) -> Vec<(TrialJobId, JobState)> {
+    let end = |effect: &Effect| {
+        let Effect::RecordEnd { trial, end } = effect else { return None };
+        Some((trial.clone(), end.state))
+    };
+    effects.iter().filter_map(end).collect()
+}
+
+#[test]
+fn a_search_runs_to_its_limit() {
+    use ExperimentState::{Done, NoMoreTrial, Running};
+    let mut state = State::new(limits(2, 3));
+    let now = Duration::ZERO;
+    assert_eq!(
+        state.step(Event::Begin, now),
+        [Effect::RecordState(Running), propose(0), propose(1)]
+    );
+    assert_eq!(state.step(proposed(0), now), [launch(0)]);
+    assert_eq!(state.step(proposed(1), now), [launch(1)]);
+    let running = Effect::RecordRunning { trial: id(0) };
+    assert_eq!(state.step(Event::Started { trial: id(0) }, now), [running]);
+    assert_eq!(state.step(Event::Started { trial: id(0) }, now), [], "said twice");
+    let effects = state.step(succeeded(0, 0.5), now);
+    assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
+    let outcome = Outcome::Result(0.5.into());
+    assert_eq!(effects[1..], [Effect::Observe { parameter_id: 0, outcome }, propose(2)]);
+    let effects = state.step(proposed(2), now);
+    assert_eq!(effects, [launch(2), Effect::RecordState(NoMoreTrial)]);
+    let effects = state.step(failed(2), now);
+    assert_eq!(ends(&effects), [(id(2), JobState::Failed)]);
+    let failure = Effect::Observe { parameter_id: 2, outcome: Outcome::Failed };
+    assert_eq!(effects.last(), Some(&failure), "a failure is told and nothing is started");
+    let effects = state.step(succeeded(1, 0.7), now);
+    assert_eq!(effects.last(), Some(&Effect::RecordState(Done)));
+}
+
+#[test]
+fn an_end_is_told_once() {
+    let mut state = State::new(limits(1, 5));
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    assert_ne!(state.step(succeeded(0, 1.0), Duration::ZERO), []);
+    assert_eq!(state.step(succeeded(0, 1.0), Duration::ZERO), []);
+    assert_eq!(state.step(failed(0), Duration::ZERO), []);
+}
+
+#[test]
+fn a_used_up_space_ends_the_search() {
+    let mut state = State::new(limits(2, 100));
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    let exhausted =
+        Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: id(1) };
+    let effects = state.step(exhausted, Duration::ZERO);
+    assert_eq!(effects, [Effect::RecordState(ExperimentState::TunerNoMoreTrial)]);
+    let effects = state.step(succeeded(0, 1.0), Duration::ZERO);
+    assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::Done)));
+}
+
+#[test]
+fn a_tuner_that_waits_is_asked_again_after_a_result() {
+    let mut state = State::new(limits(2, 100));
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    let wait = Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: id(1) };
+    assert_eq!(state.step(wait, Duration::ZERO), []);
+    assert_eq!(state.step(Event::Tick, Duration::ZERO), [], "nothing changed");
+    let effects = state.step(succeeded(0, 1.0), Duration::ZERO);
+    assert_eq!(effects[2..], [propose(1), propose(2)], "the id without a proposal comes first");
+}
+
+#[test]
+fn a_tuner_that_waits_for_nobody_ends_the_search() {
+    let mut state = State::new(limits(1, 100));
+    state.step(Event::Begin, Duration::ZERO);
+    let wait = Event::Proposed { parameter_id: 0, proposal: Proposal::Wait, trial: id(0) };
+    let effects = state.step(wait, Duration::ZERO);
+    assert_eq!(effects, [Effect::RecordState(ExperimentState::Done)]);
+}
+
+#[test]
+fn a_stop_ends_the_trials_and_starts_none() {
+    let mut state = State::new(limits(2, 100));
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    let effects = state.step(Event::Stop, Duration::ZERO);
+    let stopping = Effect::RecordState(ExperimentState::Stopping);
+    assert_eq!(effects, [stop(0, StopReason::ManagerShutdown), stopping]);
+    assert_eq!(state.step(Event::Stop, Duration::ZERO), [], "said twice");
+    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the tuner's answer came too late");
+    let gone =
+        Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: Some(1.0.into()) };
+    let effects = state.step(gone, Duration::ZERO);
+    assert_eq!(ends(&effects), [(id(0), JobState::SysCanceled)]);
+    let stopped = Effect::RecordState(ExperimentState::Stopped);
+    assert_eq!(effects[1..], [stopped], "the tuner is not told: the trial will run again");
+}
+
+#[test]
+fn a_search_goes_on_where_it_was() {
+    let known = |number, fate| Remembered {
+        trial: id(number),
+        sequence: number,
+        parameter_id: Some(number),
+        fate,
+        intent: None,
+    };
+    let alive = Fate::Alive { running_for: Some(SECOND) };
+    let known = vec![known(0, Fate::Ended), known(1, alive), known(2, Fate::Again)];
+    let mut state = State::resume(limits(2, 4), 10 * SECOND, known);
+    let effects = state.step(Event::Begin, 10 * SECOND);
+    let again = Effect::Relaunch { trial: id(2) };
+    assert_eq!(effects, [Effect::RecordState(ExperimentState::Running), again]);
+    let effects = state.step(succeeded(1, 1.0), 11 * SECOND);
+    assert_eq!(effects.last(), Some(&propose(3)), "neither id nor sequence is used twice");
+    assert_eq!(state.step(proposed(3), 11 * SECOND)[0], launch(3));
+}
+
+#[test]
+fn an_interrupted_trial_that_outlived_its_manager_runs_again_when_it_is_gone() {
+    let known = Remembered {
+        trial: id(0),
+        sequence: 0,
+        parameter_id: Some(0),
+        fate: Fate::Alive { running_for: None },
+        intent: Some(StopReason::ManagerShutdown),
+    };
+    let mut state = State::resume(limits(1, 1), SECOND, vec![known]);
+    state.step(Event::Begin, SECOND);
+    let gone = Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: None };
+    let effects = state.step(gone, SECOND);
+    assert_eq!(ends(&effects), [(id(0), JobState::SysCanceled)]);
+    assert_eq!(effects[1..], [Effect::Relaunch { trial: id(0) }]);
+}
+
+#[test]
+fn a_trial_that_runs_too_long_is_stopped() {
+    let mut state = State::new(Limits { trial_duration: Some(5 * SECOND), ..limits(1, 1) });
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    assert_eq!(state.next_deadline(), None, "waiting does not count");
+    state.step(Event::Started { trial: id(0) }, 2 * SECOND);
+    assert_eq!(state.next_deadline(), Some(7 * SECOND));
+    assert_eq!(state.step(Event::Tick, 6 * SECOND), []);
+    let effects = state.step(Event::Tick, 7 * SECOND);
+    assert_eq!(effects, [stop(0, StopReason::Deadline)]);
+    assert_eq!(state.next_deadline(), None, "it is stopped once");
+    assert_eq!(state.step(Event::Tick, 8 * SECOND), []);
+}
+
+#[test]
+fn an_experiment_whose_time_is_up_lets_the_last_trials_end() {
+    let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(1, 100) });
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    assert_eq!(state.next_deadline(), Some(5 * SECOND));
+    let effects = state.step(Event::Tick, 5 * SECOND);
+    assert_eq!(effects, [Effect::RecordState(ExperimentState::NoMoreTrial)]);
+    assert_eq!(state.next_deadline(), None);
+    let effects = state.step(succeeded(0, 1.0), 9 * SECOND);
+    assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::Done)));
+}
+
+#[test]
+fn a_result_without_a_number_is_no_result() {
+    let mut state = State::new(limits(1, 1));
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    let gone = Event::Gone {
+        trial: id(0),
+        gone: unknown_end(),
+        verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
+        result: Some(MetricValue::from(json!("fine"))),
+    };
+    let effects = state.step(gone, Duration::ZERO);
+    assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
+    assert_eq!(effects[1], Effect::Observe { parameter_id: 0, outcome: Outcome::Failed });
+}
+
+#[test]
+fn ends_follow_the_table() {
+    use StopReason::{Deadline, EarlyStop, ManagerShutdown, User};
+    let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
+    let stopped = Verdict { stop: Some(User), ..verdict(Cause::Stopped, TrialExit::Code(0)) };
+    let deadline = verdict(Cause::Deadline, TrialExit::Signal(15));
+    let preempted = verdict(Cause::Preempted, TrialExit::Signal(15));
+    let broken = verdict(Cause::Exit, TrialExit::Code(7));
+    let killed = verdict(Cause::Signal, TrialExit::Signal(9));
+    #[rustfmt::skip]
+    let table = [
+        // what it says                           intent                 verdict           state                  code
+        ("success",                               None,                  Some(&fine),      JobState::Succeeded,   Some(0)),
+        ("success outruns a stop",                Some(User),            Some(&fine),      JobState::Succeeded,   Some(0)),
+        ("a stopped trial that exits with 0",     Some(User),            Some(&stopped),   JobState::UserCanceled, Some(0)),
+        ("a stop without a verdict",              Some(User),            None,             JobState::UserCanceled, None),
+        ("an early stop",                         Some(EarlyStop),       Some(&killed),    JobState::EarlyStopped, Some(137)),
+        ("our deadline",                          Some(Deadline),        Some(&broken),    JobState::EarlyStopped, Some(7)),
+        ("the manager's end",                     Some(ManagerShutdown), Some(&killed),    JobState::SysCanceled, Some(137)),
+        ("the agent's own deadline",              None,                  Some(&deadline),  JobState::EarlyStopped, Some(143)),
+        ("the platform took it",                  None,                  Some(&preempted), JobState::SysCanceled, Some(143)),
+        ("somebody's signal to the agent",        None,                  Some(&stopped),   JobState::UserCanceled, Some(0)),
+        ("a failure",                             None,                  Some(&broken),    JobState::Failed,      Some(7)),
+        ("a killed trial",                        None,                  Some(&killed),    JobState::Failed,      Some(137)),
+        ("a lost agent",                          None,                  None,             JobState::Failed,      None),
+    ];
+    for (says, intent, verdict, state, code) in table {
+        let end = conclude(intent, verdict, &unknown_end());
+        assert_eq!((end.state, end.exit_code), (state, code), "{says}");
+        assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
+    }
+}
+
+/// What the model does next; numbers choose among the trials alive.
+#[derive(Debug, Clone)]
+enum Move {
+    Start(usize),
+    Succeed(usize),
+    Fail(usize),
+    Cancel(usize),
+    Pass(u64),
+    Stop,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        4 => any::<usize>().prop_map(Move::Start),
+        8 => any::<usize>().prop_map(Move::Succeed),
+        3 => any::<usize>().prop_map(Move::Fail),
+        1 => any::<usize>().prop_map(Move::Cancel),
+        3 => (0..5_u64).prop_map(Move::Pass),
+        1 => Just(Move::Stop),
+    ];
+    prop::collection::vec(one, 0..120)
+}
+
+proptest! {
+    #[test]
+    fn the_invariants_hold_whatever_happens(
+        moves in moves(),
+        concurrency in 1..5_usize,
+        trials in prop::option::of(1..20_u64),
+        waits in prop::collection::vec(any::<bool>(), 40),
+    ) {
+        let limits = Limits {
+            concurrency,
+            trials,
+            duration: Some(60 * SECOND),
+            trial_duration: Some(7 * SECOND),
+        };
+        let mut state = State::new(limits);
+        let mut alive: Vec<TrialJobId> = Vec::new();
+        let mut observed: HashMap<u64, u32> = HashMap::new();
+        let mut recorded: HashMap<TrialJobId, u32> = HashMap::new();
+        let (mut launched, mut asked, mut stopped) = (0, 0, false);
+        let mut now = Duration::ZERO;
+        let mut todo = VecDeque::from(state.step(Event::Begin, now));
+        let mut moves = moves.into_iter();
+        loop {
+            while let Some(effect) = todo.pop_front() {
+                match effect {
+                    Effect::Propose { parameter_id } => {
+                        asked += 1;
+                        let wait = !alive.is_empty() && waits.get(asked % 40) == Some(&true);
+                        let proposal = if wait {
+                            Proposal::Wait
+                        } else {
+                            Proposal::Parameters(point(parameter_id))
+                        };
+                        let trial = id(1000 + u64::try_from(asked).unwrap());
+                        let answer = Event::Proposed { parameter_id, proposal, trial };
+                        todo.extend(state.step(answer, now));
+                    }
+                    Effect::Launch { trial, .. } | Effect::Relaunch { trial } => {
+                        prop_assert!(!stopped, "started after the stop");
+                        launched += 1;
+                        alive.push(trial);
+                        prop_assert!(alive.len() <= concurrency, "too many at a time");
+                        prop_assert!(trials.is_none_or(|limit| launched <= limit), "too many in all");
+                    }
+                    Effect::RecordEnd { trial, .. } => *recorded.entry(trial).or_default() += 1,
+                    Effect::Observe { parameter_id, .. } => {
+                        *observed.entry(parameter_id).or_default() += 1;
+                    }
+                    Effect::Stop { .. } | Effect::RecordRunning { .. } | Effect::RecordState(_) => {}
+                }
+            }
+            let over = matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped);
+            if over {
+                break;
+            }
+            let pick = |n: usize| alive.get(n % alive.len().max(1)).cloned();
+            let event = match moves.next() {
+                Some(Move::Start(n)) => pick(n).map(|trial| Event::Started { trial }),
+                Some(Move::Cancel(n)) => {
+                    pick(n).map(|trial| Event::Cancel { trial, reason: StopReason::User })
+                }
+                Some(Move::Pass(seconds)) => {
+                    now += Duration::from_secs(seconds);
+                    Some(Event::Tick)
+                }
+                Some(Move::Stop) => {
+                    stopped = true;
+                    Some(Event::Stop)
+                }
+                Some(Move::Succeed(n)) => pick(n).map(|trial| end(trial, Cause::Succeeded)),
+                Some(Move::Fail(n)) => pick(n).map(|trial| end(trial, Cause::Exit)),
+                // Nothing more happens: what is alive ends, and the experiment is stopped.
+                None => match pick(0) {
+                    Some(trial) => Some(end(trial, Cause::Succeeded)),
+                    None => break,
+                },
+            };
+            let Some(event) = event else { continue };
+            if let Event::Gone { trial, .. } = &event {
+                alive.retain(|other| other != trial);
+            }
+            stopped |= now >= 60 * SECOND && alive.is_empty();
+            todo.extend(state.step(event, now));
+            if moves.len() == 0 && !stopped {
+                stopped = true;
+                todo.extend(state.step(Event::Stop, now));
+                // Proposals that were asked for before the stop may still be under way.
+                todo.retain(|effect| !matches!(effect, Effect::Launch { .. }));
+            }
+        }
+        prop_assert!(recorded.values().all(|times| *times == 1), "an end recorded twice");
+        prop_assert!(observed.values().all(|times| *times == 1), "a proposal observed twice");
+        if matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
+            prop_assert_eq!(state.live(), 0, "over, and something lives");
+        }
+    }
+}
+
+fn end(trial: TrialJobId, cause: Cause) -> Event {
+    let code = TrialExit::Code(u8::from(cause != Cause::Succeeded));
+    let verdict = Some(Box::new(verdict(cause, code)));
+    Event::Gone { trial, gone: unknown_end(), verdict, result: Some(1.0.into()) }
+}

@@ -1,0 +1,79 @@
+//! Where things lie under the data directory: one folder per experiment, one per trial inside it. Paths
+//! only; this file touches nothing.
+
+use std::path::{Path, PathBuf};
+
+use trial_protocol::{ExperimentId, TrialJobId};
+
+/// The folder of one experiment.
+#[derive(Debug, Clone)]
+pub struct ExperimentDir(PathBuf);
+
+impl ExperimentDir {
+    /// `<data-dir>/<experiment>`.
+    pub fn new(data_dir: &Path, experiment: &ExperimentId) -> Self {
+        Self(data_dir.join(experiment.as_str()))
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The store.
+    pub fn database(&self) -> PathBuf {
+        self.0.join("trialkeeper.db")
+    }
+
+    /// Locked by the manager that runs the experiment.
+    pub fn lock(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    /// First line: the manager's base URL. Agents read it again whenever a delivery fails, so a manager
+    /// that was started again may listen elsewhere.
+    pub fn manager_url(&self) -> PathBuf {
+        self.0.join("manager.url")
+    }
+
+    /// What the tokens of the experiment's trials are made from; readable by its owner only.
+    pub fn secret(&self) -> PathBuf {
+        self.0.join("secret")
+    }
+
+    /// The folder of one trial.
+    pub fn trial(&self, trial: &TrialJobId) -> TrialDir {
+        TrialDir(self.0.join(trial.as_str()))
+    }
+}
+
+/// The folder of one trial: the agent's output directory and NNI's `NNI_SYS_DIR`.
+#[derive(Debug, Clone)]
+pub struct TrialDir(PathBuf);
+
+impl TrialDir {
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The parameter record, as NNI's SDK reads it.
+    pub fn parameters(&self) -> PathBuf {
+        self.0.join("parameter.cfg")
+    }
+
+    /// The trial's bearer token; readable by its owner only.
+    pub fn token(&self) -> PathBuf {
+        self.0.join("token")
+    }
+
+    /// The agent's own log.
+    pub fn agent_log(&self) -> PathBuf {
+        self.0.join("trialkeeper.log")
+    }
+
+    /// Locked by the agent for as long as it lives; its first line is the agent's process id.
+    pub fn agent_lock(&self) -> PathBuf {
+        self.0.join("spool").join("lock")
+    }
+}

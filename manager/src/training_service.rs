@@ -1,0 +1,109 @@
+//! Where trial jobs run. A training service starts jobs, says when they are gone, and stops them; it knows
+//! nothing of experiments, tuners or the store.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+pub mod local;
+
+/// A trial job as wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialJobSpec {
+    /// Of which experiment.
+    pub experiment: ExperimentId,
+    /// Which trial.
+    pub trial: TrialJobId,
+    /// Which attempt of it.
+    pub attempt: AttemptId,
+    /// Position of the trial in its experiment, from 0.
+    pub sequence: u64,
+    /// The shell line to run, placeholders filled in.
+    pub command: String,
+    /// The parameter record for `parameter.cfg`.
+    pub parameter_record: Value,
+    /// The bearer token with which the agent reports. Never shown.
+    pub token: Token,
+}
+
+/// A secret text: its `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(pub String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// What a training service tells about a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobEvent {
+    /// Which trial.
+    pub trial: TrialJobId,
+    /// Which attempt of it.
+    pub attempt: AttemptId,
+    /// Exit code of the job's first process (the agent), as a shell shows it, where known.
+    pub exit_code: Option<i32>,
+    /// Why the job is gone, where the service knows more than a code. For a person.
+    pub message: Option<String>,
+}
+
+/// Where the events of all jobs go: one event per job, when it is gone and everything that its agent left
+/// behind was delivered.
+pub type JobEvents = mpsc::UnboundedSender<JobEvent>;
+
+/// Whether a job that was submitted before a restart is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adopted {
+    /// It is; its event will come.
+    Alive,
+    /// It is not. What its agent left behind was delivered.
+    Gone,
+    /// It never was there: it may be submitted.
+    Unknown,
+}
+
+/// Why a job could not be submitted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder of the job.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The agent program.
+    #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
+    StartAgent {
+        /// Which.
+        program: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs trial jobs somewhere.
+#[async_trait]
+pub trait TrainingService: Send + Sync {
+    /// Starts a job. The caller has recorded the attempt before, so that a crash in between is seen.
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error>;
+
+    /// Takes over a job that an earlier manager submitted: looks for it, delivers what it left behind,
+    /// and watches it if it lives.
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted;
+
+    /// Delivers what a gone job's agent left behind, if anything.
+    async fn recover(&self, trial: &TrialJobId);
+
+    /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
+    /// comes as an event. A job that is gone is no error.
+    async fn cancel(&self, trial: &TrialJobId);
+}

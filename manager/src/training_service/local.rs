@@ -1,0 +1,284 @@
+//! Trials as processes of this machine, each under an agent of its own.
+//!
+//! An agent outlives the manager on purpose: it runs in a process group of its own, writes to files and
+//! not to pipes of the manager, and holds a lock on its spool as long as it lives. A manager that comes
+//! back waits on that lock, which no other process can be mistaken for, unlike a process id.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+use trial_protocol::{AttemptId, TrialJobId};
+
+use super::{Adopted, Error, JobEvent, JobEvents, TrainingService, TrialJobSpec};
+use crate::layout::{ExperimentDir, TrialDir};
+
+/// How long an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
+/// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
+const PATIENCE: Duration = Duration::from_secs(35);
+
+/// Runs trials on this machine.
+#[derive(Debug, Clone)]
+pub struct Local {
+    shared: Arc<Shared>,
+}
+
+/// What a [`Local`] needs to know.
+#[derive(Debug)]
+pub struct Settings {
+    /// The agent program.
+    pub agent: PathBuf,
+    /// The experiment's folder.
+    pub dir: ExperimentDir,
+    /// Working directory of the trials.
+    pub code_directory: PathBuf,
+    /// Name of the metric to optimise, where it is configured.
+    pub objective: Option<String>,
+    /// Where the end of each job is told.
+    pub events: JobEvents,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    /// Process ids of the agents that live, by trial. An id is removed as soon as its process is known
+    /// to be gone, long before the kernel gives the number to another.
+    agents: Mutex<HashMap<TrialJobId, Pid>>,
+    tasks: TaskTracker,
+}
+
+impl Local {
+    /// Makes the service; nothing is started.
+    pub fn new(settings: Settings) -> Self {
+        let agents = Mutex::new(HashMap::new());
+        Self { shared: Arc::new(Shared { settings, agents, tasks: TaskTracker::new() }) }
+    }
+
+    /// Waits for the tasks that watch jobs; they end with their jobs.
+    pub async fn close(&self) {
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}
+
+impl Shared {
+    fn agents(&self) -> MutexGuard<'_, HashMap<TrialJobId, Pid>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: JobEvent) {
+        // The receiver lives as long as the experiment; after it nobody needs to know.
+        drop(self.settings.events.send(event));
+    }
+
+    fn prepare(&self, job: &TrialJobSpec) -> Result<TrialDir, Error> {
+        let dir = self.settings.dir.trial(&job.trial);
+        let write = |path: PathBuf, mode: u32, text: &str| {
+            write_file(&path, mode, text).map_err(|source| Error::Write { path, source })
+        };
+        std::fs::create_dir_all(dir.path())
+            .map_err(|source| Error::Write { path: dir.path().to_owned(), source })?;
+        write(dir.parameters(), 0o644, &job.parameter_record.to_string())?;
+        write(dir.token(), 0o600, &job.token.0)?;
+        Ok(dir)
+    }
+
+    fn command(&self, job: &TrialJobSpec, dir: &TrialDir) -> Command {
+        let mut command = Command::new(&self.settings.agent);
+        command.arg("run");
+        command.args(["--experiment", job.experiment.as_str(), "--trial", job.trial.as_str()]);
+        command.args(["--attempt", job.attempt.as_str(), "--platform", "local"]);
+        command.args(["--sequence", &job.sequence.to_string()]);
+        command.arg("--manager-file").arg(self.settings.dir.manager_url());
+        command.arg("--token-file").arg(dir.token());
+        command.arg("--output-dir").arg(dir.path());
+        command.arg("--parameters").arg(dir.parameters());
+        command.arg("--log-file").arg(dir.agent_log());
+        if let Some(objective) = &self.settings.objective {
+            command.args(["--objective", objective]);
+        }
+        command.args(["--shell", &job.command]);
+        command.current_dir(&self.settings.code_directory);
+        // A group of its own: the terminal's Ctrl-C is for the manager, which then stops trials politely.
+        command.process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Delivers what an agent left in its spool.
+    async fn replay(&self, trial: &TrialJobId) {
+        let dir = self.settings.dir.trial(trial);
+        let mut command = Command::new(&self.settings.agent);
+        command.arg("replay").arg(dir.path());
+        command.arg("--manager-file").arg(self.settings.dir.manager_url());
+        command.arg("--token-file").arg(dir.token());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        match command.output().await {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                warn!(%trial, "what the agent left behind could not be delivered: {}", said.trim());
+            }
+            Err(error) => warn!(%trial, "cannot start the agent to deliver what was left: {error}"),
+        }
+    }
+}
+
+#[async_trait]
+impl TrainingService for Local {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let dir = shared.prepare(job)?;
+        let child = shared.command(job, &dir).spawn().map_err(|source| Error::StartAgent {
+            program: shared.settings.agent.clone(),
+            source,
+        })?;
+        if let Some(pid) = pid_of(&child) {
+            shared.agents().insert(job.trial.clone(), pid);
+        }
+        let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
+        self.shared.tasks.spawn(async move { watch_child(&shared, child, trial, attempt).await });
+        Ok(())
+    }
+
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+        let path = self.shared.settings.dir.trial(trial).agent_lock();
+        match try_lock(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
+            Err(error) => {
+                warn!(%trial, "cannot look at {}: {error}; the trial is taken for gone", path.display());
+                Adopted::Gone
+            }
+            Ok(Ok(lock)) => {
+                drop(lock);
+                self.shared.replay(trial).await;
+                Adopted::Gone
+            }
+            Ok(Err(file)) => {
+                if let Some(pid) = pid_in(&file) {
+                    self.shared.agents().insert(trial.clone(), pid);
+                }
+                let shared = Arc::clone(&self.shared);
+                let (trial, attempt) = (trial.clone(), attempt.clone());
+                let watch = async move { watch_lock(&shared, file, trial, attempt).await };
+                self.shared.tasks.spawn(watch);
+                Adopted::Alive
+            }
+        }
+    }
+
+    async fn recover(&self, trial: &TrialJobId) {
+        self.shared.replay(trial).await;
+    }
+
+    async fn cancel(&self, trial: &TrialJobId) {
+        if !self.shared.signal(trial, Signal::SIGTERM) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let trial = trial.clone();
+        self.shared.tasks.spawn(async move {
+            let begun = tokio::time::Instant::now();
+            while begun.elapsed() < PATIENCE {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if !shared.agents().contains_key(&trial) {
+                    return;
+                }
+            }
+            warn!(%trial, "the agent did not end within {PATIENCE:?} of being asked; killing it");
+            shared.signal(&trial, Signal::SIGKILL);
+        });
+    }
+}
+
+impl Shared {
+    /// Sends a signal to a trial's agent; `false` if there is none.
+    fn signal(&self, trial: &TrialJobId, signal: Signal) -> bool {
+        let agents = self.agents();
+        let Some(pid) = agents.get(trial) else { return false };
+        if let Err(error) = kill(*pid, signal) {
+            debug!(%trial, "cannot signal the agent: {error}");
+        }
+        true
+    }
+}
+
+async fn watch_child(shared: &Shared, mut child: Child, trial: TrialJobId, attempt: AttemptId) {
+    let status = child.wait().await;
+    shared.agents().remove(&trial);
+    let event = match status {
+        Ok(status) => {
+            JobEvent { trial, attempt, exit_code: Some(shell_code(status)), message: None }
+        }
+        Err(error) => {
+            let message = Some(format!("the agent's end could not be read: {error}"));
+            JobEvent { trial, attempt, exit_code: None, message }
+        }
+    };
+    shared.tell(event);
+}
+
+async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: AttemptId) {
+    // A thread of its own waits: there is no other notice of a lock being freed.
+    let freed = tokio::task::spawn_blocking(move || {
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)
+    });
+    match freed.await {
+        Ok(Ok(lock)) => drop(lock),
+        Ok(Err(error)) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
+        Err(error) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
+    }
+    shared.agents().remove(&trial);
+    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None });
+}
+
+/// Takes the lock if it is free; gives the open file back if somebody holds it.
+fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Ok(lock)),
+        Err((file, nix::errno::Errno::EWOULDBLOCK)) => Ok(Err(file)),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
+fn pid_in(mut file: &File) -> Option<Pid> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let pid: i32 = text.lines().next()?.trim().parse().ok()?;
+    // 0 and negative ids would name groups.
+    (pid > 1).then(|| Pid::from_raw(pid))
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
+}
+
+fn shell_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// Writes a file whole: a reader sees the old text or the new one. `mode` holds from the first moment.
+pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    std::fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests;

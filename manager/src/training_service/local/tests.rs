@@ -1,0 +1,179 @@
+//! The local service against real processes. A shell script stands in for the agent: it notes how it was
+//! called, holds the lock as the agent does, and ends as the test tells it to.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use trial_protocol::ExperimentId;
+
+use super::super::Token;
+use super::*;
+
+/// `run`: hold the lock, note the arguments, run the shell line (the last argument), end with its code;
+/// `replay`: note it.
+const AGENT: &str = r#"#!/bin/sh
+mode="$1"; shift
+if [ "$mode" = replay ]; then echo "$@" >> "$1/replayed"; exit 0; fi
+for argument; do
+    [ "$previous" = --output-dir ] && dir="$argument"
+    previous="$argument"; line="$argument"
+done
+mkdir -p "$dir/spool"
+exec 9<>"$dir/spool/lock"
+flock -n 9 || exit 125
+echo $$ > "$dir/spool/lock"
+printf '%s\n' "$@" > "$dir/arguments"
+eval "$line"
+"#;
+
+struct Bed {
+    root: Arc<tempfile::TempDir>,
+    service: Local,
+    events: mpsc::UnboundedReceiver<JobEvent>,
+}
+
+fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
+    let agent = root.path().join("agent");
+    write_file(&agent, 0o755, AGENT).unwrap();
+    let experiment = ExperimentId::new("exp").unwrap();
+    let (events, receiver) = mpsc::unbounded_channel();
+    let service = Local::new(Settings {
+        agent,
+        dir: ExperimentDir::new(root.path(), &experiment),
+        code_directory: root.path().to_owned(),
+        objective: Some("loss".to_owned()),
+        events,
+    });
+    Bed { root, service, events: receiver }
+}
+
+fn bed() -> Bed {
+    bed_in(Arc::new(tempfile::tempdir().unwrap()))
+}
+
+fn job(line: &str) -> TrialJobSpec {
+    TrialJobSpec {
+        experiment: ExperimentId::new("exp").unwrap(),
+        trial: trial(),
+        attempt: attempt(),
+        sequence: 7,
+        command: line.to_owned(),
+        parameter_record: json!({ "parameters": { "x": 1 } }),
+        token: Token("hush".to_owned()),
+    }
+}
+
+fn trial() -> TrialJobId {
+    TrialJobId::new("abcde").unwrap()
+}
+
+fn attempt() -> AttemptId {
+    AttemptId::new("abcde-1").unwrap()
+}
+
+impl Bed {
+    fn dir(&self) -> PathBuf {
+        self.root.path().join("exp").join("abcde")
+    }
+
+    async fn event(&mut self) -> JobEvent {
+        let event = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
+        event.expect("a job event in time").expect("the service lives")
+    }
+
+    async fn file(&self, name: &str) -> String {
+        let path = self.dir().join(name);
+        for _ in 0..3000 {
+            match std::fs::read_to_string(&path) {
+                Ok(text) if !text.is_empty() => return text,
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+        panic!("no {} in time", path.display());
+    }
+}
+
+fn gone(exit_code: Option<i32>) -> JobEvent {
+    JobEvent { trial: trial(), attempt: attempt(), exit_code, message: None }
+}
+
+#[tokio::test]
+async fn the_end_of_a_job_is_told_with_its_code() {
+    for (line, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
+        let mut bed = bed();
+        bed.service.submit(&job(line)).await.unwrap();
+        assert_eq!(bed.event().await, gone(Some(code)), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_gets_its_files_and_no_secret_in_its_arguments() {
+    let mut bed = bed();
+    bed.service.submit(&job("true")).await.unwrap();
+    bed.event().await;
+    let arguments = bed.file("arguments").await;
+    for pair in [
+        ["--experiment", "exp"],
+        ["--trial", "abcde"],
+        ["--attempt", "abcde-1"],
+        ["--sequence", "7"],
+        ["--objective", "loss"],
+        ["--shell", "true"],
+    ] {
+        assert!(arguments.contains(&pair.join("\n")), "{pair:?} in {arguments}");
+    }
+    assert!(!arguments.contains("hush"));
+    assert_eq!(bed.file("token").await, "hush");
+    let mode =
+        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(bed.dir().join("token")).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(bed.file("parameter.cfg").await, r#"{"parameters":{"x":1}}"#);
+}
+
+#[tokio::test]
+async fn cancel_asks_politely() {
+    let mut bed = bed();
+    let line = r#"trap 'exit 3' TERM; echo y > "$dir/ready"; while :; do sleep 0.1; done"#;
+    bed.service.submit(&job(line)).await.unwrap();
+    bed.file("ready").await;
+    bed.service.cancel(&trial()).await;
+    assert_eq!(bed.event().await, gone(Some(3)));
+    bed.service.cancel(&trial()).await; // Gone already: no error, nobody else signalled.
+    bed.service.close().await;
+}
+
+#[tokio::test]
+async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
+    let first = bed();
+    first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
+    first.file("arguments").await;
+    let mut second = bed_in(Arc::clone(&first.root));
+    assert_eq!(second.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
+    second.service.cancel(&trial()).await;
+    assert_eq!(second.event().await, gone(None));
+}
+
+#[tokio::test]
+async fn what_a_gone_job_left_behind_is_delivered() {
+    let mut first = bed();
+    first.service.submit(&job("true")).await.unwrap();
+    first.event().await;
+    assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone);
+    let call = first.file("replayed").await;
+    assert!(call.contains("--manager-file") && call.contains("--token-file"), "{call}");
+}
+
+#[tokio::test]
+async fn a_job_that_never_began_is_unknown() {
+    let bed = bed();
+    assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Unknown);
+}
+
+#[tokio::test]
+async fn a_missing_agent_is_named() {
+    let bed = bed();
+    std::fs::remove_file(bed.root.path().join("agent")).unwrap();
+    let error = bed.service.submit(&job("true")).await.unwrap_err();
+    assert!(error.to_string().contains("agent"), "{error}");
+}
