@@ -7,6 +7,7 @@ pub mod channel;
 pub mod clock;
 pub mod collect;
 pub mod deliver;
+pub mod detect;
 pub mod dialect;
 pub mod errors;
 pub mod http;
