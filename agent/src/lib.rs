@@ -3,22 +3,48 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
 
+pub mod book;
+pub mod capture;
 pub mod channel;
+pub mod cli;
 pub mod clock;
 pub mod collect;
 pub mod deliver;
 pub mod detect;
 pub mod dialect;
+pub mod environment;
 pub mod errors;
 pub mod http;
+pub mod last_bytes;
+pub mod log;
+pub mod metric_file;
+pub mod output;
+pub mod parameters;
+pub mod phase;
+pub mod reap;
 pub mod replay;
+pub mod run;
+pub mod run_dir;
 pub mod sample;
+pub mod settings;
+pub mod signals;
 pub mod spool;
+pub mod standalone;
+pub mod supervise;
+pub mod tree;
+pub mod trial;
 pub mod verdict;
 
 use std::process::ExitCode;
 
+use cli::Command;
+
 /// Runs the program and returns its exit code: the trial's own, or 125 for a fault of ours.
 pub fn main() -> ExitCode {
-    ExitCode::from(125)
+    match cli::parse(std::env::args_os()) {
+        Ok(cli) => match cli.command {
+            Command::Run(args) => run::run(&args),
+        },
+        Err(code) => code,
+    }
 }

@@ -1,0 +1,115 @@
+//! Everything observed about the trial on its way into the spool: findings become metrics, events become
+//! notes, and what the summary tells is counted.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
+
+use crate::clock::Clock;
+use crate::collect::{CollectSpec, Finding, Ledger};
+use crate::spool::Spool;
+
+/// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
+const UNREADABLE_NOTED: u64 = 10;
+
+/// The books of one attempt.
+pub struct Book {
+    ledger: Ledger,
+    spool: Spool,
+    clock: Arc<dyn Clock>,
+    live: bool,
+    tally: Tally,
+}
+
+/// What was collected, in short.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tally {
+    /// Intermediate results, over all names.
+    pub intermediate: u64,
+    /// The first final result: the one that counts.
+    pub last: Option<MetricValue>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Whether it was concluded from the last intermediate result.
+    pub derived: bool,
+    /// What looked like a metric and could not be read.
+    pub unreadable: u64,
+}
+
+impl Book {
+    /// An empty book that writes into `spool`. `live`: metrics are printed to stderr too.
+    pub fn new(spec: &CollectSpec, spool: Spool, clock: Arc<dyn Clock>, live: bool) -> Self {
+        Self { ledger: Ledger::new(spec), spool, clock, live, tally: Tally::default() }
+    }
+
+    /// Enters what a collector found.
+    pub fn enter(&mut self, findings: Vec<Finding>) {
+        for finding in findings {
+            match finding {
+                Finding::Metric(found) => {
+                    if let Some(metric) = self.ledger.enter(found) {
+                        self.metric(metric);
+                    }
+                }
+                Finding::Unreadable { excerpt, why, .. } => {
+                    self.tally.unreadable += 1;
+                    if self.tally.unreadable <= UNREADABLE_NOTED {
+                        self.note("metric-unreadable", format!("{why}: {excerpt}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Concludes the final result, where the trial itself reported none.
+    pub fn conclude(&mut self, succeeded: bool) {
+        if let Some(metric) = self.ledger.conclude(succeeded) {
+            self.metric(metric);
+        }
+        for (code, message) in self.ledger.notes() {
+            self.note(code, message);
+        }
+        if let Some(more) = self.tally.unreadable.checked_sub(UNREADABLE_NOTED + 1) {
+            let message = format!("{} more unreadable metrics were passed over", more + 1);
+            self.note("metric-unreadable", message);
+        }
+    }
+
+    /// Enters something a person should see in the trial's timeline.
+    pub fn note(&self, code: &str, message: String) {
+        self.report(ReportBody::Note { code: code.to_owned(), message });
+    }
+
+    /// Enters any other report.
+    pub fn report(&self, body: ReportBody) {
+        self.spool.append(self.clock.now_ms(), body);
+    }
+
+    /// What was collected so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn metric(&mut self, metric: Metric) {
+        match metric.kind {
+            MetricKind::Intermediate => self.tally.intermediate += 1,
+            MetricKind::Final if self.tally.last.is_none() => {
+                self.tally.last = Some(metric.value.clone());
+                self.tally.name = Some(metric.name.clone());
+                self.tally.derived = metric.derived;
+            }
+            MetricKind::Final => {}
+        }
+        if self.live {
+            let kind = match metric.kind {
+                MetricKind::Intermediate => format!("[{}]", metric.sequence),
+                MetricKind::Final => " (final)".to_owned(),
+            };
+            let value = metric.value.as_json();
+            // A closed stderr is no reason to stop.
+            writeln!(std::io::stderr(), "trialkeeper: {}{kind} = {value}", metric.name).ok();
+        }
+        self.report(ReportBody::Metric(metric));
+    }
+}

@@ -1,0 +1,246 @@
+//! The command line. Every flag has an environment variable, `TRIALKEEPER_` and the flag's name.
+//!
+//! It must not decide anything: what the words mean is `settings`'.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, Parser, Subcommand};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+/// Exit code for the agent's own faults, a bad command line included.
+pub const KEEPER_FAULT: u8 = 125;
+
+/// Runs a trial's command, watches it, reports what it observes, and loses nothing.
+#[derive(Debug, Parser)]
+#[command(name = "trialkeeper", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command as a trial. `trialkeeper -- CMD` is short for it.
+    ///
+    /// Exit code: the trial's own, or 128 + the signal that killed it; 126 if the command is not
+    /// executable, 127 if it is not found, 125 for a fault of trialkeeper's.
+    Run(Box<RunArgs>),
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The command and its arguments.
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell")]
+    pub command: Vec<OsString>,
+    /// A line for `/bin/sh -c` instead of a command.
+    #[arg(long, env = "TRIALKEEPER_SHELL", value_name = "LINE", conflicts_with = "command")]
+    pub shell: Option<OsString>,
+
+    /// Id of the experiment; else `NNI_EXP_ID`.
+    #[arg(long, env = "TRIALKEEPER_EXPERIMENT", value_name = "ID")]
+    pub experiment: Option<ExperimentId>,
+    /// Id of the trial; else `NNI_TRIAL_JOB_ID`.
+    #[arg(long, env = "TRIALKEEPER_TRIAL", value_name = "ID")]
+    pub trial: Option<TrialJobId>,
+    /// Id of this attempt; else `FC_TASK_ATTEMPT_INSTANCE_UID`, else random.
+    #[arg(long, env = "TRIALKEEPER_ATTEMPT", value_name = "ID")]
+    pub attempt: Option<AttemptId>,
+    /// Number of the trial within the experiment, from 0.
+    #[arg(long, env = "TRIALKEEPER_SEQUENCE", value_name = "N")]
+    pub sequence: Option<u64>,
+    /// Where trials run, as NNI's SDK is to see it [default: `NNI_PLATFORM`, else local].
+    #[arg(long, env = "TRIALKEEPER_PLATFORM", value_name = "NAME")]
+    pub platform: Option<String>,
+
+    /// Base URL of the manager. Without a manager everything stays on this machine.
+    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
+    pub manager: Option<String>,
+    /// A file whose first line is the manager's URL, read again when the manager does not answer.
+    #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
+    pub manager_file: Option<PathBuf>,
+    /// A file with the token that the manager wants to see.
+    #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// A PEM file with the authority that signed the manager's certificate [default: the public ones].
+    #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+
+    /// The trial's directory: output, verdict, spool [default: `NNI_OUTPUT_DIR`, else a new one below
+    /// ./trialkeeper-runs].
+    #[arg(long, env = "TRIALKEEPER_OUTPUT_DIR", value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Where reports wait for delivery [default: spool, in the output directory].
+    #[arg(long, env = "TRIALKEEPER_SPOOL_DIR", value_name = "DIR")]
+    pub spool_dir: Option<PathBuf>,
+    /// Size of the spool over which logs and samples are dropped; facts never are.
+    #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = "268435456")]
+    pub spool_bytes: u64,
+    /// The trial's parameters: a file with NNI's record or a JSON object, or the JSON object itself.
+    #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
+    pub parameters: Option<OsString>,
+    /// Name of the metric that the search optimises.
+    #[arg(long, env = "TRIALKEEPER_OBJECTIVE", value_name = "NAME")]
+    pub objective: Option<String>,
+
+    /// How long the trial may take to end after it was asked to.
+    #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = "20s", value_parser = duration)]
+    pub grace: Duration,
+    /// How long whatever the trial leaves behind may go on writing.
+    #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = "2s", value_parser = duration)]
+    pub drain: Duration,
+    /// How long to go on delivering after the trial's end; the rest stays in the spool.
+    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "5s", value_parser = duration)]
+    pub flush: Duration,
+    /// The longest silence towards the manager.
+    #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = duration)]
+    pub heartbeat: Duration,
+    /// Let the trial live on if trialkeeper itself is killed.
+    #[arg(long, env = "TRIALKEEPER_DETACH_ON_DEATH", value_parser = BoolishValueParser::new())]
+    pub detach_on_death: bool,
+
+    /// Say more: metrics as they come, and a summary at the end. Twice: what trialkeeper does.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Where trialkeeper's own messages go [default: stderr].
+    #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+}
+
+/// Reads the command line, or prints why it cannot (or what was asked for) and returns the exit code.
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
+    Cli::try_parse_from(complete(words)).map_err(|refusal| {
+        // A closed stderr or stdout changes nothing about the code.
+        refusal.print().ok();
+        // clap calls a request for help an error too; its own code for real ones, 2, is the trial's.
+        if refusal.use_stderr() { ExitCode::from(KEEPER_FAULT) } else { ExitCode::SUCCESS }
+    })
+}
+
+/// Puts in the `run` that `trialkeeper [options] -- CMD` leaves out.
+fn complete(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.into_iter().collect();
+    let bare = words.get(1).is_some_and(|word| {
+        word.as_encoded_bytes().starts_with(b"-")
+            && !["-h", "--help", "-V", "--version"].iter().any(|own| word == own)
+    });
+    if bare {
+        words.insert(1, "run".into());
+    }
+    words
+}
+
+/// Reads a time: a number with the unit `ms`, `s`, `m` or `h`; without one, seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        unit => return Err(format!("unknown unit {unit:?}; ms, s, m, h and d are known")),
+    };
+    let number: f64 =
+        digits.parse().map_err(|_| "a number with a unit is expected, such as 20s".to_owned())?;
+    // A year is for ever; more only overflows somebody's arithmetic.
+    match number * seconds {
+        time if (0.0..=31_536_000.0).contains(&time) => Ok(Duration::from_secs_f64(time)),
+        _ => Err("a time between 0 and 365d is expected".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
+        let words = complete(words.iter().map(OsString::from));
+        match Cli::try_parse_from(words)?.command {
+            Command::Run(args) => Ok(*args),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_variable() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for flag in run.get_arguments().filter(|flag| flag.get_long().is_some()) {
+            let long = flag.get_long().unwrap();
+            if ["help", "verbose"].contains(&long) {
+                continue;
+            }
+            let variable = format!("TRIALKEEPER_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(flag.get_env(), Some(variable.as_ref()), "--{long}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_found_however_it_is_given() {
+        #[rustfmt::skip]
+        let table: [&[&str]; 5] = [
+            &["trialkeeper", "run", "--", "python", "-u", "train.py", "--grace", "1"],
+            &["trialkeeper", "--", "python", "-u", "train.py", "--grace", "1"],
+            &["trialkeeper", "--drain", "1s", "--", "python", "-u", "train.py", "--grace", "1"],
+            &["trialkeeper", "run", "python", "-u", "train.py", "--grace", "1"],
+            &["trialkeeper", "-v", "python", "-u", "train.py", "--grace", "1"],
+        ];
+        for words in table {
+            let args = run(words).unwrap();
+            assert_eq!(args.command, ["python", "-u", "train.py", "--grace", "1"], "{words:?}");
+            assert_eq!(args.grace, Duration::from_secs(20), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn bad_command_lines_are_refused() {
+        #[rustfmt::skip]
+        let table: [&[&str]; 7] = [
+            &["trialkeeper"],
+            &["trialkeeper", "run"],
+            &["trialkeeper", "run", "--"],
+            &["trialkeeper", "run", "--shell", "x", "--", "y"],
+            &["trialkeeper", "run", "--grace", "soon", "--", "y"],
+            &["trialkeeper", "run", "--experiment", "a/b", "--", "y"],
+            &["trialkeeper", "run", "--manager", "http://x", "--manager-file", "f", "--", "y"],
+        ];
+        for words in table {
+            assert!(run(words).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        #[rustfmt::skip]
+        let table = [
+            ("20s",   Some(20_000)), ("20", Some(20_000)), ("500ms", Some(500)), ("1.5m", Some(90_000)),
+            ("2h",    Some(7_200_000)), ("0", Some(0)), ("-1s", None), ("1w", None), ("", None), ("s", None),
+            ("inf",   None), ("NaN", None), ("1e300h", None), ("1 s", None),
+        ];
+        for (text, millis) in table {
+            assert_eq!(duration(text).ok(), millis.map(Duration::from_millis), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_time_or_refused(text in ".*") {
+            drop(duration(&text));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! PURE: how the trial's environment differs from the agent's.
+//!
+//! The trial sees what NNI's SDK needs, its parameters in three forms, and none of the agent's own
+//! settings: a keeper inside a keeper must not report under the outer one's name.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use crate::parameters::Parameters;
+
+/// The longest value put into a variable, in bytes. The kernel's limit is 128 KiB (`MAX_ARG_STRLEN`), and
+/// over it nothing starts at all; longer parameters are in the file only.
+pub const LONGEST_VALUE: usize = 100 * 1024;
+
+/// What to change. Everything else is inherited.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Variables that the trial must not see.
+    pub remove: Vec<OsString>,
+    /// Variables set, after the removals.
+    pub set: Vec<(OsString, OsString)>,
+}
+
+/// What the trial is to know. `None`: no flag said so; then the caller's variable stands, where it has one.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// `NNI_PLATFORM`.
+    pub platform: Option<&'a str>,
+    /// `NNI_EXP_ID`.
+    pub experiment: Option<&'a str>,
+    /// `NNI_TRIAL_JOB_ID`.
+    pub trial: Option<&'a str>,
+    /// `NNI_TRIAL_SEQ_ID`.
+    pub sequence: Option<u64>,
+    /// `NNI_SYS_DIR` and `NNI_OUTPUT_DIR`, if asked for by a flag.
+    pub output_dir: Option<&'a Path>,
+    /// The same, if nobody asked for a certain one.
+    pub fallback_dir: Option<&'a Path>,
+    /// The directory the command is run in.
+    pub code_dir: Option<&'a Path>,
+    /// The parameters.
+    pub parameters: &'a Parameters,
+    /// A file that holds them as one JSON object.
+    pub parameters_file: Option<&'a Path>,
+}
+
+/// The changes to make to the environment `inherited`.
+pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes {
+    let ours = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
+    let remove =
+        inherited.iter().map(|(name, _)| name).filter(|name| ours(name)).cloned().collect();
+    let mut set = Setter { inherited, set: Vec::new() };
+
+    set.or_inherit("NNI_PLATFORM", facts.platform.map(OsString::from), "local");
+    set.or_inherit("NNI_EXP_ID", facts.experiment.map(OsString::from), "standalone");
+    set.or_inherit("NNI_TRIAL_JOB_ID", facts.trial.map(OsString::from), "standalone");
+    set.or_inherit("NNI_TRIAL_SEQ_ID", facts.sequence.map(|n| n.to_string().into()), "0");
+    for name in ["NNI_SYS_DIR", "NNI_OUTPUT_DIR"] {
+        let fallback = || facts.fallback_dir.filter(|_| !set.inherits(name));
+        if let Some(dir) = facts.output_dir.or_else(fallback) {
+            set.put(name, dir.as_os_str());
+        }
+    }
+    if let Some(dir) = facts.code_dir.filter(|_| !set.inherits("NNI_CODE_DIR")) {
+        set.put("NNI_CODE_DIR", dir.as_os_str());
+    }
+    // Makes the SDK print its metrics to stdout, where we read them, and leave `sys.stdout` alone.
+    set.put("REUSE_MODE", "true");
+    set.put("MULTI_PHASE", "false");
+    // Else Python keeps up to 8 KiB back, and with them the metrics of a trial that is killed.
+    set.or_inherit("PYTHONUNBUFFERED", None, "1");
+
+    set.value("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
+    if let Some(file) = facts.parameters_file {
+        set.put("TRIALKEEPER_PARAMETERS_FILE", file.as_os_str());
+    }
+    for (name, value) in &facts.parameters.values {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        set.value(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
+    }
+    Changes { remove, set: set.set }
+}
+
+/// The part of a variable's name that stands for a parameter's.
+fn plain_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+struct Setter<'a> {
+    inherited: &'a [(OsString, OsString)],
+    set: Vec<(OsString, OsString)>,
+}
+
+impl Setter<'_> {
+    fn inherits(&self, name: &str) -> bool {
+        self.inherited.iter().any(|(other, _)| other == name)
+    }
+
+    fn put(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.set.push((name.into(), value.as_ref().to_owned()));
+    }
+
+    fn or_inherit(&mut self, name: &str, wanted: Option<OsString>, fallback: &str) {
+        match wanted {
+            Some(value) => self.put(name, value),
+            None if self.inherits(name) => {}
+            None => self.put(name, fallback),
+        }
+    }
+
+    /// Sets what a variable can hold: no NUL, and not so long that the kernel refuses to start anything.
+    fn value(&mut self, name: &str, value: Vec<u8>) {
+        if value.len() <= LONGEST_VALUE && !value.contains(&0) {
+            self.put(name, OsString::from_vec(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What a trial sees, as tables.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::*;
+
+fn facts(parameters: &Parameters) -> Facts<'_> {
+    Facts {
+        platform: None,
+        experiment: None,
+        trial: None,
+        sequence: None,
+        output_dir: None,
+        fallback_dir: None,
+        code_dir: None,
+        parameters,
+        parameters_file: None,
+    }
+}
+
+/// The trial's whole environment.
+fn seen(inherited: &[(&str, &str)], facts: &Facts<'_>) -> BTreeMap<String, String> {
+    let inherited: Vec<_> = inherited
+        .iter()
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)))
+        .collect();
+    let changes = changes(&inherited, facts);
+    let kept = inherited.into_iter().filter(|(name, _)| !changes.remove.contains(name));
+    kept.chain(changes.set.clone())
+        .map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_flag_outranks_the_caller_and_the_caller_the_default() {
+    let none = Parameters::none();
+    let plain = facts(&none);
+    let flags = Facts {
+        platform: Some("frameworkcontroller"),
+        experiment: Some("e"),
+        trial: Some("t"),
+        sequence: Some(7),
+        output_dir: Some(Path::new("/flag")),
+        fallback_dir: Some(Path::new("/flag")),
+        code_dir: Some(Path::new("/code")),
+        ..plain
+    };
+    let unasked = Facts { fallback_dir: Some(Path::new("/runs/1")), ..plain };
+    let caller = [
+        ("NNI_PLATFORM", "kubeflow"),
+        ("NNI_EXP_ID", "theirs"),
+        ("NNI_TRIAL_JOB_ID", "job"),
+        ("NNI_TRIAL_SEQ_ID", "3"),
+        ("NNI_SYS_DIR", "/sys"),
+        ("NNI_OUTPUT_DIR", "/out"),
+        ("NNI_CODE_DIR", "/their/code"),
+        ("PYTHONUNBUFFERED", ""),
+        ("REUSE_MODE", "false"),
+    ];
+    #[rustfmt::skip]
+    let table = [
+        // variable            caller's too? facts     value
+        ("NNI_PLATFORM",       false, &plain,   Some("local")),
+        ("NNI_PLATFORM",       true,  &plain,   Some("kubeflow")),
+        ("NNI_PLATFORM",       true,  &flags,   Some("frameworkcontroller")),
+        ("NNI_EXP_ID",         false, &plain,   Some("standalone")),
+        ("NNI_EXP_ID",         true,  &plain,   Some("theirs")),
+        ("NNI_EXP_ID",         true,  &flags,   Some("e")),
+        ("NNI_TRIAL_JOB_ID",   true,  &plain,   Some("job")),
+        ("NNI_TRIAL_JOB_ID",   true,  &flags,   Some("t")),
+        ("NNI_TRIAL_SEQ_ID",   false, &plain,   Some("0")),
+        ("NNI_TRIAL_SEQ_ID",   true,  &plain,   Some("3")),
+        ("NNI_TRIAL_SEQ_ID",   true,  &flags,   Some("7")),
+        ("NNI_SYS_DIR",        false, &plain,   None),
+        ("NNI_SYS_DIR",        false, &unasked, Some("/runs/1")),
+        ("NNI_SYS_DIR",        true,  &unasked, Some("/sys")),
+        ("NNI_SYS_DIR",        true,  &flags,   Some("/flag")),
+        ("NNI_OUTPUT_DIR",     true,  &unasked, Some("/out")),
+        ("NNI_OUTPUT_DIR",     true,  &flags,   Some("/flag")),
+        ("NNI_CODE_DIR",       false, &flags,   Some("/code")),
+        ("NNI_CODE_DIR",       true,  &flags,   Some("/their/code")),
+        ("PYTHONUNBUFFERED",   false, &plain,   Some("1")),
+        ("PYTHONUNBUFFERED",   true,  &plain,   Some("")),
+        ("REUSE_MODE",         true,  &plain,   Some("true")),
+        ("MULTI_PHASE",        false, &plain,   Some("false")),
+    ];
+    for (name, inherit, facts, value) in table {
+        let inherited: &[_] = if inherit { &caller } else { &[] };
+        let seen = seen(inherited, facts);
+        assert_eq!(seen.get(name).map(String::as_str), value, "{name}, inherited: {inherit}");
+    }
+}
+
+#[test]
+fn parameters_are_there_in_every_form() {
+    let parameters = Parameters::parse(
+        r#"{"parameter_id": 1, "parameters":
+            {"lr": 0.1, "optimizer": "adam", "deep/er key": {"a": [1, null]}, "on": true, "nul": "a\u0000b"}}"#,
+    )
+    .unwrap();
+    let facts =
+        Facts { parameters_file: Some(Path::new("/o/parameters.json")), ..facts(&parameters) };
+    let seen = seen(&[], &facts);
+    #[rustfmt::skip]
+    let table = [
+        ("TRIALKEEPER_PARAM_lr",          Some("0.1")),
+        ("TRIALKEEPER_PARAM_optimizer",   Some("adam")),
+        ("TRIALKEEPER_PARAM_deep_er_key", Some(r#"{"a":[1,null]}"#)),
+        ("TRIALKEEPER_PARAM_on",          Some("true")),
+        ("TRIALKEEPER_PARAM_nul",         None),
+        ("TRIALKEEPER_PARAMETERS_FILE",   Some("/o/parameters.json")),
+    ];
+    for (name, value) in table {
+        assert_eq!(seen.get(name).map(String::as_str), value, "{name}");
+    }
+    let whole: Value = serde_json::from_str(&seen["TRIALKEEPER_PARAMETERS"]).unwrap();
+    assert_eq!(whole, Value::Object(parameters.values));
+}
+
+#[test]
+fn settings_of_the_agent_do_not_reach_the_trial() {
+    let none = Parameters::none();
+    let inherited =
+        [("TRIALKEEPER_MANAGER", "http://x"), ("TRIALKEEPER_TOKEN_FILE", "/t"), ("PATH", "/bin")];
+    let seen = seen(&inherited, &facts(&none));
+    assert!(
+        !seen.contains_key("TRIALKEEPER_MANAGER") && !seen.contains_key("TRIALKEEPER_TOKEN_FILE")
+    );
+    assert_eq!(seen["PATH"], "/bin");
+}
+
+#[test]
+fn what_the_kernel_would_refuse_stays_in_the_file() {
+    let long = format!(r#"{{"text": "{}"}}"#, "x".repeat(LONGEST_VALUE));
+    let parameters = Parameters::parse(&long).unwrap();
+    let seen = seen(&[], &facts(&parameters));
+    assert!(!seen.contains_key("TRIALKEEPER_PARAMETERS"));
+    assert_eq!(seen["TRIALKEEPER_PARAM_text"].len(), LONGEST_VALUE);
+}

@@ -1,0 +1,61 @@
+//! The last bytes of a stream, kept in memory for the verdict.
+
+/// At least this many bytes of the end are kept, if there were so many.
+pub const KEPT_BYTES: usize = 64 * 1024;
+
+/// The end of one stream.
+#[derive(Debug, Default)]
+pub struct LastBytes {
+    bytes: Vec<u8>,
+    total: u64,
+}
+
+impl LastBytes {
+    /// Takes the next bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        if let Some(cut) = bytes.len().checked_sub(KEPT_BYTES) {
+            self.bytes.clear();
+            self.bytes.extend_from_slice(&bytes[cut..]);
+            return;
+        }
+        // Cut only when it has doubled, so that a byte is moved at most once more after it came.
+        if self.bytes.len() + bytes.len() > 2 * KEPT_BYTES {
+            let cut = self.bytes.len() + bytes.len() - KEPT_BYTES;
+            self.bytes.drain(..cut);
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The last bytes of the stream, at most [`KEPT_BYTES`].
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.bytes.len().saturating_sub(KEPT_BYTES)..]
+    }
+
+    /// How long the whole stream was so far, in bytes.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn they_are_the_end_whatever_the_portions(portions in prop::collection::vec(prop_oneof![0..100_usize, 60_000..140_000_usize], 0..8)) {
+            let mut last = LastBytes::default();
+            let mut whole = Vec::new();
+            for (n, length) in portions.into_iter().enumerate() {
+                let portion: Vec<u8> = (0..length).map(|i| (i * 7 + n).to_le_bytes()[0]).collect();
+                last.push(&portion);
+                whole.extend_from_slice(&portion);
+            }
+            assert_eq!(last.bytes(), &whole[whole.len().saturating_sub(KEPT_BYTES)..]);
+            assert_eq!(last.total(), u64::try_from(whole.len()).unwrap());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The agent's own messages: one line each, recognisable, never on stdout.
+//!
+//! A subscriber of our own: `tracing-subscriber` would add 200 KB to a program that goes into every image,
+//! for spans and filters that are not used here.
+
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::clock::Clock;
+
+/// Starts to show messages. `verbose` of two or more shows what the agent does, else only warnings are.
+///
+/// A log file that cannot be opened is warned of on stderr, which takes its place.
+pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
+    let opened = file.map(|path| (path, OpenOptions::new().create(true).append(true).open(path)));
+    let (file, trouble) = match opened {
+        None => (None, None),
+        Some((_, Ok(file))) => (Some(file), None),
+        Some((path, Err(source))) => (None, Some((path, source))),
+    };
+    let level = if verbose >= 2 { Level::INFO } else { Level::WARN };
+    // It can be set once only; a second start in one process (a test) keeps the first.
+    tracing::subscriber::set_global_default(Lines { file, level, clock }).ok();
+    if let Some((path, source)) = trouble {
+        tracing::warn!("cannot open the log file {}: {source}", path.display());
+    }
+}
+
+/// Writes one line per event.
+struct Lines {
+    file: Option<File>,
+    level: Level,
+    clock: Arc<dyn Clock>,
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        let word = match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
+        // One write, so that lines of several threads do not mix. Nobody can be told if it fails.
+        match &self.file {
+            Some(file) => {
+                let now = self.clock.now_ms();
+                let (seconds, millis) = (now.div_euclid(1000), now.rem_euclid(1000));
+                let line = format!("{seconds}.{millis:03} {word}{}\n", text.0);
+                let mut file: &File = file;
+                file.write_all(line.as_bytes()).ok();
+            }
+            None => {
+                let line = format!("trialkeeper: {word}{}\n", text.0);
+                io::stderr().write_all(line.as_bytes()).ok();
+            }
+        }
+    }
+
+    // Spans are not used by the agent, and those of libraries are not shown.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// The message, and the fields after it as `name=value`.
+struct Text(String);
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let written = match field.name() {
+            "message" => {
+                let rest = std::mem::take(&mut self.0);
+                write!(self.0, "{value:?}{rest}")
+            }
+            name => write!(self.0, " {name}={value:?}"),
+        };
+        written.expect("a String takes everything");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[test]
+    fn a_line_has_the_message_first_and_its_fields() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = Some(File::create(&path).unwrap());
+        let lines = Lines { file, level: Level::WARN, clock: Arc::new(SystemClock) };
+        tracing::subscriber::with_default(lines, || {
+            tracing::warn!(pid = 7, name = "x", "it {}", "broke");
+            tracing::info!("not shown");
+        });
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, line) = text.split_once(' ').unwrap();
+        assert_eq!(line, "warning: it broke pid=7 name=x\n");
+    }
+}

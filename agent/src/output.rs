@@ -1,0 +1,254 @@
+//! Passes the trial's output on, byte for byte, and looks for metrics in it on the way.
+//!
+//! Invariants:
+//!
+//! * One thread per stream reads, so that a consumer of ours who stalls holds up that stream and nothing
+//!   else. Reading never waits for the network, and for the disk only as `capture` says.
+//! * What was read is passed on, whether or not our own stdout still takes it, a collector panics, or
+//!   nobody listens any more.
+//! * The descriptors we inherited keep their flags: others may share them.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::mpsc;
+use trial_protocol::Stream;
+
+use crate::capture::Capture;
+use crate::collect::{CollectSpec, Finding, StreamScanner};
+use crate::last_bytes::LastBytes;
+
+/// Bytes read at once: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+
+/// What a pump has to say.
+#[derive(Debug)]
+pub enum Heard {
+    /// Findings of one portion, in order.
+    Findings(Vec<Finding>),
+    /// Something a person should know.
+    Trouble {
+        /// Stable name, for the note.
+        code: &'static str,
+        /// One sentence.
+        message: String,
+    },
+    /// The stream has ended, and everything was passed on.
+    Closed(Stream),
+    /// The metric file was read to its end, for the last time.
+    FileRead,
+}
+
+/// The end of a stream, shared between its pump and the verdict.
+pub type SharedTail = Arc<Mutex<LastBytes>>;
+
+/// Everything one pump works with.
+#[derive(Debug)]
+pub struct Pump {
+    /// Which stream it is.
+    pub stream: Stream,
+    /// Where its bytes are copied.
+    pub capture: Capture,
+    /// Where its end is kept.
+    pub tail: SharedTail,
+    /// Who is told.
+    pub heard: mpsc::Sender<Heard>,
+}
+
+impl Pump {
+    /// Starts the thread that carries everything from `source` to `sink`.
+    pub fn start(
+        self,
+        source: OwnedFd,
+        sink: OwnedFd,
+        spec: &CollectSpec,
+    ) -> Result<(), io::Error> {
+        let scanner = Scanner { scanner: Some(StreamScanner::new(spec, self.stream)) };
+        let name = match self.stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        // Nobody joins it: it ends with the trial's last writer, which we do not wait for for ever.
+        thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(256 * 1024)
+            .spawn(move || self.carry(File::from(source), File::from(sink), scanner))?;
+        Ok(())
+    }
+
+    fn carry(self, mut source: File, sink: File, mut scanner: Scanner) {
+        let mut sink = Sink { file: sink, open: true, told: false };
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let bytes = match source.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => &buffer[..length],
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    self.trouble("output-unreadable", format!("cannot read the output: {source}"));
+                    break;
+                }
+            };
+            // First what must not wait for a slow consumer.
+            self.tell(scanner.scan(|scanner, found| scanner.feed(bytes, found)));
+            self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+            self.capture.output(self.stream, bytes);
+            if let Err(source) = sink.pass_on(bytes) {
+                self.trouble("output-closed", format!("cannot pass the output on: {source}"));
+            }
+        }
+        self.tell(scanner.scan(StreamScanner::finish));
+        self.send(Heard::Closed(self.stream));
+    }
+
+    fn tell(&self, scanned: Scanned) {
+        match scanned {
+            Scanned::Found(found) if found.is_empty() => {}
+            Scanned::Found(found) => self.send(Heard::Findings(found)),
+            Scanned::Panicked => self.trouble(
+                "collector-failed",
+                "a collector failed; no further metrics are read from this stream".to_owned(),
+            ),
+        }
+    }
+
+    fn trouble(&self, code: &'static str, message: String) {
+        self.send(Heard::Trouble { code, message });
+    }
+
+    fn send(&self, heard: Heard) {
+        // Waits for the main task, which waits for nobody. It may have gone: then the bytes still flow.
+        self.heard.blocking_send(heard).ok();
+    }
+}
+
+/// A scanner that is switched off by its own panic.
+struct Scanner {
+    scanner: Option<StreamScanner>,
+}
+
+enum Scanned {
+    Found(Vec<Finding>),
+    Panicked,
+}
+
+impl Scanner {
+    fn scan(&mut self, work: impl FnOnce(&mut StreamScanner, &mut Vec<Finding>)) -> Scanned {
+        let mut found = Vec::new();
+        let Some(scanner) = &mut self.scanner else { return Scanned::Found(found) };
+        // The scanner is thrown away after a panic, so nobody sees it half changed.
+        match catch_unwind(AssertUnwindSafe(|| work(scanner, &mut found))) {
+            Ok(()) => Scanned::Found(found),
+            Err(_) => {
+                self.scanner = None;
+                Scanned::Panicked
+            }
+        }
+    }
+}
+
+/// Our own stdout or stderr.
+struct Sink {
+    file: File,
+    open: bool,
+    told: bool,
+}
+
+impl Sink {
+    /// Writes everything; an error is returned the first time only.
+    fn pass_on(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
+        while self.open && !bytes.is_empty() {
+            match self.file.write(bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Whoever gave us the descriptor made it non-blocking.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
+                Err(error) => {
+                    // A reader that went away does not come back; a full disk may have room later.
+                    self.open = error.kind() != io::ErrorKind::BrokenPipe;
+                    let told = std::mem::replace(&mut self.told, true);
+                    return if told { Ok(()) } else { Err(error) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) {
+        let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+        // Whatever it returns, the next write tells what is the case.
+        poll(&mut fds, PollTimeout::NONE).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::pipe;
+
+    use super::*;
+
+    fn pump(heard: mpsc::Sender<Heard>) -> (Pump, SharedTail) {
+        let tail = SharedTail::default();
+        let capture = Capture::new(None);
+        (Pump { stream: Stream::Stdout, capture, tail: Arc::clone(&tail), heard }, tail)
+    }
+
+    #[test]
+    fn bytes_pass_unchanged_and_the_end_is_told() {
+        let (tell, mut told) = mpsc::channel(8);
+        let (pump, tail) = pump(tell);
+        let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
+        pump.start(source.into(), sink.into(), &CollectSpec::default()).unwrap();
+        trial.write_all(b"a\xff\r\nno newline").unwrap();
+        drop(trial);
+        let mut passed = Vec::new();
+        ours.read_to_end(&mut passed).unwrap();
+        assert_eq!(passed, b"a\xff\r\nno newline");
+        assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))));
+        assert_eq!(tail.lock().unwrap().bytes(), passed);
+    }
+
+    #[test]
+    fn reading_goes_on_when_our_own_output_is_closed() {
+        let (tell, mut told) = mpsc::channel(8);
+        let (pump, tail) = pump(tell);
+        let ((source, mut trial), (ours, sink)) = (pipe().unwrap(), pipe().unwrap());
+        drop(ours);
+        pump.start(source.into(), sink.into(), &CollectSpec::default()).unwrap();
+        for _ in 0..4 {
+            trial.write_all(&vec![b'x'; CHUNK]).unwrap();
+        }
+        drop(trial);
+        assert!(matches!(told.blocking_recv(), Some(Heard::Trouble { code: "output-closed", .. })));
+        assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))), "said once");
+        assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK).unwrap());
+    }
+
+    #[test]
+    fn a_descriptor_that_does_not_block_is_waited_for() {
+        let (tell, _told) = mpsc::channel(8);
+        let (pump, _) = pump(tell);
+        let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
+        let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+        nix::fcntl::fcntl(&sink, flags).unwrap();
+        pump.start(source.into(), sink.into(), &CollectSpec::default()).unwrap();
+        let writer = thread::spawn(move || trial.write_all(&vec![b'x'; 8 * CHUNK]).unwrap());
+        let mut passed = Vec::new();
+        ours.read_to_end(&mut passed).unwrap();
+        assert_eq!(passed.len(), 8 * CHUNK);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_panic_of_the_scanner_switches_it_off() {
+        let mut scanner =
+            Scanner { scanner: Some(StreamScanner::new(&CollectSpec::default(), Stream::Stdout)) };
+        assert!(matches!(scanner.scan(|_, _| panic!("on purpose")), Scanned::Panicked));
+        assert!(matches!(scanner.scan(|_, _| panic!("again")), Scanned::Found(_)));
+    }
+}

@@ -1,0 +1,98 @@
+//! PURE: the trial's parameters, as NNI's record and as plain values.
+
+use serde_json::{Map, Value};
+use trial_protocol::MetricValue;
+
+/// The parameters of one trial.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    /// NNI's record, `{"parameter_id": ..., "parameters": {...}}`, byte for byte as it was given: what the
+    /// SDK reads from `parameter.cfg`.
+    pub record: String,
+    /// The parameters themselves.
+    pub values: Map<String, Value>,
+}
+
+/// Why a text holds no parameters.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not JSON.
+    #[error("not JSON; NNI's record or a plain object of parameters is expected")]
+    Json(#[source] trial_protocol::ValueError),
+    /// JSON, and something else.
+    #[error("no JSON object; NNI's record or a plain object of parameters is expected")]
+    Shape,
+}
+
+impl Parameters {
+    /// No parameters: what a trial gets that is run without a search.
+    pub fn none() -> Self {
+        Self::plain(Map::new())
+    }
+
+    /// Reads NNI's record, or a plain object of parameters.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        // The SDK's dialect of JSON may hold NaN, so the reader is the one for metrics.
+        let value = MetricValue::parse(text).map_err(Error::Json)?;
+        let Value::Object(members) = value.as_json() else { return Err(Error::Shape) };
+        match members.get("parameters") {
+            Some(Value::Object(values)) if members.contains_key("parameter_id") => {
+                Ok(Self { record: text.to_owned(), values: values.clone() })
+            }
+            Some(_) if members.contains_key("parameter_id") => Err(Error::Shape),
+            _ => Ok(Self::plain(members.clone())),
+        }
+    }
+
+    fn plain(values: Map<String, Value>) -> Self {
+        let record = serde_json::json!({
+            "parameter_id": 0,
+            "parameter_source": "algorithm",
+            "parameters": &values,
+            "parameter_index": 0,
+        });
+        Self { record: record.to_string(), values }
+    }
+
+    /// The parameters as one JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.values).expect("a map of JSON values is JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn records_and_plain_objects_are_read() {
+        let record = r#"{"parameter_id": 3, "parameters": {"lr": 0.1}, "parameter_index": 0}"#;
+        #[rustfmt::skip]
+        let table = [
+            ("NNI's record",                      record,                  json!({"lr": 0.1})),
+            ("a plain object",                    r#"{"lr": 0.1}"#,        json!({"lr": 0.1})),
+            ("a parameter called parameters",     r#"{"parameters": {}}"#, json!({"parameters": {}})),
+            ("an empty object",                   "{}",                    json!({})),
+        ];
+        for (says, text, values) in table {
+            let read = Parameters::parse(text).unwrap();
+            assert_eq!(Value::Object(read.values.clone()), values, "{says}");
+            let again = Parameters::parse(&read.record).unwrap();
+            assert_eq!(again.values, read.values, "{says}: the record says the same");
+        }
+        assert_eq!(
+            Parameters::parse(record).unwrap().record,
+            record,
+            "the record is kept as it came"
+        );
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "[]", "1", "{", r#"{"parameter_id": 1, "parameters": 7}"#] {
+            assert!(Parameters::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

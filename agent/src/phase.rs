@@ -1,0 +1,217 @@
+//! PURE: the life of the trial, one transition table.
+//!
+//! Invariants:
+//!
+//! * The trial's tree is asked (TERM) before it is killed (KILL), and always has some time in between.
+//! * A stop that comes a second time on another way (a directive, then the platform's TERM) never shortens
+//!   the grace; only a second TERM does.
+//! * After the trial's own process has ended, everything ends within the drain (or what is left of the
+//!   grace), plus [`KILL_WAIT`] for a process that even KILL does not end at once.
+//! * [`Phase::Done`] is final.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use trial_protocol::TrialExit;
+
+/// What is left of the grace after a second TERM.
+pub const HURRY: Duration = Duration::from_secs(1);
+
+/// How long killed processes may take to vanish. The kernel needs microseconds, unless a process hangs in
+/// a device or a network file system; then nothing helps, and waiting longer does not either.
+pub const KILL_WAIT: Duration = Duration::from_secs(2);
+
+/// Where the trial stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Its own process lives, and nobody asked for its end.
+    Running,
+    /// The tree was asked to end.
+    Terminating {
+        /// When it is killed.
+        kill_at: Instant,
+    },
+    /// The tree was killed; its own process has not been reaped yet.
+    Killing {
+        /// When we stop waiting for it.
+        give_up_at: Instant,
+    },
+    /// Its own process has ended by itself, and its output is still open: somebody may be writing.
+    Draining {
+        /// How it ended.
+        exit: TrialExit,
+        /// When whoever is left is asked to end.
+        ask_at: Instant,
+        /// When it is killed.
+        kill_at: Instant,
+    },
+    /// Its own process has ended, and the rest of the tree was asked to end.
+    Clearing {
+        /// How it ended.
+        exit: TrialExit,
+        /// When the rest is killed.
+        kill_at: Instant,
+    },
+    /// The rest of the tree was killed, and that is being verified.
+    Verifying {
+        /// How it ended.
+        exit: TrialExit,
+        /// When we stop waiting.
+        give_up_at: Instant,
+    },
+    /// All is over. `None`: its own process could not even be killed.
+    Done(Option<TrialExit>),
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody wants the trial to end within `grace`.
+    StopRequested {
+        /// How long the tree may take.
+        grace: Duration,
+    },
+    /// The same signal asked again: somebody is losing patience.
+    Hurried,
+    /// The trial's own process was reaped.
+    Exited {
+        /// How it ended.
+        exit: TrialExit,
+        /// What there still is.
+        left: Left,
+    },
+    /// What is left of the trial was looked at, or has changed.
+    Looked(Left),
+    /// [`Phase::deadline`] is over.
+    DeadlinePassed,
+}
+
+/// What is left of a trial apart from its own process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// Somebody holds its stdout or stderr open, or not everything was read yet.
+    pub output: bool,
+    /// Descendants are alive.
+    pub processes: bool,
+}
+
+impl Left {
+    /// Nothing at all.
+    pub const NOTHING: Self = Self { output: false, processes: false };
+}
+
+/// What is to be done to the trial's whole tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// TERM.
+    Terminate,
+    /// KILL.
+    Kill,
+}
+
+impl Phase {
+    /// When [`Event::DeadlinePassed`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Running | Self::Done(_) => None,
+            Self::Terminating { kill_at } | Self::Clearing { kill_at, .. } => Some(*kill_at),
+            Self::Killing { give_up_at } | Self::Verifying { give_up_at, .. } => Some(*give_up_at),
+            Self::Draining { ask_at, .. } => Some(*ask_at),
+        }
+    }
+
+    /// Whether KILL was sent, so that a process forked meanwhile must be looked for again and again.
+    pub fn hunts(&self) -> bool {
+        matches!(self, Self::Killing { .. } | Self::Verifying { .. })
+    }
+
+    /// Whether the trial's own process has been reaped: its pid may belong to somebody else now.
+    pub fn reaped(&self) -> bool {
+        match self {
+            Self::Running | Self::Terminating { .. } | Self::Killing { .. } => false,
+            Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => true,
+            Self::Done(exit) => exit.is_some(),
+        }
+    }
+
+    /// What `event` means at `now`. `drain` bounds what follows the end of the trial's own process: the
+    /// first half for what is left to end by itself, the second half after it was asked.
+    #[must_use]
+    pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
+        use Phase::{Clearing, Done, Draining, Killing, Running, Terminating, Verifying};
+        let killed = || now + KILL_WAIT;
+        match (self, event) {
+            (Running, Event::StopRequested { grace }) => {
+                (Terminating { kill_at: now + grace }, Some(Effect::Terminate))
+            }
+            (Running, Event::Hurried) => {
+                (Terminating { kill_at: now + HURRY }, Some(Effect::Terminate))
+            }
+            (Terminating { kill_at }, Event::StopRequested { grace }) => {
+                (Terminating { kill_at: kill_at.min(now + grace) }, None)
+            }
+            (Terminating { kill_at }, Event::Hurried) => {
+                (Terminating { kill_at: kill_at.min(now + HURRY) }, None)
+            }
+            (Terminating { .. }, Event::DeadlinePassed) => {
+                (Killing { give_up_at: killed() }, Some(Effect::Kill))
+            }
+            (Killing { .. }, Event::DeadlinePassed) => (Done(None), None),
+
+            (
+                Running | Terminating { .. } | Killing { .. },
+                Event::Exited { exit, left: Left::NOTHING },
+            ) => (Done(Some(exit)), None),
+            (Running, Event::Exited { exit, left: Left { output: true, .. } }) => {
+                (Draining { exit, ask_at: now + drain / 2, kill_at: now + drain }, None)
+            }
+            (Running, Event::Exited { exit, left: Left { output: false, .. } }) => {
+                (Clearing { exit, kill_at: now + drain }, Some(Effect::Terminate))
+            }
+            // The tree was asked already and keeps its grace, unless nobody of it is left.
+            (Terminating { kill_at }, Event::Exited { exit, left }) => {
+                let kill_at = if left.processes { kill_at } else { kill_at.min(now + drain) };
+                (Clearing { exit, kill_at }, None)
+            }
+            (Killing { give_up_at }, Event::Exited { exit, .. }) => {
+                (Verifying { exit, give_up_at }, Some(Effect::Kill))
+            }
+
+            (
+                Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
+                Event::Looked(Left::NOTHING),
+            ) => (Done(Some(exit)), None),
+            // Whoever is left has let go of the output, so it has nothing more to tell.
+            (
+                Draining { exit, kill_at, .. },
+                Event::Looked(Left { output: false, .. }) | Event::DeadlinePassed,
+            ) => (Clearing { exit, kill_at }, Some(Effect::Terminate)),
+            (Draining { exit, kill_at, .. }, Event::StopRequested { grace }) => {
+                (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Terminate))
+            }
+            (Draining { exit, kill_at, .. }, Event::Hurried) => {
+                (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, Some(Effect::Terminate))
+            }
+            (Clearing { exit, kill_at }, Event::Looked(Left { processes: false, .. })) => {
+                (Clearing { exit, kill_at: kill_at.min(now + drain) }, None)
+            }
+            (Clearing { exit, kill_at }, Event::StopRequested { grace }) => {
+                (Clearing { exit, kill_at: kill_at.min(now + grace) }, None)
+            }
+            (Clearing { exit, kill_at }, Event::Hurried) => {
+                (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, None)
+            }
+            (Clearing { exit, .. }, Event::DeadlinePassed) => {
+                (Verifying { exit, give_up_at: killed() }, Some(Effect::Kill))
+            }
+            // Somebody outside the tree holds the output: not ours to end, and not worth waiting for.
+            (Verifying { exit, .. }, Event::DeadlinePassed) => (Done(Some(exit)), None),
+
+            // Everything else is late news.
+            (phase, _) => (phase, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The transition table as a specification.
+
+use super::*;
+
+const DRAIN: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(20);
+
+#[test]
+fn step_follows_the_table() {
+    use Event::{DeadlinePassed, Exited, Hurried, Looked, StopRequested};
+    use Phase::{Clearing, Done, Draining, Killing, Running, Terminating, Verifying};
+
+    let t = Instant::now();
+    let later = |seconds| t + Duration::from_secs(seconds);
+    let exit = TrialExit::Signal(15);
+    let nothing = Left::NOTHING;
+    let output = Left { output: true, processes: false };
+    let both = Left { output: true, processes: true };
+    let tree = Left { output: false, processes: true };
+    let stop = StopRequested { grace: GRACE };
+    let (ask, kill) = (Some(Effect::Terminate), Some(Effect::Kill));
+
+    let asked = |seconds| Terminating { kill_at: later(seconds) };
+    let killing = Killing { give_up_at: t + KILL_WAIT };
+    let draining = Draining { exit, ask_at: later(1), kill_at: later(2) };
+    let clearing = |seconds| Clearing { exit, kill_at: later(seconds) };
+    let verifying = Verifying { exit, give_up_at: t + KILL_WAIT };
+    let done = Done(Some(exit));
+
+    #[rustfmt::skip]
+    let table = [
+        // what it says                             from          event                          to            effect
+        ("a stop asks politely",                    Running,      stop,                          asked(20),    ask),
+        ("the other way of asking changes nothing", asked(20),    stop,                          asked(20),    None),
+        ("a shorter grace counts",                  asked(20),    StopRequested { grace: DRAIN }, asked(2),    None),
+        ("a longer one does not",                   asked(2),     stop,                          asked(2),     None),
+        ("a second TERM shortens the grace",        asked(20),    Hurried,                       asked(1),     None),
+        ("grace ends in a kill",                    asked(20),    DeadlinePassed,                killing.clone(), kill),
+        ("the unkillable is given up",              killing.clone(), DeadlinePassed,             Done(None),   None),
+        ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
+        ("so it is after a stop",                   asked(20),    Exited { exit, left: nothing }, done.clone(), None),
+        ("and after a kill",                        killing.clone(), Exited { exit, left: nothing }, done.clone(), None),
+        ("an open output is drained",               Running,      Exited { exit, left: output }, draining.clone(), None),
+        ("whoever holds it may go on a little",     Running,      Exited { exit, left: both },   draining.clone(), None),
+        ("silent leftovers are asked at once",      Running,      Exited { exit, left: tree },   clearing(2),  ask),
+        ("after a stop the tree keeps its grace",   asked(20),    Exited { exit, left: both },   clearing(20), None),
+        ("an output alone gets the drain",          asked(20),    Exited { exit, left: output }, clearing(2),  None),
+        ("a kill is repeated for what is left",     killing.clone(), Exited { exit, left: tree }, verifying.clone(), kill),
+        ("the drain ends when nothing is left",     draining.clone(), Looked(nothing),           done.clone(), None),
+        ("while it is written the drain goes on",   draining.clone(), Looked(both),              draining.clone(), None),
+        ("at the output's end the tree is asked",   draining.clone(), Looked(tree),              clearing(2),  ask),
+        ("or at half time",                         draining.clone(), DeadlinePassed,            clearing(2),  ask),
+        ("or at a stop",                            draining.clone(), stop,                      clearing(2),  ask),
+        ("a TERM in the drain hurries",             draining.clone(), Hurried,                   clearing(1),  ask),
+        ("clearing ends when nothing is left",      clearing(20), Looked(nothing),               done.clone(), None),
+        ("with the tree gone only output counts",   clearing(20), Looked(output),                clearing(2),  None),
+        ("with the tree alive the grace goes on",   clearing(20), Looked(tree),                  clearing(20), None),
+        ("a second TERM hurries it too",            clearing(20), Hurried,                       clearing(1),  None),
+        ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
+        ("clearing ends in a kill",                 clearing(20), DeadlinePassed,                verifying.clone(), kill),
+        ("verified is done",                        verifying.clone(), Looked(nothing),          done.clone(), None),
+        ("unverified is done, but later",           verifying.clone(), Looked(both),             verifying.clone(), None),
+        ("namely now",                              verifying.clone(), DeadlinePassed,           done.clone(), None),
+        ("done stays done",                         done.clone(), stop,                          done.clone(), None),
+        ("an output's end alone is no end",         Running,      Looked(nothing),               Running,      None),
+    ];
+    for (says, from, event, to, effect) in table {
+        assert_eq!(from.step(event, t, DRAIN), (to, effect), "{says}");
+    }
+}
+
+#[test]
+fn every_waiting_phase_has_a_deadline() {
+    let t = Instant::now();
+    let exit = TrialExit::Code(0);
+    assert_eq!(Phase::Running.deadline(), None);
+    for phase in [
+        Phase::Terminating { kill_at: t },
+        Phase::Killing { give_up_at: t },
+        Phase::Draining { exit, ask_at: t, kill_at: t + DRAIN },
+        Phase::Clearing { exit, kill_at: t },
+        Phase::Verifying { exit, give_up_at: t },
+    ] {
+        assert_eq!(phase.deadline(), Some(t), "{phase:?}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The only waiter of the program: pid -> how it ended, orphans too.
+//!
+//! As PID 1 or child subreaper we inherit every orphan of the trial's tree and must reap it. A second
+//! waiter would steal exit statuses, so whatever the agent itself starts goes through [`Reaper::spawn`]
+//! and learns its child's end from the channel returned there. `tokio::process` is not used at all.
+//!
+//! `rustix` reads the wait status here instead of `nix`, whose `waitpid` fails for a process that a
+//! real-time signal killed, and with that loses the status for ever.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::WaitOptions;
+use tokio::sync::oneshot;
+
+/// Whose process a child is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The trial's own.
+    Trial,
+    /// A tool of the agent's, such as a GPU probe: it does not belong to the trial's tree.
+    Helper,
+}
+
+/// A handle on the table of children; all clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Reaper {
+    table: Arc<Mutex<HashMap<u32, Entry>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    role: Role,
+    tell: oneshot::Sender<ExitStatus>,
+}
+
+impl Reaper {
+    /// Makes the orphans of the trial's tree ours, as they are anyway for PID 1.
+    pub fn adopt_orphans() -> Result<(), io::Error> {
+        if std::process::id() == 1 {
+            return Ok(());
+        }
+        nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
+    }
+
+    /// Starts a child whose end is told on the receiver.
+    ///
+    /// The trial must be started from the main thread: the kernel sends the parent-death signal when the
+    /// *thread* ends that forked.
+    pub fn spawn(
+        &self,
+        command: &mut Command,
+        role: Role,
+    ) -> Result<(Child, oneshot::Receiver<ExitStatus>), io::Error> {
+        let (tell, told) = oneshot::channel();
+        // Held over the start: a child that ends at once must find its entry. It also keeps `sweep` from
+        // reaping a child whose exec failed, which std waits for itself.
+        let mut table = self.lock();
+        let child = command.spawn()?;
+        table.insert(child.id(), Entry { role, tell });
+        Ok((child, told))
+    }
+
+    /// Reaps everything that has ended, and says whether any child is still there.
+    pub fn sweep(&self) -> bool {
+        let mut table = self.lock();
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                    if let Some(entry) = table.remove(&pid) {
+                        // Nobody listens for a helper that was given up.
+                        entry.tell.send(ExitStatus::from_raw(status.as_raw())).ok();
+                    }
+                }
+                Ok(None) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                // ECHILD: there is no child at all.
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// The pids of the agent's own tools.
+    pub fn helpers(&self) -> Vec<u32> {
+        let table = self.lock();
+        table.iter().filter(|(_, entry)| entry.role == Role::Helper).map(|(pid, _)| *pid).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
+        // The table is whole between any two statements, so a panic elsewhere has not hurt it.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

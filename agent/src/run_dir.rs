@@ -1,0 +1,174 @@
+//! The trial's output directory: found or made before the trial starts, with its parameters in it.
+//!
+//! It is the only thing the trial waits for, because NNI's SDK reads its parameters from there. Where the
+//! directory cannot be written, a temporary one takes its place, and then none; the trial runs on.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::parameters::Parameters;
+
+/// Which directory is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// This one, made if absent.
+    Dir(PathBuf),
+    /// A new one below `trialkeeper-runs` in the current directory.
+    New {
+        /// Now, in milliseconds since the Unix epoch.
+        now_ms: i64,
+        /// Any number: tells apart what starts in the same second.
+        random: u64,
+    },
+}
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    /// The directory, absolute. `None`: no place could be written.
+    pub path: Option<PathBuf>,
+    /// What a person should know about it.
+    pub warnings: Vec<String>,
+}
+
+/// Name of the file with the parameters as one plain JSON object.
+pub const PARAMETERS_FILE: &str = "parameters.json";
+
+/// Makes the directory and puts the parameters into it.
+pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
+    let first = match wanted {
+        Wanted::Dir(dir) => dir.clone(),
+        Wanted::New { now_ms, random } => {
+            Path::new("trialkeeper-runs").join(new_name(*now_ms, *random))
+        }
+    };
+    let mut warnings = Vec::new();
+    match fill(&first, parameters) {
+        Ok(path) => return RunDir { path: Some(path), warnings },
+        Err(source) => {
+            warnings.push(format!(
+                "cannot write the output directory {} ({source}); a temporary one is used",
+                first.display()
+            ));
+        }
+    }
+    let temporary = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
+    match temporary.and_then(|dir| fill(&dir.keep(), parameters)) {
+        Ok(path) => {
+            warnings.push(format!("files of this trial are in {}", path.display()));
+            RunDir { path: Some(path), warnings }
+        }
+        Err(source) => {
+            warnings.push(format!(
+                "nor can {} be written ({source}); no files are kept",
+                std::env::temp_dir().display()
+            ));
+            RunDir { path: None, warnings }
+        }
+    }
+}
+
+fn fill(dir: &Path, parameters: &Parameters) -> Result<PathBuf, io::Error> {
+    let dir = std::path::absolute(dir)?;
+    fs::create_dir_all(&dir)?;
+    let record = dir.join("parameter.cfg");
+    // The manager, or an earlier attempt, may have put it there.
+    if !record.try_exists()? {
+        replace(&record, parameters.record.as_bytes())?;
+    }
+    replace(&dir.join(PARAMETERS_FILE), parameters.to_json().as_bytes())?;
+    Ok(dir)
+}
+
+/// Writes a file so that a reader sees the old one or the new one, and never half of it.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    let written = fs::File::create(&part).and_then(|mut file| file.write_all(bytes));
+    let replaced = written.and_then(|()| fs::rename(&part, path));
+    if replaced.is_err() {
+        // Nothing can be done about a half-written file that cannot be removed either.
+        fs::remove_file(&part).ok();
+    }
+    replaced
+}
+
+/// PURE: `yyyymmdd-hhmmss-xxxx`, in UTC.
+fn new_name(now_ms: i64, random: u64) -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let seconds = now_ms.div_euclid(1000);
+    let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, date) = civil(day);
+    let suffix: String = (0..4)
+        .map(|n| usize::try_from(random >> (5 * n) & 31).expect("five bits fit"))
+        .map(|index| char::from(LETTERS[index]))
+        .collect();
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{date:02}-{hour:02}{minute:02}{second:02}-{suffix}")
+}
+
+/// Year, month and day of the month of a day since 1970-01-01, in the Gregorian calendar: counted from
+/// March, the leap day comes last in its year, so that months have fixed lengths.
+fn civil(day: i64) -> (i64, i64, i64) {
+    const DAYS_IN_400_YEARS: i64 = 146_097;
+    let since_march_0000 = day + 719_468;
+    let era = since_march_0000.div_euclid(DAYS_IN_400_YEARS);
+    let day = since_march_0000.rem_euclid(DAYS_IN_400_YEARS);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + i64::from(month <= 2), month, date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_time_and_differ() {
+        #[rustfmt::skip]
+        let table = [
+            (0,                 0,        "19700101-000000-aaaa"),
+            (1_709_164_799_999, 0b1,      "20240228-235959-baaa"),
+            (1_709_164_800_000, 31 << 15, "20240229-000000-aaa9"),
+            (1_795_132_800_000, u64::MAX, "20261120-000000-9999"),
+            (-1,                0,        "19691231-235959-aaaa"),
+        ];
+        for (now_ms, random, name) in table {
+            assert_eq!(new_name(now_ms, random), name);
+        }
+    }
+
+    #[test]
+    fn a_directory_gets_the_parameters_and_keeps_an_earlier_record() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a/b");
+        let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
+        let wanted = Wanted::Dir(dir.clone());
+        assert_eq!(
+            prepare(&wanted, &parameters),
+            RunDir { path: Some(dir.clone()), warnings: vec![] }
+        );
+        let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
+        assert_eq!(Parameters::parse(&record).unwrap(), parameters);
+        assert_eq!(fs::read_to_string(dir.join(PARAMETERS_FILE)).unwrap(), r#"{"x":1}"#);
+
+        prepare(&wanted, &Parameters::none());
+        assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_replaced_by_a_temporary_one() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none());
+        let path = made.path.unwrap();
+        assert!(path.join("parameter.cfg").exists());
+        assert_eq!(made.warnings.len(), 2, "{:?}", made.warnings);
+        fs::remove_dir_all(path).unwrap();
+    }
+}

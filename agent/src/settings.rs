@@ -1,0 +1,237 @@
+//! PURE: the command line and the caller's variables -> what a run is to do.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
+
+use crate::cli::RunArgs;
+use crate::collect::CollectSpec;
+use crate::deliver::ManagerAddress;
+use crate::spool::Sender;
+
+/// What a run is to do.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Program and arguments; never empty.
+    pub command: Vec<OsString>,
+    /// Whose reports these are.
+    pub sender: Sender,
+    /// Whether that is a trial of an experiment's, which a manager may hear of later.
+    pub named: bool,
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// The manager; `None` for a run on its own.
+    pub manager: Option<ManagerAddress>,
+    /// The manager's token.
+    pub token_file: Option<PathBuf>,
+    /// The authority that signed the manager's certificate.
+    pub ca_file: Option<PathBuf>,
+    /// The output directory, if a certain one is wanted.
+    pub output_dir: Option<PathBuf>,
+    /// The spool, if it is wanted in a certain place.
+    pub spool_dir: Option<PathBuf>,
+    /// Size over which the spool sheds.
+    pub spool_bytes: u64,
+    /// What to collect.
+    pub collect: CollectSpec,
+    /// From the request to end to the kill.
+    pub grace: Duration,
+    /// From the end of the trial's own process to the end of everything.
+    pub drain: Duration,
+    /// For delivery after the trial's end.
+    pub flush: Duration,
+    /// Longest silence towards the manager.
+    pub heartbeat: Duration,
+    /// Let the trial live on if the agent is killed.
+    pub detach_on_death: bool,
+    /// How talkative: metrics and summary from 1, what the agent does from 2.
+    pub verbose: u8,
+}
+
+/// Why a run cannot be done as it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A manager cannot be told whose reports these are.
+    #[error("--{flag} is needed with a manager (or the variable {variable})")]
+    NoId {
+        /// The flag that is missing.
+        flag: &'static str,
+        /// What may stand for it.
+        variable: &'static str,
+    },
+    /// A variable of the caller's holds something else.
+    #[error("the variable {variable} names no trial; correct it, or give the id with a flag")]
+    BadId {
+        /// Which variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: IdError,
+    },
+}
+
+/// The caller's variables, by name.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+impl Settings {
+    /// Works out what `args` ask for. `random` makes an attempt unique that nobody named.
+    pub fn resolve(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<Self, Error> {
+        let manager = match (&args.manager, &args.manager_file) {
+            (Some(url), _) => Some(ManagerAddress::Url(url.clone())),
+            (None, Some(file)) => Some(ManagerAddress::File(file.clone())),
+            (None, None) => None,
+        };
+        let needed = manager.is_some();
+        let id = Sought { needed, variable };
+        let command = match &args.shell {
+            Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
+            None => args.command.clone(),
+        };
+        let output_dir = args.output_dir.clone().or_else(|| {
+            variable("NNI_OUTPUT_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
+        });
+        let named = |given: bool, name| given || text(variable(name)).is_some();
+        Ok(Self {
+            command,
+            named: named(args.experiment.is_some(), "NNI_EXP_ID")
+                && named(args.trial.is_some(), "NNI_TRIAL_JOB_ID"),
+            sender: Sender {
+                experiment: id.find(
+                    args.experiment.as_ref(),
+                    "experiment",
+                    "NNI_EXP_ID",
+                    ExperimentId::new,
+                )?,
+                trial: id.find(
+                    args.trial.as_ref(),
+                    "trial",
+                    "NNI_TRIAL_JOB_ID",
+                    TrialJobId::new,
+                )?,
+            },
+            attempt: match (&args.attempt, text(variable("FC_TASK_ATTEMPT_INSTANCE_UID"))) {
+                (Some(attempt), _) => attempt.clone(),
+                (None, Some(uid)) => AttemptId::new(uid).map_err(|source| Error::BadId {
+                    variable: "FC_TASK_ATTEMPT_INSTANCE_UID",
+                    source,
+                })?,
+                (None, None) => AttemptId::new(format!("{random:016x}"))
+                    .expect("hexadecimal digits are allowed"),
+            },
+            manager,
+            token_file: args.token_file.clone(),
+            ca_file: args.ca_file.clone(),
+            output_dir,
+            spool_dir: args.spool_dir.clone(),
+            spool_bytes: args.spool_bytes,
+            collect: CollectSpec { objective: args.objective.clone(), ..CollectSpec::default() },
+            grace: args.grace,
+            drain: args.drain,
+            flush: args.flush,
+            heartbeat: args.heartbeat,
+            detach_on_death: args.detach_on_death,
+            verbose: args.verbose,
+        })
+    }
+}
+
+/// An id is a flag's, else a variable's; a run without a manager needs none.
+struct Sought<'a> {
+    needed: bool,
+    variable: Lookup<'a>,
+}
+
+impl Sought<'_> {
+    fn find<Id: Clone>(
+        &self,
+        given: Option<&Id>,
+        flag: &'static str,
+        name: &'static str,
+        check: fn(String) -> Result<Id, IdError>,
+    ) -> Result<Id, Error> {
+        let standalone = || check("standalone".to_owned()).expect("letters are allowed");
+        match (given, text((self.variable)(name))) {
+            (Some(id), _) => Ok(id.clone()),
+            (None, Some(text)) => match check(text) {
+                Err(source) if self.needed => Err(Error::BadId { variable: name, source }),
+                checked => Ok(checked.unwrap_or_else(|_| standalone())),
+            },
+            (None, None) if self.needed => Err(Error::NoId { flag, variable: name }),
+            (None, None) => Ok(standalone()),
+        }
+    }
+}
+
+fn text(value: Option<OsString>) -> Option<String> {
+    value.filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// Whether the value of `--parameters` is the parameters themselves, and not the name of their file.
+pub fn is_inline(value: &OsStr) -> bool {
+    value.as_bytes().trim_ascii_start().starts_with(b"{")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn resolve(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Error> {
+        let variables: HashMap<&str, &str> = variables.iter().copied().collect();
+        let words = ["trialkeeper", "run"].iter().chain(words).map(OsString::from);
+        let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
+            panic!("a good command line")
+        };
+        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), 7)
+    }
+
+    type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)], Option<[&'a str; 3]>);
+
+    #[test]
+    fn ids_come_from_flags_then_variables_then_nowhere() {
+        let nni = [
+            ("NNI_EXP_ID", "e1"),
+            ("NNI_TRIAL_JOB_ID", "t1"),
+            ("FC_TASK_ATTEMPT_INSTANCE_UID", "u1"),
+        ];
+        let bad = [("NNI_EXP_ID", "../x"), ("NNI_TRIAL_JOB_ID", "t1")];
+        let flags = ["--experiment", "e2", "--trial", "t2", "--attempt", "a2", "x"];
+        let manager = ["--manager", "http://m", "x"];
+        #[rustfmt::skip]
+        let table: [Row<'_>; 6] = [
+            ("a run on its own",           &["x"],   &[],  Some(["standalone", "standalone", "0000000000000007"])),
+            ("variables",                  &manager, &nni, Some(["e1", "t1", "u1"])),
+            ("flags outrank variables",    &flags,   &nni, Some(["e2", "t2", "a2"])),
+            ("a manager needs to know",    &manager, &[],  None),
+            ("and to know well",           &manager, &bad, None),
+            ("on its own it is no matter", &["x"],   &bad, Some(["standalone", "t1", "0000000000000007"])),
+        ];
+        for (says, words, variables, ids) in table {
+            let found = resolve(words, variables).ok();
+            let found = found.as_ref().map(|settings| {
+                let Sender { experiment, trial } = &settings.sender;
+                [experiment.as_str(), trial.as_str(), settings.attempt.as_str()]
+            });
+            assert_eq!(found, ids, "{says}");
+        }
+    }
+
+    #[test]
+    fn a_shell_line_is_for_the_shell() {
+        let settings = resolve(&["--shell", "a | b"], &[]).unwrap();
+        assert_eq!(settings.command, ["/bin/sh", "-c", "a | b"]);
+    }
+
+    #[test]
+    fn parameters_may_be_given_inline() {
+        for (value, inline) in [(" {\"a\":1}", true), ("{}", true), ("a.json", false), ("", false)]
+        {
+            assert_eq!(is_inline(OsStr::new(value)), inline, "{value:?}");
+        }
+    }
+}

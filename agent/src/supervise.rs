@@ -1,0 +1,352 @@
+//! The only `select!` over the trial. Its arms name what happened, [`Phase::step`] decides what that means,
+//! and [`World::perform`] does it.
+//!
+//! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
+
+use std::future::pending;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use trial_protocol::{Directive, DirectiveBody, Stream, TrialExit};
+
+use crate::book::Book;
+use crate::metric_file::{MetricFile, Watching};
+use crate::output::Heard;
+use crate::phase::{Effect, Event, Left, Phase};
+use crate::reap::Reaper;
+use crate::signals::{Caught, Signals, number};
+use crate::trial::Trial;
+use crate::verdict::{Stop, StopBy};
+
+/// How often killed trees are looked through again for what was forked meanwhile.
+const HUNT_EVERY: Duration = Duration::from_millis(20);
+
+/// How long a trial must live before its metric file is worth a thread.
+const WATCH_AFTER: Duration = Duration::from_millis(200);
+
+/// The longest wait for the last look at the metric file.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
+/// Everything the loop works with.
+pub struct World {
+    /// The trial.
+    pub trial: Trial,
+    /// Told by the reaper when the trial's own process has ended.
+    pub exit: oneshot::Receiver<ExitStatus>,
+    /// The only waiter.
+    pub reaper: Reaper,
+    /// What we are told by signal.
+    pub signals: Signals,
+    /// What the pumps and the metric file's thread say.
+    pub heard: mpsc::Receiver<Heard>,
+    /// Streams that are still open.
+    pub open: Vec<Stream>,
+    /// The metric file, where there is a directory for it.
+    pub metric_file: Option<MetricFile>,
+    /// Orders of the manager's.
+    pub directives: mpsc::Receiver<Directive>,
+    /// Where observations go.
+    pub book: Book,
+    /// From a request to end to the kill, unless the request says otherwise.
+    pub grace: Duration,
+    /// From the end of the trial's own process to the end of everything.
+    pub drain: Duration,
+}
+
+/// How it all ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// How the trial's own process ended. `None`: it could not even be killed.
+    pub status: Option<ExitStatus>,
+    /// Who asked for the end, if somebody did.
+    pub stop: Option<Stop>,
+    /// Who had to be killed afterwards, as `pid name`.
+    pub leftovers: Vec<String>,
+}
+
+/// What the `select!` saw.
+enum Happened {
+    Caught(Caught),
+    DeadlinePassed,
+    HuntDue,
+    WatchDue,
+    Ordered(Directive),
+    Heard(Heard),
+}
+
+/// What the loop remembers besides the phase.
+#[derive(Default)]
+struct Memory {
+    ending: Ending,
+    terminated: u32,
+    forwarded: Option<u8>,
+    watching: Option<Watching>,
+    hunt_at: Option<Instant>,
+    watch_at: Option<Instant>,
+}
+
+/// Watches the trial until it and everything it started are gone, and all its output was read.
+pub async fn supervise(world: &mut World) -> Ending {
+    let mut phase = Phase::Running;
+    let mut memory = Memory { watch_at: Some(Instant::now() + WATCH_AFTER), ..Memory::default() };
+    // Its end may have come before the first signal could.
+    let mut early = world.child_ended(&phase, &mut memory);
+    while !matches!(phase, Phase::Done(_)) {
+        let event = match early.take() {
+            Some(event) => Some(event),
+            None => {
+                let happened = world.next(&phase, &memory).await;
+                world.interpret(happened, &phase, &mut memory)
+            }
+        };
+        let Some(event) = event else { continue };
+        let (next, effect) = phase.step(event, Instant::now(), world.drain);
+        phase = next;
+        if let Some(effect) = effect {
+            world.perform(effect, &phase, &mut memory);
+        }
+        memory.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
+    }
+    world.hear_out(memory.watching.take()).await;
+    memory.conclude(world, &phase)
+}
+
+impl World {
+    async fn next(&mut self, phase: &Phase, memory: &Memory) -> Happened {
+        tokio::select! {
+            // An exit outranks a stop: a reaped pid must never be signalled. And whatever the trial prints,
+            // it cannot keep us from hearing a signal or a deadline.
+            biased;
+            caught = self.signals.next() => Happened::Caught(caught),
+            () = until(phase.deadline()) => Happened::DeadlinePassed,
+            () = until(memory.hunt_at) => Happened::HuntDue,
+            () = until(memory.watch_at) => Happened::WatchDue,
+            Some(directive) = self.directives.recv() => Happened::Ordered(directive),
+            Some(heard) = self.heard.recv() => Happened::Heard(heard),
+        }
+    }
+
+    fn interpret(
+        &mut self,
+        happened: Happened,
+        phase: &Phase,
+        memory: &mut Memory,
+    ) -> Option<Event> {
+        match happened {
+            Happened::Caught(Caught::Child) => self.child_ended(phase, memory),
+            Happened::Caught(Caught::Sent(Signal::SIGTERM)) => {
+                memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
+                memory.terminated += 1;
+                Some(match memory.terminated {
+                    1 => Event::StopRequested { grace: self.grace },
+                    _ => Event::Hurried,
+                })
+            }
+            Happened::Caught(Caught::Sent(signal)) => {
+                if !phase.reaped() {
+                    memory.forwarded = Some(signal_byte(signal));
+                    self.trial.forward(signal);
+                }
+                None
+            }
+            Happened::DeadlinePassed => Some(Event::DeadlinePassed),
+            Happened::HuntDue => {
+                self.trial.kill(phase.reaped());
+                memory.hunt_at = Some(Instant::now() + HUNT_EVERY);
+                self.child_ended(phase, memory)
+            }
+            Happened::WatchDue => {
+                memory.watch_at = None;
+                memory.watching = self.watch_metric_file();
+                None
+            }
+            Happened::Ordered(directive) => self.ordered(&directive, memory),
+            Happened::Heard(Heard::Closed(stream)) => {
+                self.open.retain(|open| *open != stream);
+                phase.reaped().then(|| Event::Looked(self.left()))
+            }
+            Happened::Heard(heard) => {
+                self.hear(heard);
+                None
+            }
+        }
+    }
+
+    /// Reaps, and says what that means.
+    fn child_ended(&mut self, phase: &Phase, memory: &mut Memory) -> Option<Event> {
+        let left = self.left();
+        if let Ok(status) = self.exit.try_recv() {
+            memory.ending.status = Some(status);
+            return Some(Event::Exited { exit: trial_exit(status), left });
+        }
+        phase.reaped().then_some(Event::Looked(left))
+    }
+
+    fn left(&self) -> Left {
+        // Without any child nobody is left, which is the common case and costs one system call; walking
+        // through `/proc` may cost milliseconds on a busy machine.
+        let children = self.reaper.sweep();
+        let processes =
+            children && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
+        Left { output: !self.open.is_empty(), processes }
+    }
+
+    fn ordered(&mut self, directive: &Directive, memory: &mut Memory) -> Option<Event> {
+        match directive.body {
+            DirectiveBody::Stop { reason, grace_ms } => {
+                memory.asked(StopBy::Manager(reason));
+                let grace = grace_ms.map_or(self.grace, Duration::from_millis);
+                Some(Event::StopRequested { grace })
+            }
+            // Delivery obeys this one itself.
+            DirectiveBody::Flush => None,
+            DirectiveBody::Unknown => {
+                let message = format!("this agent does not know the order {}", directive.id);
+                self.book.note("directive-refused", message);
+                None
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, phase: &Phase, memory: &mut Memory) {
+        let reaped = phase.reaped();
+        let signal = match effect {
+            Effect::Terminate => {
+                if reaped {
+                    self.note_left("ends what the trial left running");
+                }
+                self.trial.terminate(reaped);
+                Signal::SIGTERM
+            }
+            Effect::Kill => {
+                let killed = self.trial.kill(reaped);
+                if reaped {
+                    let named =
+                        killed.iter().map(|member| format!("{} {}", member.pid, member.name));
+                    memory.ending.leftovers.extend(named);
+                }
+                Signal::SIGKILL
+            }
+        };
+        if let Some(stop) = &mut memory.ending.stop
+            && !reaped
+        {
+            stop.signal = Some(signal_byte(signal));
+        }
+    }
+
+    fn note_left(&self, what: &str) {
+        let tree = self.trial.tree();
+        if !tree.is_empty() {
+            let named: Vec<_> =
+                tree.iter().map(|member| format!("{} {}", member.pid, member.name)).collect();
+            self.book.note("leftovers", format!("trialkeeper {what}: {}", named.join(", ")));
+        }
+    }
+
+    fn watch_metric_file(&mut self) -> Option<Watching> {
+        match self.metric_file.take()?.watch() {
+            Ok(watching) => Some(watching),
+            Err(source) => {
+                self.book.note("metric-file", format!("the metric file is not read: {source}"));
+                None
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Findings(found) => self.book.enter(found),
+            Heard::Trouble { code, message } => {
+                tracing::warn!("{message}");
+                self.book.note(code, message);
+            }
+            Heard::Closed(_) | Heard::FileRead => {}
+        }
+    }
+
+    /// Takes in what was found up to the end, the metric file's last records too.
+    async fn hear_out(&mut self, watching: Option<Watching>) {
+        if let Some(watching) = watching.or_else(|| self.watch_metric_file()) {
+            drop(watching);
+            self.hear_last_look().await;
+        }
+        while let Ok(heard) = self.heard.try_recv() {
+            self.hear(heard);
+        }
+    }
+}
+
+impl World {
+    async fn hear_last_look(&mut self) {
+        let bound = Instant::now() + LAST_LOOK;
+        loop {
+            match timeout_at(bound, self.heard.recv()).await {
+                Ok(Some(Heard::FileRead) | None) => return,
+                Ok(Some(heard)) => self.hear(heard),
+                Err(_) => {
+                    let message = "the metric file does not answer; its end was not read";
+                    self.book.note("metric-file", message.to_owned());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Remembers who asked. The manager's reason says more than a signal that comes with it.
+    fn asked(&mut self, by: StopBy) {
+        match (&mut self.ending.stop, by) {
+            (Some(stop), StopBy::Manager(_)) if matches!(stop.by, StopBy::Signal(_)) => {
+                stop.by = by;
+            }
+            (Some(_), _) => {}
+            (None, _) => self.ending.stop = Some(Stop { by, signal: None }),
+        }
+    }
+
+    fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
+        // A signal that we passed on is a request for the end only if the trial died of it.
+        if let (None, Some(signal), Some(status)) =
+            (self.ending.stop, self.forwarded, self.ending.status)
+            && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
+        {
+            self.ending.stop = Some(Stop { by: StopBy::Signal(signal), signal: Some(signal) });
+        }
+        if matches!(phase, Phase::Done(None)) {
+            let tree = world.trial.tree();
+            let named = tree.iter().map(|member| format!("{} {}", member.pid, member.name));
+            self.ending.leftovers.extend(named);
+        }
+        self.ending
+    }
+}
+
+/// What a wait status means for the trial.
+pub fn trial_exit(status: ExitStatus) -> TrialExit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => {
+            TrialExit::Code(u8::try_from(code).expect("the kernel keeps eight bits"))
+        }
+        (None, Some(signal)) => {
+            TrialExit::Signal(u8::try_from(signal).expect("signals are numbered up to 64"))
+        }
+        (None, None) => unreachable!("a process that was reaped has exited or was killed"),
+    }
+}
+
+fn signal_byte(signal: Signal) -> u8 {
+    u8::try_from(number(signal)).expect("signals are numbered up to 64")
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,165 @@
+//! A small vocabulary: start a keeper around a shell line, wait for a state, see how it ended.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use trial_protocol::Verdict;
+
+/// Generous, because the machine may be busy: a test that passes never waits so long.
+const BOUND: Duration = Duration::from_mins(1);
+
+/// A keeper that is to be started, with a directory of its own.
+pub(crate) struct Keeper {
+    pub(crate) command: Command,
+    pub(crate) dir: TempDir,
+}
+
+/// One that runs.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) dir: TempDir,
+}
+
+/// One that has ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+    dir: TempDir,
+}
+
+impl Keeper {
+    /// `trialkeeper run`, with its output directory as `out` in the current directory.
+    pub(crate) fn new(words: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+        command.args(["run", "--output-dir", "out"]).args(words).current_dir(dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { command, dir }
+    }
+
+    /// Around a shell line.
+    pub(crate) fn shell(options: &[&str], line: &str) -> Self {
+        let words: Vec<&str> = options.iter().copied().chain(["--shell", line]).collect();
+        Self::new(&words)
+    }
+
+    pub(crate) fn run(self) -> Ended {
+        self.start().wait()
+    }
+
+    pub(crate) fn start(mut self) -> Running {
+        Running { child: self.command.spawn().unwrap(), dir: self.dir }
+    }
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// Waits until the trial has made the file `name`.
+    pub(crate) fn wait_for(self, name: &str) -> Self {
+        let path = self.path(name);
+        until(name, || path.exists());
+        self
+    }
+
+    /// Waits for a pid that the trial writes into the file `name`.
+    pub(crate) fn wait_for_pid(&self, name: &str) -> u32 {
+        let path = self.path(name);
+        let read = || fs::read_to_string(&path).ok()?.strip_suffix('\n')?.trim().parse().ok();
+        until(name, || read().is_some());
+        read().unwrap()
+    }
+
+    /// Waits until the keeper has ended.
+    pub(crate) fn wait(self) -> Ended {
+        let (tell, told) = mpsc::channel::<()>();
+        let pid = self.pid();
+        // A keeper that hangs is a failure, not a test that hangs.
+        let guard = thread::spawn(move || {
+            if told.recv_timeout(BOUND) == Err(mpsc::RecvTimeoutError::Timeout) {
+                send(pid, Signal::SIGKILL);
+            }
+        });
+        let Output { status, stdout, stderr } = self.child.wait_with_output().unwrap();
+        drop(tell);
+        guard.join().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        Ended { code: status.code(), stdout, stderr, dir: self.dir }
+    }
+}
+
+impl Ended {
+    pub(crate) fn stdout(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> Vec<u8> {
+        read(&self.path(name))
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        serde_json::from_slice(&self.file("out/verdict.json")).unwrap()
+    }
+}
+
+pub(crate) fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|source| panic!("{}: {source}", path.display()))
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+}
+
+/// Whether the process lives; one that waits to be reaped does not.
+pub(crate) fn lives(pid: u32) -> bool {
+    state(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// State and parent of a process.
+pub(crate) fn state(pid: u32) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// The children of a process, with their states.
+pub(crate) fn children(parent: u32) -> Vec<(u32, char)> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| state(pid).filter(|(_, of)| *of == parent).map(|(state, _)| (pid, state)))
+        .collect()
+}
+
+/// Waits for a state, not for a time.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let step = Duration::from_millis(5);
+    for _ in 0..BOUND.as_millis() / step.as_millis() {
+        if is_so() {
+            return;
+        }
+        std::thread::park_timeout(step);
+    }
+    panic!("waited {BOUND:?} for: {what}");
+}

@@ -1,0 +1,128 @@
+//! Exit codes: the trial's own, or what says why there is none.
+
+use std::process::Command;
+
+use trial_protocol::{Cause, TrialExit};
+
+use crate::bed::Keeper;
+
+#[test]
+fn every_exit_code_is_passed_on() {
+    for code in 0..=255 {
+        let ended = Keeper::shell(&[], &format!("exit {code}")).run();
+        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn every_signal_that_kills_gives_128_and_its_number() {
+    // Of 1 to 64 without those that are ignored, stop or continue, and the two that the C library keeps.
+    let harmless = [17, 18, 19, 20, 21, 22, 23, 28, 32, 33];
+    for signal in (1..=64).filter(|signal| !harmless.contains(signal)) {
+        let ended = Keeper::shell(&[], &format!("ulimit -c 0; kill -{signal} $$")).run();
+        assert_eq!(ended.code, Some(128 + signal), "signal {signal}: {}", ended.stderr);
+        let exit = TrialExit::Signal(u8::try_from(signal).unwrap());
+        assert_eq!(ended.verdict().exit, Some(exit), "signal {signal}");
+    }
+}
+
+#[test]
+fn commands_that_cannot_run_have_codes_of_their_own() {
+    #[rustfmt::skip]
+    let table: [(&[&str], _, _); 5] = [
+        (&["no-such-program-here"],  127, Cause::NotFound),
+        (&["/no/such/program"],      127, Cause::NotFound),
+        (&[""],                      127, Cause::NotFound),
+        (&["/etc/passwd"],           126, Cause::NotExecutable),
+        (&["/"],                     126, Cause::NotExecutable),
+    ];
+    for (trial, code, cause) in table {
+        let words: Vec<_> = ["--"].iter().chain(trial).copied().collect();
+        let ended = Keeper::new(&words).run();
+        assert_eq!(ended.code, Some(code), "{trial:?}");
+        assert_eq!(ended.verdict().cause, cause, "{trial:?}");
+        assert!(ended.stderr.contains("trialkeeper: error: cannot "), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_bad_command_line_is_our_own_fault() {
+    #[rustfmt::skip]
+    let table: [(&[&str], _); 6] = [
+        (&["--no-such-flag", "--", "true"],              125),
+        (&["--grace", "soon", "--", "true"],             125),
+        (&["--manager", "http://127.0.0.1:9", "true"],   125),
+        (&["--parameters", "/no/such/file", "true"],     125),
+        (&["--parameters", "{not json", "true"],         125),
+        (&["--help"],                                    0),
+    ];
+    for (words, code) in table {
+        let ended = Keeper::new(words).run();
+        assert_eq!(ended.code, Some(code), "{words:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn the_program_says_what_it_is_without_being_asked_to_run() {
+    for (words, code) in
+        [(&["--version"][..], 0), (&["--help"], 0), (&[], 125), (&["nonsense"], 125)]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_trialkeeper")).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+    }
+}
+
+#[test]
+fn a_bare_command_is_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let output = command.args(["--", "sh", "-c", "exit 9"]).current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(9));
+}
+
+#[test]
+fn a_shell_line_may_be_as_wild_as_the_shell_allows() {
+    let ended = Keeper::shell(&[], r#"x="it's"; echo "$x" | tr s S && (exit 3)"#).run();
+    assert_eq!((ended.code, ended.stdout()), (Some(3), "it'S\n"));
+}
+
+#[test]
+fn metrics_are_told_in_the_summary() {
+    let ended = Keeper::shell(&["-v"], "echo loss=0.5; echo loss=0.25").run();
+    assert_eq!(ended.code, Some(0));
+    for line in [
+        "trialkeeper: loss[0] = 0.5",
+        "trialkeeper: metric     loss = 0.25",
+        "trialkeeper: results    2 intermediate",
+        "trialkeeper: exit code  0",
+    ] {
+        assert!(ended.stderr.lines().any(|other| other == line), "{line:?} in {}", ended.stderr);
+    }
+    assert_eq!(ended.stdout(), "loss=0.5\nloss=0.25\n");
+}
+
+#[test]
+fn the_metric_file_is_read_to_its_end() {
+    let line = r#"mkdir -p "$NNI_SYS_DIR/.nni"
+        metric='{"parameter_id": 0, "trial_job_id": "x", "type": "FINAL", "sequence": 0, "value": "0.75"}'
+        printf 'ME%06d%s\n' $((${#metric} + 1)) "$metric" >> "$NNI_SYS_DIR/.nni/metrics""#;
+    let ended = Keeper::shell(&[], line).run();
+    assert!(ended.stderr.contains("default = 0.75"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_metric_file_is_read_while_the_trial_runs() {
+    let line = r#"mkdir -p "$NNI_SYS_DIR/.nni"; touch "$NNI_SYS_DIR/.nni/metrics"
+        metric='{"parameter_id": 0, "trial_job_id": "x", "type": "PERIODICAL", "sequence": 0, "value": "0.75"}'
+        printf 'ME%06d%s\n' $((${#metric} + 1)) "$metric" >> "$NNI_SYS_DIR/.nni/metrics"
+        touch ready; exec sleep 1000"#;
+    let mut keeper = Keeper::shell(&["-v"], line);
+    let seen = keeper.dir.path().join("stderr");
+    keeper.command.stderr(std::fs::File::create(&seen).unwrap());
+    let running = keeper.start().wait_for("ready");
+    crate::bed::until("the metric on stderr", || {
+        std::fs::read_to_string(&seen).unwrap().contains("default[0] = 0.75")
+    });
+    running.send(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(143));
+}

@@ -1,0 +1,9 @@
+//! The real program around real processes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bed;
+mod ends;
+mod output;
+mod places;
+mod signals;
+mod tree;

@@ -1,0 +1,95 @@
+//! Output: byte for byte, apart, whatever it is and whoever listens.
+
+use std::io::{Read, pipe};
+
+use crate::bed::Keeper;
+
+/// Compares without printing megabytes when it fails.
+#[track_caller]
+fn same(got: &[u8], expected: &[u8]) {
+    let differs = got.iter().zip(expected).position(|(a, b)| a != b);
+    assert!(
+        got == expected,
+        "{} bytes instead of {}, differing at {differs:?}",
+        got.len(),
+        expected.len()
+    );
+}
+
+#[test]
+fn bytes_pass_as_they_are() {
+    let long = "x".repeat(10_000_000);
+    #[rustfmt::skip]
+    let table = [
+        ("nothing",                 "true",                                  Vec::new()),
+        ("not UTF-8",               r"printf '\377\376\0\n\200abc\n'",       b"\xff\xfe\0\n\x80abc\n".to_vec()),
+        ("no final newline",        "printf 'a\nb'",                         b"a\nb".to_vec()),
+        ("carriage returns",        r"printf '1%%\r2%%\r\n'",                b"1%\r2%\r\n".to_vec()),
+        ("a broken marker",         r"printf 'NNISDK_MEb{\nNNISDK_MEb'",     b"NNISDK_MEb{\nNNISDK_MEb".to_vec()),
+        ("a line of ten megabytes", "head -c 10000000 /dev/zero | tr '\\0' x", long.into_bytes()),
+    ];
+    for (says, line, bytes) in table {
+        let ended = Keeper::shell(&[], line).run();
+        assert_eq!(ended.code, Some(0), "{says}");
+        same(&ended.stdout, &bytes);
+        if !bytes.is_empty() {
+            same(&ended.file("out/stdout"), &bytes);
+        }
+    }
+}
+
+#[test]
+fn a_million_lines_pass_in_order() {
+    let ended = Keeper::shell(&[], "seq 1 1000000").run();
+    let expected = (1..=1_000_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
+    same(&ended.stdout, expected.as_bytes());
+    same(&ended.file("out/stdout"), expected.as_bytes());
+}
+
+#[test]
+fn the_two_streams_stay_apart() {
+    let line = "for i in 1 2 3; do echo out $i; echo err $i >&2; done";
+    let ended = Keeper::shell(&[], line).run();
+    assert_eq!(ended.stdout(), "out 1\nout 2\nout 3\n");
+    assert!(ended.stderr.starts_with("err 1\nerr 2\nerr 3\ntrialkeeper: "), "{}", ended.stderr);
+    assert_eq!(ended.file("out/stderr"), b"err 1\nerr 2\nerr 3\n");
+    let evidence = ended.verdict().evidence;
+    assert!(evidence.stdout_tail.ends_with("out 3\n") && evidence.stderr_tail.ends_with("err 3\n"));
+}
+
+#[test]
+fn a_closed_stdout_does_not_disturb_the_trial() {
+    let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    keeper.command.stdout(writer);
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+    assert!(ended.file("out/stdout").ends_with(b"\n100000\n"));
+}
+
+#[test]
+fn a_reader_that_leaves_in_the_middle_does_not_either() {
+    let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
+    let (mut reader, writer) = pipe().unwrap();
+    keeper.command.stdout(writer);
+    let running = keeper.start();
+    let mut some = [0; 1000];
+    reader.read_exact(&mut some).unwrap();
+    drop(reader);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+    assert!(ended.file("out/stdout").ends_with(b"\n100000\n"));
+}
+
+#[test]
+fn stdin_is_the_callers() {
+    let mut keeper = Keeper::new(&["--", "cat"]);
+    let (reader, mut writer) = pipe().unwrap();
+    keeper.command.stdin(reader);
+    let running = keeper.start();
+    std::io::Write::write_all(&mut writer, b"hello").unwrap();
+    drop(writer);
+    // `start` keeps the command, and with it the reading end; a writer elsewhere is all that matters.
+    assert_eq!(running.wait().stdout(), "hello");
+}

@@ -1,0 +1,122 @@
+//! Where files go, and what the trial sees of it.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::bed::{Ended, Keeper};
+
+/// The value of a variable in the trial's output of `env`.
+fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
+    ended.stdout().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[test]
+fn the_trial_sees_its_place_and_its_parameters() {
+    let parameters =
+        r#"{"parameter_id": 4, "parameters": {"lr": 0.1, "opt": "it's"}, "parameter_index": 0}"#;
+    let mut keeper = Keeper::new(&[
+        "--experiment",
+        "exp1",
+        "--trial",
+        "tri1",
+        "--sequence",
+        "5",
+        "--platform",
+        "remote",
+        "--parameters",
+        parameters,
+        "--",
+        "env",
+    ]);
+    keeper.command.env("TRIALKEEPER_TOKEN_FILE", "/secret").env_remove("PYTHONUNBUFFERED");
+    let dir = keeper.dir.path().to_owned();
+    let ended = keeper.run();
+    let out = dir.join("out");
+    let out = out.to_str().unwrap();
+    let file = format!("{out}/parameters.json");
+    #[rustfmt::skip]
+    let table = [
+        ("NNI_PLATFORM",                Some("remote")),
+        ("NNI_EXP_ID",                  Some("exp1")),
+        ("NNI_TRIAL_JOB_ID",            Some("tri1")),
+        ("NNI_TRIAL_SEQ_ID",            Some("5")),
+        ("NNI_SYS_DIR",                 Some(out)),
+        ("NNI_OUTPUT_DIR",              Some(out)),
+        ("NNI_CODE_DIR",                dir.to_str()),
+        ("REUSE_MODE",                  Some("true")),
+        ("MULTI_PHASE",                 Some("false")),
+        ("PYTHONUNBUFFERED",            Some("1")),
+        ("TRIALKEEPER_PARAMETERS",      Some(r#"{"lr":0.1,"opt":"it's"}"#)),
+        ("TRIALKEEPER_PARAMETERS_FILE", Some(file.as_str())),
+        ("TRIALKEEPER_PARAM_lr",        Some("0.1")),
+        ("TRIALKEEPER_PARAM_opt",       Some("it's")),
+        ("TRIALKEEPER_TOKEN_FILE",      None),
+    ];
+    for (name, value) in table {
+        assert_eq!(seen(&ended, name), value, "{name}");
+    }
+    assert_eq!(ended.file("out/parameter.cfg"), parameters.as_bytes());
+    assert_eq!(ended.file("out/parameters.json"), br#"{"lr":0.1,"opt":"it's"}"#);
+}
+
+#[test]
+fn parameters_may_be_in_a_file() {
+    let keeper = Keeper::new(&["--parameters", "mine.json", "--", "env"]);
+    fs::write(keeper.dir.path().join("mine.json"), r#"{"x": 1}"#).unwrap();
+    let ended = keeper.run();
+    assert_eq!(seen(&ended, "TRIALKEEPER_PARAM_x"), Some("1"), "{}", ended.stderr);
+}
+
+#[test]
+fn without_a_directory_a_new_one_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let output = command.args(["--", "echo", "hi"]).current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let runs: Vec<_> =
+        fs::read_dir(dir.path().join("trialkeeper-runs")).unwrap().flatten().collect();
+    assert_eq!(runs.len(), 1);
+    assert_eq!(fs::read(runs[0].path().join("stdout")).unwrap(), b"hi\n");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains(&format!("files      {}", runs[0].path().display())), "{stderr}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_replaced() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&["--output-dir", "/proc/none", "--", "env"]);
+    // The first one, which the test bed gives, would be the one otherwise.
+    keeper.command = {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+        command.args(["run", "--output-dir", "/proc/none", "--", "env"]);
+        command.env("TMPDIR", elsewhere.path()).current_dir(keeper.dir.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(0));
+    assert!(
+        ended.stderr.contains("cannot write the output directory /proc/none"),
+        "{}",
+        ended.stderr
+    );
+    assert!(seen(&ended, "NNI_SYS_DIR").unwrap().starts_with(elsewhere.path().to_str().unwrap()));
+}
+
+#[test]
+fn without_any_place_to_write_the_trial_runs_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    command.args(["run", "--output-dir", "/proc/none", "--", "sh", "-c", "echo loss=1; exit 6"]);
+    let output = command.env("TMPDIR", "/proc/none").current_dir(&dir).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(6), &b"loss=1\n"[..]));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("no files are kept"), "{stderr}");
+}
+
+#[test]
+fn messages_can_go_to_a_file() {
+    let ended = Keeper::new(&["--log-file", "keeper.log", "--", "no-such-program-here"]).run();
+    assert!(String::from_utf8(ended.file("keeper.log")).unwrap().contains("error: cannot find"));
+    assert!(!ended.stderr.contains("cannot find"), "{}", ended.stderr);
+}

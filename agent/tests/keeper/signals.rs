@@ -1,0 +1,71 @@
+//! Signals: passed on, or left as the caller had them.
+
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use trial_protocol::Cause;
+
+use crate::bed::Keeper;
+
+#[test]
+fn signals_are_passed_on() {
+    for (signal, name) in [
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGQUIT, "QUIT"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+        (Signal::SIGWINCH, "WINCH"),
+        (Signal::SIGCONT, "CONT"),
+    ] {
+        let line = format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.05; done");
+        let running = Keeper::shell(&[], &line).start().wait_for("ready");
+        running.send(signal);
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(9), "{name}");
+        assert_eq!(ended.verdict().cause, Cause::Exit, "{name}: the trial decided itself");
+    }
+}
+
+#[test]
+fn a_trial_that_dies_of_a_signal_passed_on_was_stopped() {
+    let running = Keeper::shell(&[], "touch ready; exec sleep 1000").start().wait_for("ready");
+    running.send(Signal::SIGINT);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(130));
+    assert_eq!(ended.verdict().cause, Cause::Stopped);
+}
+
+/// The value of a mask in the trial's `/proc/self/status`, without the real-time signals, some of which
+/// C libraries and sandboxes keep to themselves.
+fn mask(status: &str, name: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    u64::from_str_radix(value.trim(), 16).unwrap() & 0x7fff_ffff
+}
+
+#[test]
+fn the_trial_starts_with_nothing_blocked_or_ignored() {
+    let ended = Keeper::new(&["--", "cat", "/proc/self/status"]).run();
+    assert_eq!(mask(ended.stdout(), "SigBlk:"), 0);
+    assert_eq!(mask(ended.stdout(), "SigIgn:"), 0, "not even SIGPIPE, which we ignore ourselves");
+}
+
+#[test]
+fn what_the_caller_ignores_stays_ignored() {
+    let keeper = env!("CARGO_BIN_EXE_trialkeeper");
+    let line = format!(
+        "trap '' HUP; exec {keeper} run --output-dir out -- \
+         sh -c 'kill -HUP $PPID; kill -HUP $$; cat /proc/self/status'"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(mask(std::str::from_utf8(&output.stdout).unwrap(), "SigIgn:"), 1);
+}
+
+#[test]
+fn the_trial_leads_a_process_group_of_its_own() {
+    let ended = Keeper::shell(&[], "echo $$; cut -d ' ' -f 5 /proc/$$/stat").run();
+    let lines: Vec<_> = ended.stdout().lines().collect();
+    assert_eq!(lines[0], lines[1]);
+}

@@ -1,0 +1,129 @@
+//! The trial's whole tree: stopped, killed, reaped, named.
+
+use nix::sys::signal::Signal;
+use trial_protocol::Cause;
+
+use crate::bed::{Keeper, children, lives, send, state, until};
+
+const DEAF: &str = r#"trap "" TERM; touch ready; while :; do sleep 0.05; done"#;
+
+#[test]
+fn orphans_are_reaped() {
+    let line = "for i in 1 2 3 4 5 6 7 8 9; do (sh -c : &); done; touch ready; exec sleep 1000";
+    let running = Keeper::shell(&[], line).start().wait_for("ready");
+    let keeper = running.pid();
+    until("only the trial is left, and no zombie", || {
+        let children = children(keeper);
+        children.len() == 1 && children.iter().all(|(_, state)| *state != 'Z')
+    });
+    running.send(Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(143));
+}
+
+#[test]
+fn a_polite_trial_ends_as_it_likes() {
+    let line = r#"trap "echo bye; exit 7" TERM; touch ready; while :; do sleep 0.05; done"#;
+    let running = Keeper::shell(&[], line).start().wait_for("ready");
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!((ended.code, ended.stdout()), (Some(7), "bye\n"));
+    assert_eq!(ended.verdict().cause, Cause::Stopped);
+}
+
+#[test]
+fn a_deaf_trial_is_killed_after_its_grace() {
+    let running = Keeper::shell(&["--grace", "200ms"], DEAF).start().wait_for("ready");
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(137));
+    assert_eq!(ended.verdict().cause, Cause::Stopped);
+}
+
+#[test]
+fn a_second_term_shortens_the_grace() {
+    let line = r#"trap "touch asked" TERM; touch ready; while :; do sleep 0.05; done"#;
+    let running = Keeper::shell(&["--grace", "1h"], line).start().wait_for("ready");
+    running.send(Signal::SIGTERM);
+    // Two signals of one kind at once are one; the second must come after the first was obeyed.
+    let running = running.wait_for("asked");
+    running.send(Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(137));
+}
+
+#[test]
+fn a_stopped_trial_can_be_stopped_for_good() {
+    let running = Keeper::shell(&[], "touch ready; kill -STOP $$").start().wait_for("ready");
+    let keeper = running.pid();
+    until("the trial is stopped", || children(keeper).iter().any(|(_, state)| *state == 'T'));
+    running.send(Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(143));
+}
+
+#[test]
+fn descendants_with_a_session_of_their_own_are_stopped_too() {
+    let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & exec sleep 1000";
+    let running = Keeper::shell(&[], line).start();
+    let inner = running.wait_for_pid("inner");
+    running.send(Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(143));
+    assert!(!lives(inner));
+}
+
+#[test]
+fn what_a_trial_leaves_behind_is_killed_and_named() {
+    let line = r#"setsid sh -c 'trap "" TERM; echo $$ > inner; while :; do sleep 0.05; done' \
+        > /dev/null 2>&1 & while ! test -s inner; do sleep 0.02; done; exit 4"#;
+    let running = Keeper::shell(&["--drain", "200ms"], line).start();
+    let inner = running.wait_for_pid("inner");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(4), "the exit is the trial's own");
+    assert!(!lives(inner));
+    let leftovers = ended.verdict().evidence.leftovers;
+    assert!(leftovers.contains(&format!("{inner} sh")), "{leftovers:?}");
+}
+
+#[test]
+fn a_grandchild_that_holds_the_pipe_delays_the_end_by_the_drain_only() {
+    // Deaf, so that only the kill at the end of the drain helps.
+    let line = r#"sh -c 'trap "" TERM; echo from below; echo $$ > inner; while :; do sleep 0.05; done' &
+        while ! test -s inner; do sleep 0.02; done; printf last"#;
+    let running = Keeper::shell(&["--drain", "200ms"], line).start();
+    let inner = running.wait_for_pid("inner");
+    let ended = running.wait();
+    assert_eq!((ended.code, ended.stdout()), (Some(0), "from below\nlast"));
+    assert!(!lives(inner));
+}
+
+#[test]
+fn a_helper_behind_a_pipe_may_finish_its_work() {
+    // The trial ends at once; what it wrote goes through another process, which needs a moment.
+    let line = "(sleep 0.1; echo late) & exit 0";
+    let ended = Keeper::shell(&[], line).run();
+    assert_eq!((ended.code, ended.stdout()), (Some(0), "late\n"));
+}
+
+#[test]
+fn the_trial_dies_with_its_keeper() {
+    let running = Keeper::new(&["--", "sh", "-c", "echo $$ > trial; exec sleep 1000"]).start();
+    let trial = running.wait_for_pid("trial");
+    running.send(Signal::SIGKILL);
+    running.wait();
+    until("the trial is gone", || !lives(trial));
+}
+
+#[test]
+fn unless_it_is_to_live_on() {
+    let words = ["--detach-on-death", "--", "sh", "-c", "echo $$ > trial; exec sleep 1000"];
+    let mut keeper = Keeper::new(&words);
+    // The trial inherits these; a pipe would keep the test waiting for it.
+    keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let running = keeper.start();
+    let (keeper, trial) = (running.pid(), running.wait_for_pid("trial"));
+    running.send(Signal::SIGKILL);
+    running.wait();
+    // The kernel kills at the parent's death, before it can be waited for and before the child has
+    // another parent: who has another parent by now, lives on.
+    until("the trial has another parent", || state(trial).is_some_and(|(_, of)| of != keeper));
+    assert!(lives(trial));
+    send(trial, Signal::SIGKILL);
+}
