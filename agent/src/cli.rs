@@ -31,6 +31,38 @@ pub enum Command {
     /// Exit code: the trial's own, or 128 + the signal that killed it; 126 if the command is not
     /// executable, 127 if it is not found, 125 for a fault of trialkeeper's.
     Run(Box<RunArgs>),
+    /// Deliver what a trial's agent that is gone left in its spool.
+    ///
+    /// Exit code: 0 when the manager has everything, 1 when something is left, 125 when there is nothing
+    /// to deliver from.
+    Replay(ReplayArgs),
+}
+
+/// Options of `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The trial's output directory, or its spool.
+    pub dir: PathBuf,
+    /// Base URL of the manager.
+    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
+    pub manager: Option<String>,
+    /// A file whose first line is the manager's URL.
+    #[arg(
+        long,
+        env = "TRIALKEEPER_MANAGER_FILE",
+        value_name = "FILE",
+        required_unless_present = "manager"
+    )]
+    pub manager_file: Option<PathBuf>,
+    /// A file with the token that the manager wants to see.
+    #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// PEM file with the certificate authority of the manager's certificate.
+    #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// How long to try.
+    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub flush: Duration,
 }
 
 /// Options of `run`.

@@ -44,6 +44,7 @@ pub fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args),
+            Command::Replay(args) => replay::main(args),
         },
         Err(code) => code,
     }

@@ -1,11 +1,16 @@
 //! `trialkeeper replay`: delivers what an agent that is gone left in its spool.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use trial_protocol::{AttemptId, Lane};
 
+use crate::cli::{KEEPER_FAULT, ReplayArgs};
+use crate::clock::SystemClock;
 use crate::deliver::{self, ManagerAddress, Outcome};
+use crate::errors::chain;
 use crate::spool::lock::{self, DirLock};
 use crate::spool::{LaneFiles, Sender, lane_files};
 
@@ -59,6 +64,42 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// Runs the command and returns its exit code.
+pub fn main(args: ReplayArgs) -> ExitCode {
+    crate::log::start(None, 0, Arc::new(SystemClock));
+    let manager = match (args.manager, args.manager_file) {
+        (Some(url), _) => ManagerAddress::Url(url),
+        (None, Some(file)) => ManagerAddress::File(file),
+        (None, None) => return ExitCode::from(KEEPER_FAULT), // The command line requires one.
+    };
+    let request = Request {
+        dir: args.dir,
+        manager,
+        token_file: args.token_file,
+        ca_file: args.ca_file,
+        patience: args.flush,
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            return ExitCode::from(KEEPER_FAULT);
+        }
+    };
+    match runtime.block_on(replay(request)) {
+        Ok(Outcome { undelivered: 0, .. }) => ExitCode::SUCCESS,
+        Ok(Outcome { undelivered, last_error }) => {
+            let why = last_error.unwrap_or_default();
+            tracing::error!("{undelivered} reports were not delivered; they stay: {why}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            ExitCode::from(KEEPER_FAULT)
+        }
+    }
 }
 
 /// Delivers everything that is left, each attempt as itself, the oldest first.
