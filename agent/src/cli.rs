@@ -198,6 +198,7 @@ mod tests {
         let words = complete(words.iter().map(OsString::from));
         match Cli::try_parse_from(words)?.command {
             Command::Run(args) => Ok(*args),
+            Command::Replay(_) => panic!("a replay"),
         }
     }
 

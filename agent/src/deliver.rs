@@ -110,6 +110,7 @@ pub async fn deliver_files(
         sender: None,
         limit_bytes: 0,
         sync_interval: Duration::from_hours(1),
+        now_ms: 0,
     };
     let spool = Spool::open(memory).spool;
     let courier = Courier::new(settings, spool, directives, ended);
@@ -196,6 +197,13 @@ impl Courier {
                 },
                 () = self.deadline(), if over => return,
             };
+            if records.is_empty() && self.spool.pending_in(lane) > 0 {
+                // The disk did not give what it has.
+                if !self.wait(BACKOFF_AT_END).await {
+                    return;
+                }
+                continue;
+            }
             if records.is_empty() && lane == Lane::Bulk {
                 continue;
             }
@@ -288,10 +296,17 @@ impl Courier {
             };
             let error = match sent {
                 Ok(ack) => {
-                    self.heard(&ack);
-                    let last = records.last().map(|record| record.seq);
-                    // What was never sent cannot be acknowledged.
-                    return Some(ack.through.and_then(|through| Some(through.min(last?))));
+                    self.heard(&ack, attempt);
+                    let (Some(first), Some(last)) = (records.first(), records.last()) else {
+                        return Some(None); // A heartbeat.
+                    };
+                    match ack.through {
+                        // What was never sent cannot be acknowledged.
+                        Some(through) if through >= first.seq => {
+                            return Some(Some(through.min(last.seq)));
+                        }
+                        Some(_) | None => Error::NotStored,
+                    }
                 }
                 Err(error) => error,
             };
@@ -360,7 +375,9 @@ impl Courier {
         contact.token = None;
     }
 
-    fn heard(&self, ack: &ReportAck) {
+    fn heard(&self, ack: &ReportAck, attempt: &AttemptId) {
+        // Orders on the ack of an earlier attempt are not for this one.
+        let own = attempt == self.spool.attempt();
         let mut contact = self.lock();
         if contact.last_error.take().is_some() {
             info!("the manager takes reports again");
@@ -370,7 +387,8 @@ impl Courier {
             .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.settings.heartbeat));
         for directive in &ack.directives {
             // A full queue is no loss: the manager repeats what was not obeyed.
-            if !contact.seen.contains(&directive.id)
+            if own
+                && !contact.seen.contains(&directive.id)
                 && self.directives.try_send(directive.clone()).is_ok()
             {
                 contact.seen.insert(directive.id);

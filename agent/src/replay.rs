@@ -109,8 +109,6 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
     if !path.is_dir() {
         return Err(Error::NoSpool { path });
     }
-    let sender =
-        Sender::read(&path).map_err(|source| Error::NoSender { path: path.clone(), source })?;
     // The lock names an attempt so that a second agent of the same finds out; a replay is none.
     let nobody = AttemptId::new("replay").expect("letters are an id");
     let _lock = DirLock::take(&path, &nobody).map_err(|error| match error {
@@ -119,11 +117,13 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
     })?;
     let mut total = Outcome { undelivered: 0, last_error: None };
     for attempt in lane_files::attempts(&path) {
+        let sender = Sender::read(&path, &attempt)
+            .map_err(|source| Error::NoSender { path: path.join(attempt.as_str()), source })?;
         let settings = deliver::Settings {
             manager: request.manager.clone(),
             token_file: request.token_file.clone(),
             ca_file: request.ca_file.clone(),
-            sender: sender.clone(),
+            sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,
         };

@@ -198,6 +198,7 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
         sender: settings.named.then(|| settings.sender.clone()),
         limit_bytes: settings.spool_bytes,
         sync_interval: SYNC_EVERY,
+        now_ms: clock.now_ms(),
     });
     for warning in warnings {
         tracing::warn!("{warning}");

@@ -5,8 +5,9 @@
 //!
 //! # Invariants
 //!
-//! 1. Within a lane `seq` rises by one with every append and is never used twice, also not by a later
-//!    process that goes on with the same attempt.
+//! 1. Within a lane `seq` rises with every append and is never used twice: a process that goes on with
+//!    an attempt, or that cannot look whether there was one before, numbers from its own time on
+//!    ([`Options::now_ms`]), since what an earlier process sent may not have reached the disk.
 //! 2. A report is offered for delivery once it was written to its segment, or when the disk does not
 //!    answer: delivery is then all that keeps it.
 //! 3. A report is forgotten when the manager has acknowledged it, or, on the bulk lane only, when the
@@ -22,7 +23,7 @@
 //!
 //! ```text
 //! <dir>/lock                             locked by its user; first line: process id, second: attempt
-//! <dir>/sender.json                      whose reports these are
+//! <dir>/<attempt>/sender.json            whose reports these are
 //! <dir>/<attempt>/<lane>-<first seq>.seg 20 digits, so that names sort as numbers
 //! <dir>/<attempt>/<lane>.ack             "<seq>\n": acknowledged through; replaced atomically
 //! ```
@@ -39,22 +40,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
-use trial_protocol::{AttemptId, ExperimentId, Lane, Report, ReportBody, Shed, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, Lane, ReportBody, Shed, TrialJobId};
 
 mod disk;
 pub mod lane_files;
 pub mod lock;
+mod queue;
 pub mod record;
 
 #[cfg(test)]
 mod tests;
 
 pub use lane_files::LaneFiles;
+use queue::{DiskState, Entry, LaneState, Life, State, take};
 pub use record::Record;
 
-/// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
-/// so that a manager that keeps up never causes a read.
-const WINDOW_BYTES: usize = 1 << 20;
 /// Name of the file that says whose reports the spool holds.
 const SENDER: &str = "sender.json";
 
@@ -72,6 +72,8 @@ pub struct Options {
     pub limit_bytes: u64,
     /// Longest time between an append and its fsync, terminal reports excepted (those at once).
     pub sync_interval: Duration,
+    /// Now, in milliseconds since the Unix epoch.
+    pub now_ms: i64,
 }
 
 /// Whose reports a spool holds.
@@ -84,79 +86,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Reads whose reports the spool in `dir` holds.
-    pub fn read(dir: &Path) -> io::Result<Self> {
-        let bytes = std::fs::read(dir.join(SENDER))?;
+    /// Reads whose reports an attempt of the spool in `dir` holds.
+    pub fn read(dir: &Path, attempt: &AttemptId) -> io::Result<Self> {
+        let bytes = std::fs::read(dir.join(attempt.as_str()).join(SENDER))?;
         serde_json::from_slice(&bytes).map_err(io::Error::from)
     }
-}
 
-/// How much of the bulk lane a report is worth when the spool is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Fact,
-    /// The verdict: fsynced at once.
-    Terminal,
-    Log,
-    Sample,
-}
-
-/// A report that is in memory.
-#[derive(Debug, Clone)]
-struct Entry {
-    record: Record,
-    class: Class,
-    /// Whether the disk has it.
-    written: bool,
-    /// Bytes of log in it, to be counted if it is shed.
-    log_bytes: u64,
-}
-
-/// One lane.
-#[derive(Debug, Default)]
-struct LaneState {
-    next_seq: u64,
-    acked: Option<u64>,
-    /// In order of seq; what is older and not acknowledged is on the disk only.
-    memory: VecDeque<Entry>,
-    memory_bytes: usize,
-    /// How many entries at the front of `memory` were handed to the disk thread.
-    handed: usize,
-    /// Last seq that is on the disk only, if any is.
-    spilled_through: Option<u64>,
-    /// Bytes that are on the disk only and not acknowledged; after an acknowledgement an estimate.
-    spilled_bytes: u64,
-}
-
-#[derive(Debug)]
-struct State {
-    facts: LaneState,
-    bulk: LaneState,
-    shed: Shed,
-    shed_told: Shed,
-    disk: DiskState,
-    /// Work for the disk thread, other than what `handed` shows.
-    orders: VecDeque<disk::Order>,
-    life: Life,
-}
-
-/// Whether reports are safe on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DiskState {
-    /// They are kept in memory only.
-    Absent,
-    /// The disk took the last write.
-    Well,
-    /// It did not; until it does, reports are offered for delivery unwritten.
-    Failing,
-}
-
-/// How far the spool's life has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Open,
-    Closing,
-    Closed,
+    fn write(&self, dir: &Path) -> io::Result<()> {
+        let json = serde_json::to_vec(self).expect("two texts are JSON");
+        std::fs::write(dir.join(SENDER), json)
+    }
 }
 
 #[derive(Debug)]
@@ -227,33 +166,44 @@ impl Spool {
         };
         let mut files = None;
         if let Some((dir, _)) = &held {
-            if let Some(sender) = &options.sender {
-                let json = serde_json::to_vec(sender).expect("two texts are JSON");
-                if let Err(error) = std::fs::write(dir.join(SENDER), json) {
-                    warnings
-                        .push(format!("what is left of this trial cannot be replayed: {error}"));
-                }
-            }
-            match disk::Files::open(&dir.join(options.attempt.as_str())) {
+            let own = dir.join(options.attempt.as_str());
+            let known = own.exists();
+            match disk::Files::open(&own) {
                 Ok(opened) => {
+                    if let Some(Err(error)) =
+                        options.sender.as_ref().map(|sender| sender.write(&own))
+                    {
+                        warnings.push(format!(
+                            "what is left of this trial cannot be replayed: {error}"
+                        ));
+                    }
                     state.disk = DiskState::Well;
+                    let first = if known { first_of_a_later_process(options.now_ms) } else { 0 };
                     for (lane, found) in [
                         (&mut state.facts, opened.facts.standing()),
                         (&mut state.bulk, opened.bulk.standing()),
                     ] {
-                        lane.next_seq = found.next_seq;
+                        lane.next_seq = found.next_seq.max(first);
                         lane.acked = found.acked;
-                        lane.spilled_bytes = found.kept_bytes;
+                        (lane.spilled, lane.spilled_bytes) = (found.kept, found.kept_bytes);
                         lane.spilled_through = found.last_kept;
                     }
                     files = Some(opened);
+                    // A volume may hold what other trials left; that is theirs to deliver.
                     older = lane_files::attempts(dir);
-                    older.retain(|attempt| *attempt != options.attempt);
+                    older.retain(|attempt| {
+                        *attempt != options.attempt
+                            && Sender::read(dir, attempt).ok() == options.sender
+                    });
                 }
                 Err(error) => {
                     warnings.push(format!("{error}; reports are kept in memory"));
                 }
             }
+        }
+        if state.disk == DiskState::Absent && options.dir.is_some() {
+            let first = first_of_a_later_process(options.now_ms);
+            (state.facts.next_seq, state.bulk.next_seq) = (first, first);
         }
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -302,7 +252,7 @@ impl Spool {
     }
 
     /// The oldest reports of `lane` that are not acknowledged, at most `max_bytes` of JSON but at least
-    /// one report if there is any. Reads from the disk what is no longer in memory.
+    /// one report if there is any. Reads from the disk what is no longer in memory; empty where that fails.
     pub async fn peek(&self, lane: Lane, max_bytes: usize) -> Vec<Record> {
         let answer = {
             let mut state = self.shared.lock();
@@ -318,18 +268,26 @@ impl Spool {
             answer
         };
         self.shared.work.notify_one();
-        let found = answer.await.unwrap_or_default();
-        if found.is_empty() {
-            // What was to be read is damaged or gone: go on with what is left.
-            let mut state = self.shared.lock();
-            let own = state.lane_mut(lane);
-            if let Some(through) = own.spilled_through {
-                own.forget(through);
+        match answer.await {
+            Ok(Ok(found)) if found.is_empty() => {
+                // What was to be read is damaged: go on with what is left.
+                let mut state = self.shared.lock();
+                let own = state.lane_mut(lane);
+                if let Some(through) = own.spilled_through {
+                    own.forget(through);
+                }
+                drop(state);
+                self.shared.notify_readers();
+                found
             }
-            drop(state);
-            self.shared.notify_readers();
+            Ok(Ok(found)) => {
+                let sizes = found.iter().map(|record| (record.seq, record::disk_size(record)));
+                self.shared.lock().lane_mut(lane).read_back = sizes.collect();
+                found
+            }
+            // The disk may answer again: nothing is forgotten, and the caller asks again after a while.
+            Ok(Err(_)) | Err(_) => Vec::new(),
         }
-        found
     }
 
     /// Forgets the reports of `lane` up to and including `through`.
@@ -388,17 +346,10 @@ impl Spool {
     }
 }
 
-fn take<'a>(records: impl Iterator<Item = &'a Record>, max_bytes: usize) -> Vec<Record> {
-    let mut bytes = 0;
-    let mut taken = Vec::new();
-    for record in records {
-        bytes += record.json.len();
-        if bytes > max_bytes && !taken.is_empty() {
-            break;
-        }
-        taken.push(record.clone());
-    }
-    taken
+/// Above whatever an earlier process of the same attempt can have used: a million reports in each
+/// millisecond since the Unix epoch, far below 2^63.
+fn first_of_a_later_process(now_ms: i64) -> u64 {
+    u64::try_from(now_ms).unwrap_or(0) << 20
 }
 
 impl Shared {
@@ -417,156 +368,5 @@ impl Shared {
         // Each lane has one reader; a permit is kept for one that is about to wait.
         self.facts_readable.notify_one();
         self.bulk_readable.notify_one();
-    }
-}
-
-impl State {
-    fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
-        match lane {
-            Lane::Facts => &mut self.facts,
-            Lane::Bulk => &mut self.bulk,
-        }
-    }
-
-    fn is_readable(&mut self, lane: Lane) -> bool {
-        let unwritten_too = self.disk != DiskState::Well;
-        let own = self.lane_mut(lane);
-        own.spilled_through.is_some()
-            || own.memory.front().is_some_and(|entry| entry.written || unwritten_too)
-    }
-
-    fn push(&mut self, observed_at_ms: i64, body: ReportBody, limit_bytes: u64) {
-        let (class, log_bytes) = classify(&body);
-        let lane = self.lane_mut(body.lane());
-        let seq = lane.next_seq;
-        let json = Report { seq, observed_at_ms, body };
-        let json = serde_json::to_string(&json).expect("reports have string keys only");
-        let size = json.len();
-        let sheds = match class {
-            Class::Log | Class::Sample => true,
-            Class::Fact | Class::Terminal => false,
-        };
-        if sheds && !self.make_room(class, size, limit_bytes) {
-            self.count_shed(class, log_bytes);
-            return;
-        }
-        let lane = self.lane_mut(if sheds { Lane::Bulk } else { Lane::Facts });
-        lane.next_seq += 1;
-        lane.memory_bytes += size;
-        let record = Record { seq, json: json.into() };
-        lane.memory.push_back(Entry { record, class, written: false, log_bytes });
-    }
-
-    /// Whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit
-    /// for a sample.
-    fn make_room(&mut self, class: Class, size: usize, limit_bytes: u64) -> bool {
-        let size = u64::try_from(size + record::HEADER).unwrap_or(u64::MAX);
-        loop {
-            let kept = self.facts.kept_bytes() + self.bulk.kept_bytes();
-            if kept.saturating_add(size) <= limit_bytes {
-                return true;
-            }
-            // What the disk thread was handed is being written: only what waits can still be dropped.
-            let from = self.bulk.handed;
-            let log =
-                self.bulk.memory.iter().skip(from).position(|entry| entry.class == Class::Log);
-            let (Class::Sample, Some(position)) = (class, log) else { return false };
-            if let Some(entry) = self.bulk.memory.remove(from + position) {
-                self.bulk.memory_bytes -= entry.record.json.len();
-                self.count_shed(entry.class, entry.log_bytes);
-            }
-        }
-    }
-
-    fn count_shed(&mut self, class: Class, log_bytes: u64) {
-        match class {
-            Class::Log => self.shed.log_bytes += log_bytes,
-            Class::Sample => self.shed.samples += 1,
-            Class::Fact | Class::Terminal => {}
-        }
-    }
-
-    /// Reports what was shed: at once when it begins, then whenever the count has doubled, and at the
-    /// end, so that shedding does not fill the spool with news of itself.
-    fn tell_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
-        let grown = |now: u64, told: u64| now > told.saturating_mul(2) || (told == 0 && now > 0);
-        if grown(self.shed.log_bytes, self.shed_told.log_bytes)
-            || grown(self.shed.samples, self.shed_told.samples)
-        {
-            self.shed_told = self.shed.clone();
-            self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
-        }
-    }
-}
-
-impl LaneState {
-    /// Reports that are kept and not acknowledged. Of those on the disk only, shed ones count too.
-    fn kept(&self) -> u64 {
-        let held = u64::try_from(self.memory.len()).unwrap_or(u64::MAX);
-        held + self.spilled()
-    }
-
-    fn spilled(&self) -> u64 {
-        let first = self.acked.map_or(0, |seq| seq + 1);
-        self.spilled_through.map_or(0, |last| (last + 1).saturating_sub(first))
-    }
-
-    /// Bytes that are kept and not acknowledged.
-    fn kept_bytes(&self) -> u64 {
-        let held = self.memory_bytes + self.memory.len() * record::HEADER;
-        u64::try_from(held).unwrap_or(u64::MAX).saturating_add(self.spilled_bytes)
-    }
-
-    fn forget(&mut self, through: u64) {
-        let spilled = self.spilled();
-        self.acked = self.acked.max(Some(through));
-        while self.memory.front().is_some_and(|entry| entry.record.seq <= through) {
-            if let Some(entry) = self.memory.pop_front() {
-                self.handed = self.handed.saturating_sub(1);
-                self.memory_bytes -= entry.record.json.len();
-            }
-        }
-        if self.spilled_through.is_some_and(|last| last <= through) {
-            self.spilled_through = None;
-        }
-        // In proportion: what a record on the disk weighs is not remembered.
-        self.spilled_bytes = match self.spilled_bytes.checked_div(spilled) {
-            Some(each) => each * self.spilled(),
-            None => 0,
-        };
-    }
-
-    /// Gives back memory: what is written and far from delivery stays on the disk only.
-    fn spill(&mut self) {
-        while self.memory_bytes > WINDOW_BYTES
-            && self.memory.front().is_some_and(|entry| entry.written)
-        {
-            if let Some(entry) = self.memory.pop_front() {
-                self.handed = self.handed.saturating_sub(1);
-                self.memory_bytes -= entry.record.json.len();
-                self.spilled_bytes += record::disk_size(&entry.record);
-                self.spilled_through = Some(entry.record.seq);
-            }
-        }
-    }
-}
-
-fn classify(body: &ReportBody) -> (Class, u64) {
-    match body {
-        ReportBody::Log(chunk) => {
-            let length = match &chunk.text {
-                trial_protocol::LogText::Text(text) => text.len(),
-                // Base64 carries three bytes in four.
-                trial_protocol::LogText::Base64(text) => text.len() / 4 * 3,
-            };
-            (Class::Log, u64::try_from(length).unwrap_or(u64::MAX))
-        }
-        ReportBody::Sample(_) => (Class::Sample, 0),
-        ReportBody::Ended(_) => (Class::Terminal, 0),
-        ReportBody::Started(_)
-        | ReportBody::Metric(_)
-        | ReportBody::Shed(_)
-        | ReportBody::Note { .. }
-        | ReportBody::Unknown => (Class::Fact, 0),
     }
 }

@@ -40,6 +40,9 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
+    /// HTTP 200 with an ack that moves nothing.
+    #[error("the manager acknowledges a batch without having stored it")]
+    NotStored,
     /// HTTP 401 or 403.
     #[error("the manager at {url} refuses the token ({detail}); is the token file current?")]
     Unauthorized {
@@ -80,7 +83,7 @@ pub enum Error {
         /// What it said.
         detail: String,
     },
-    /// Another 4xx: these bytes will not be taken.
+    /// HTTP 400 with the manager's own explanation: these bytes will not be taken.
     #[error("the manager at {url} answered {status} ({detail})")]
     Refused {
         /// Where.
@@ -122,6 +125,7 @@ impl Error {
             Self::NoAddress { .. }
             | Self::Unreachable { .. }
             | Self::NotAManager { .. }
+            | Self::NotStored
             | Self::Failed { .. }
             | Self::Busy { after: None, .. }
             // Another manager may have the address until ours is back.

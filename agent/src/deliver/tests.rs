@@ -35,6 +35,8 @@ enum Answer {
     Token(&'static str),
     /// 200 and something else.
     Nonsense,
+    /// An ack without having stored anything.
+    Idle,
 }
 
 #[derive(Default)]
@@ -122,6 +124,7 @@ async fn serve(
             Answer::Token(wanted) if token.as_deref() != Some(wanted) => refuse(401, ""),
             Answer::AtMost(_) | Answer::Token(_) => store(&seen, &batch, &[]),
             Answer::Nonsense => reply(200, "", "<html>"),
+            Answer::Idle => acknowledge(None, &[]),
         };
         seen.lock().unwrap().requests += 1;
         if stream.write_all(reply.as_bytes()).await.is_err() {
@@ -168,9 +171,13 @@ fn store(seen: &Mutex<Seen>, batch: &ReportBatch, directives: &[Directive]) -> S
             seen.order.push((batch.lane, report.seq));
         }
     }
+    acknowledge(batch.reports.last().map(|report| report.seq), directives)
+}
+
+fn acknowledge(through: Option<u64>, directives: &[Directive]) -> String {
     let ack = ReportAck {
         offer: Offer::new([capability::BULK]),
-        through: batch.reports.last().map(|report| report.seq),
+        through,
         directives: directives.to_vec(),
         lease_ms: None,
         other: BTreeMap::new(),
@@ -212,6 +219,7 @@ fn spool_in(dir: Option<&Path>) -> Spool {
         sender: Some(sender()),
         limit_bytes: 1 << 20,
         sync_interval: Duration::from_secs(1),
+        now_ms: 1,
     };
     Spool::open(options).spool
 }
@@ -269,6 +277,8 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
         ("the ack is lost",          vec![Answer::StoreAndReset, Answer::StoreAndReset, Answer::Ack]),
         ("batches are too large",    vec![Answer::AtMost(3)]),
         ("somebody else answers",    vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
+        ("a proxy refuses for a while", vec![Answer::Status(400, ""), Answer::Status(407, ""), Answer::Ack]),
+        ("an ack that moves nothing", vec![Answer::Idle, Answer::Ack]),
         ("refused, then known",      vec![Answer::Status(401, ""), Answer::Status(403, ""), Answer::Ack]),
     ];
     for (says, script) in table {
@@ -287,7 +297,8 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
 
 #[tokio::test]
 async fn a_report_that_is_never_taken_holds_up_no_other() {
-    let server = Server::start(vec![Answer::Status(400, ""), Answer::Ack]).await;
+    let own = Answer::Status(400, "content-type: application/problem+json\r\n");
+    let server = Server::start(vec![own, Answer::Ack]).await;
     let spool = memory_spool();
     spool.append(0, metric(0));
     let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
@@ -410,6 +421,7 @@ async fn an_earlier_attempt_is_delivered_first_and_as_itself() {
         sender: Some(sender()),
         limit_bytes: 1 << 20,
         sync_interval: Duration::from_secs(1),
+        now_ms: 1,
     };
     let second = Spool::open(options).spool;
     second.append(0, metric(8));

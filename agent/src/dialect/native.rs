@@ -85,6 +85,10 @@ pub async fn post(
 async fn refusal(url: String, response: Response) -> Error {
     let status = response.status();
     let after = retry_after(response.headers());
+    let own = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
     // A body that cannot be read explains nothing; the status stands.
     let bytes = response.bytes().await.unwrap_or_default();
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -98,7 +102,8 @@ async fn refusal(url: String, response: Response) -> Error {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Error::Busy { url, after, detail }
         }
-        status if status.is_client_error() => Error::Refused { url, status, detail },
+        // Only the manager itself can say that bytes will never do; a proxy's refusal may pass.
+        StatusCode::BAD_REQUEST if own => Error::Refused { url, status, detail },
         status => Error::Failed { url, status, detail },
     }
 }

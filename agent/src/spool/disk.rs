@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -11,9 +11,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use trial_protocol::Lane;
 
+use super::Shared;
 use super::lane_files::{LaneFiles, Standing};
+use super::queue::{Class, DiskState, LaneState, Life};
 use super::record::{self, Record};
-use super::{Class, DiskState, LaneState, Life, Shared, State};
 
 /// Size over which a segment is closed: an acknowledged segment is disk that is given back.
 const SEGMENT_BYTES: u64 = 4 << 20;
@@ -31,7 +32,7 @@ pub(super) enum Order {
         after: Option<u64>,
         through: u64,
         max_bytes: usize,
-        sender: oneshot::Sender<Vec<Record>>,
+        sender: oneshot::Sender<io::Result<Vec<Record>>>,
     },
     /// Remember an acknowledgement.
     Ack { lane: Lane, through: u64 },
@@ -137,7 +138,7 @@ impl LaneWriter {
 /// Starts the thread. It ends when the spool is closed.
 pub(super) fn spawn(shared: &Arc<Shared>, files: Files, sync_interval: Duration) {
     let for_thread = Arc::clone(shared);
-    let run = move || Disk { shared: for_thread, files, sync_interval, failing: false }.run();
+    let run = move || Disk { shared: for_thread, files, sync_interval, retry_at: None }.run();
     if let Err(error) = std::thread::Builder::new().name("spool".to_owned()).spawn(run) {
         warn!("cannot start the spool's thread: {error}; reports are kept in memory");
         shared.lock().disk = DiskState::Absent;
@@ -148,7 +149,8 @@ struct Disk {
     shared: Arc<Shared>,
     files: Files,
     sync_interval: Duration,
-    failing: bool,
+    /// When a write that failed is tried again.
+    retry_at: Option<Instant>,
 }
 
 /// What the thread found to do.
@@ -167,7 +169,8 @@ impl Disk {
         loop {
             let round = self.next(synced);
             let idle = round.facts.is_empty() && round.bulk.is_empty() && round.orders.is_empty();
-            let written = self.write(&round);
+            let nothing = round.facts.is_empty() && round.bulk.is_empty();
+            let written = nothing || self.write(&round);
             if written {
                 self.mark(&round);
             }
@@ -190,19 +193,23 @@ impl Disk {
         loop {
             let mut round = Round { closing: state.life == Life::Closing, ..Round::default() };
             round.orders.extend(state.orders.drain(..));
-            round.terminal |= gather(&mut state.facts, &mut round.facts);
-            gather(&mut state.bulk, &mut round.bulk);
+            // What could not be written is tried again at its time, however much comes meanwhile.
+            let retry_in = self.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if round.closing || retry_in.is_none_or(|left| left.is_zero()) {
+                round.terminal |= gather(&mut state.facts, &mut round.facts);
+                gather(&mut state.bulk, &mut round.bulk);
+            }
             let found =
                 !round.orders.is_empty() || !round.facts.is_empty() || !round.bulk.is_empty();
-            if round.closing || (found && !self.failing) {
+            if round.closing || found {
                 return round;
             }
             let clean = self.files.facts.is_clean() && self.files.bulk.is_clean();
             let left = self.sync_interval.saturating_sub(synced.elapsed());
-            let wait = match (self.failing, clean) {
-                (true, _) => Some(RETRY),
-                (false, false) => Some(left),
-                (false, true) => None,
+            let wait = match (retry_in, clean) {
+                (Some(retry_in), _) => Some(retry_in),
+                (None, false) => Some(left),
+                (None, true) => None,
             };
             state = match wait {
                 Some(wait) => {
@@ -211,15 +218,12 @@ impl Disk {
                         .work
                         .wait_timeout(state, wait)
                         .unwrap_or_else(PoisonError::into_inner);
-                    if timeout.timed_out() {
+                    if timeout.timed_out() && retry_in.is_none() {
                         return round;
                     }
-                    put_back(state, round)
+                    state
                 }
-                None => {
-                    let state = self.shared.work.wait(state);
-                    put_back(state.unwrap_or_else(PoisonError::into_inner), round)
-                }
+                None => self.shared.work.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -233,16 +237,17 @@ impl Disk {
     /// Shows the disk's failure and recovery, each once; `true` if all is well.
     fn report(&mut self, result: io::Result<()>) -> bool {
         let well = result.is_ok();
+        let failing = self.retry_at.is_some();
         if let Err(error) = result
-            && !self.failing
+            && !failing
         {
             let dir = self.files.dir.display();
             warn!("cannot write the spool {dir}: {error}; reports wait in memory");
-        } else if well && self.failing {
+        } else if well && failing {
             info!("the spool can be written again");
         }
-        if self.failing == well {
-            self.failing = !well;
+        self.retry_at = (!well).then(|| Instant::now() + RETRY);
+        if failing == well {
             self.shared.lock().disk = if well { DiskState::Well } else { DiskState::Failing };
             self.shared.notify_readers();
         }
@@ -275,10 +280,9 @@ impl Disk {
                 }
                 Order::Read { lane, after, through, max_bytes, sender } => {
                     let found = self.files.lane(lane).files.read(after, through, max_bytes);
-                    let found = found.unwrap_or_else(|error| {
+                    if let Err(error) = &found {
                         warn!("cannot read the spool {}: {error}", self.files.dir.display());
-                        Vec::new()
-                    });
+                    }
                     // The reader may have gone away.
                     drop(sender.send(found));
                 }
@@ -327,12 +331,4 @@ fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
         records.push(entry.record.clone());
     }
     terminal
-}
-
-/// Nothing of the round was done: its orders go back to the front.
-fn put_back(mut state: MutexGuard<'_, State>, round: Round) -> MutexGuard<'_, State> {
-    for order in round.orders.into_iter().rev() {
-        state.orders.push_front(order);
-    }
-    state
 }

@@ -40,7 +40,9 @@ pub struct Standing {
     pub acked: Option<u64>,
     /// The last report that is not acknowledged.
     pub last_kept: Option<u64>,
-    /// Bytes of the reports that are not acknowledged.
+    /// How many reports are not acknowledged.
+    pub kept: u64,
+    /// Bytes of them.
     pub kept_bytes: u64,
 }
 
@@ -100,7 +102,7 @@ impl LaneFiles {
     pub fn scan(&mut self, cut: bool) -> io::Result<Standing> {
         let mut last = None;
         let mut standing =
-            Standing { next_seq: 0, acked: self.acked, last_kept: None, kept_bytes: 0 };
+            Standing { next_seq: 0, acked: self.acked, last_kept: None, kept: 0, kept_bytes: 0 };
         for &segment in &self.segments {
             let path = self.path(segment);
             let bytes = read_whole(&path)?;
@@ -112,6 +114,7 @@ impl LaneFiles {
                 last = last.max(Some(record.seq));
                 if Some(record.seq) > self.acked {
                     standing.last_kept = Some(record.seq);
+                    standing.kept += 1;
                     standing.kept_bytes += record::disk_size(&record);
                 }
                 offset += length;

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use trial_protocol::{LogChunk, LogText, Metric, MetricKind, Stream};
+use trial_protocol::{LogChunk, LogText, Metric, MetricKind, Report, Shed, Stream};
 
+use super::queue::WINDOW_BYTES;
 use super::*;
 
 const BOUND: Duration = Duration::from_secs(30);
@@ -22,6 +23,7 @@ fn options(dir: Option<&Path>) -> Options {
         sender: None,
         limit_bytes: 64 << 20,
         sync_interval: Duration::from_secs(1),
+        now_ms: 1,
     }
 }
 
@@ -99,13 +101,73 @@ async fn what_is_not_acknowledged_outlives_the_process() {
     assert_eq!(second.pending(), 6);
     second.append(0, metric(10));
     let all = drain(&second, Lane::Facts).await;
-    assert_eq!(seqs(&all), (4..=10).collect::<Vec<_>>());
+    let (old, new) = all.split_at(6);
+    assert_eq!(seqs(old), (4..10).collect::<Vec<_>>());
+    assert_eq!(new.iter().map(body).collect::<Vec<_>>(), [metric(10)]);
     assert!(second.close(BOUND).await);
+}
 
-    let third = open(dir.path());
-    assert_eq!(third.pending(), 0);
-    third.append(0, metric(11));
-    assert_eq!(seqs(&drain(&third, Lane::Facts).await), [11], "no seq is used twice");
+#[tokio::test]
+async fn no_seq_is_used_twice_whatever_reached_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path());
+    first.append(0, metric(0));
+    drain(&first, Lane::Facts).await;
+    assert!(first.close(BOUND).await);
+    // A full disk may have kept nothing of it.
+    fs::remove_dir_all(dir.path().join("a-1")).unwrap();
+    fs::create_dir(dir.path().join("a-1")).unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    for place in [dir.path(), &file] {
+        let later = Spool::open(options(Some(place))).spool;
+        later.append(0, metric(1));
+        let again = seqs(&drain(&later, Lane::Facts).await);
+        assert!(again[0] >= 1 << 20, "{again:?} in {}", place.display());
+    }
+}
+
+#[tokio::test]
+async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
+    let spool = Spool::open(Options { limit_bytes: 0, ..options(None) }).spool;
+    (0..5).for_each(|_| spool.append(0, log(100)));
+    let verdict = trial_protocol::Verdict {
+        cause: trial_protocol::Cause::Succeeded,
+        class: trial_protocol::Class::None,
+        confidence: trial_protocol::Confidence::Certain,
+        exit: None,
+        message: String::new(),
+        stop: None,
+        duration_ms: None,
+        evidence: trial_protocol::Evidence::default(),
+    };
+    spool.append(0, ReportBody::Ended(Box::new(verdict)));
+    let bodies: Vec<_> = drain(&spool, Lane::Facts).await.iter().map(body).collect();
+    let [.., ReportBody::Shed(shed), ReportBody::Ended(_)] = bodies.as_slice() else {
+        panic!("{bodies:?}");
+    };
+    assert_eq!(*shed, Shed { log_bytes: 500, samples: 0 });
+}
+
+#[tokio::test]
+async fn what_another_trial_left_is_not_delivered_as_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let sender = |trial: &str| Sender {
+        experiment: ExperimentId::new("exp").unwrap(),
+        trial: TrialJobId::new(trial).unwrap(),
+    };
+    let open_as = |name: &str, trial: &str| {
+        let own = Some(sender(trial));
+        Spool::open(Options { attempt: attempt(name), sender: own, ..options(Some(dir.path())) })
+            .spool
+    };
+    for (name, trial) in [("x-1", "x"), ("y-1", "y")] {
+        let spool = open_as(name, trial);
+        spool.append(0, metric(0));
+        assert!(spool.close(BOUND).await);
+    }
+    assert_eq!(open_as("x-2", "x").older_attempts(), [attempt("x-1")]);
+    assert_eq!(Sender::read(dir.path(), &attempt("y-1")).unwrap(), sender("y"));
 }
 
 #[tokio::test]
@@ -205,11 +267,14 @@ async fn a_full_disk_does_not_stop_delivery() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("a-1");
     fs::create_dir_all(&own).unwrap();
-    std::os::unix::fs::symlink("/dev/full", own.join("facts-00000000000000000000.seg")).unwrap();
+    // A process that finds the directory numbers from its own time on: millisecond 1 here.
+    let first = own.join("facts-00000000000001048576.seg");
+    std::os::unix::fs::symlink("/dev/full", first).unwrap();
     let spool = Spool::open(options(Some(dir.path()))).spool;
     spool.append(0, metric(0));
     spool.append(0, metric(1));
-    assert_eq!(seqs(&drain(&spool, Lane::Facts).await), [0, 1]);
+    let all = drain(&spool, Lane::Facts).await;
+    assert_eq!(all.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
 }
 
 /// Writes `count` records as a segment of the lane and says where each ends.
@@ -241,7 +306,9 @@ async fn a_crash_at_any_byte_keeps_everything_before_it() {
         assert_eq!(spool.pending(), kept, "cut at {cut}");
         spool.append(0, metric(99));
         let all = drain(&spool, Lane::Facts).await;
-        assert_eq!(seqs(&all), (0..=kept).collect::<Vec<_>>(), "cut at {cut}");
+        let (old, new) = all.split_at(all.len() - 1);
+        assert_eq!(seqs(old), (0..kept).collect::<Vec<_>>(), "cut at {cut}");
+        assert_eq!(body(&new[0]), metric(99), "cut at {cut}");
         assert!(spool.close(BOUND).await);
         fs::remove_dir_all(dir.path().join("a-1")).unwrap();
         fs::create_dir(dir.path().join("a-1")).unwrap();
@@ -291,14 +358,13 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut spool = open(dir.path());
-        let mut model: VecDeque<(u64, ReportBody)> = VecDeque::new();
-        let mut next = 0;
+        let mut model: VecDeque<ReportBody> = VecDeque::new();
+        let mut highest = None;
         for step in steps {
             match step {
                 Step::Append(number) => {
                     spool.append(0, metric(number.into()));
-                    model.push_back((next, metric(number.into())));
-                    next += 1;
+                    model.push_back(metric(number.into()));
                 }
                 Step::Deliver { .. } if model.is_empty() => {}
                 Step::Deliver { max_bytes, acked } => {
@@ -308,9 +374,11 @@ proptest! {
                     });
                     prop_assert!(!found.is_empty());
                     for (record, expected) in found.iter().zip(&model) {
-                        prop_assert_eq!(&(record.seq, body(record)), expected);
+                        prop_assert_eq!(&body(record), expected);
                     }
                     if acked {
+                        prop_assert!(Some(found[0].seq) > highest, "a seq is used once");
+                        highest = found.last().map(|record| record.seq);
                         spool.ack(Lane::Facts, found.last().unwrap().seq);
                         model.drain(..found.len());
                     }

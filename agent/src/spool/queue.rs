@@ -1,0 +1,248 @@
+//! PURE: what the spool keeps in memory, and what is offered, shed and forgotten. No I/O, no thread; the
+//! invariants are at the head of [`spool`](super).
+
+use std::collections::VecDeque;
+
+use trial_protocol::{Lane, Report, ReportBody, Shed};
+
+use super::disk;
+use super::record::{self, Record};
+
+/// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
+/// so that a manager that keeps up never causes a read.
+pub(super) const WINDOW_BYTES: usize = 1 << 20;
+
+/// How much of the bulk lane a report is worth when the spool is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Fact,
+    /// The verdict: fsynced at once.
+    Terminal,
+    Log,
+    Sample,
+}
+
+/// A report that is in memory.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) record: Record,
+    pub(super) class: Class,
+    /// Whether the disk has it.
+    pub(super) written: bool,
+    /// Bytes of log in it, to be counted if it is shed.
+    pub(super) log_bytes: u64,
+}
+
+/// One lane.
+#[derive(Debug, Default)]
+pub(super) struct LaneState {
+    pub(super) next_seq: u64,
+    pub(super) acked: Option<u64>,
+    /// In order of seq; what is older and not acknowledged is on the disk only.
+    pub(super) memory: VecDeque<Entry>,
+    pub(super) memory_bytes: usize,
+    /// How many entries at the front of `memory` were handed to the disk thread.
+    pub(super) handed: usize,
+    /// Last seq that is on the disk only, if any is.
+    pub(super) spilled_through: Option<u64>,
+    /// How many reports, and bytes of them, are on the disk only and not acknowledged.
+    pub(super) spilled: u64,
+    pub(super) spilled_bytes: u64,
+    /// Seq and size of what was read back from the disk last: what can be acknowledged of it.
+    pub(super) read_back: VecDeque<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) facts: LaneState,
+    pub(super) bulk: LaneState,
+    pub(super) shed: Shed,
+    pub(super) shed_told: Shed,
+    pub(super) disk: DiskState,
+    /// Work for the disk thread, other than what `handed` shows.
+    pub(super) orders: VecDeque<disk::Order>,
+    pub(super) life: Life,
+}
+
+/// Whether reports are safe on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DiskState {
+    /// They are kept in memory only.
+    Absent,
+    /// The disk took the last write.
+    Well,
+    /// It did not; until it does, reports are offered for delivery unwritten.
+    Failing,
+}
+
+/// How far the spool's life has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    Open,
+    Closing,
+    Closed,
+}
+
+pub(super) fn take<'a>(records: impl Iterator<Item = &'a Record>, max_bytes: usize) -> Vec<Record> {
+    let mut bytes = 0;
+    let mut taken = Vec::new();
+    for record in records {
+        bytes += record.json.len();
+        if bytes > max_bytes && !taken.is_empty() {
+            break;
+        }
+        taken.push(record.clone());
+    }
+    taken
+}
+
+impl State {
+    pub(super) fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
+        match lane {
+            Lane::Facts => &mut self.facts,
+            Lane::Bulk => &mut self.bulk,
+        }
+    }
+
+    pub(super) fn is_readable(&mut self, lane: Lane) -> bool {
+        let unwritten_too = self.disk != DiskState::Well;
+        let own = self.lane_mut(lane);
+        own.spilled_through.is_some()
+            || own.memory.front().is_some_and(|entry| entry.written || unwritten_too)
+    }
+
+    pub(super) fn push(&mut self, observed_at_ms: i64, body: ReportBody, limit_bytes: u64) {
+        let (class, log_bytes) = classify(&body);
+        if class == Class::Terminal && self.shed != self.shed_told {
+            // Nothing comes after the verdict: the last count goes before it.
+            self.shed_told = self.shed.clone();
+            self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
+        }
+        let lane = self.lane_mut(body.lane());
+        let seq = lane.next_seq;
+        let json = Report { seq, observed_at_ms, body };
+        let json = serde_json::to_string(&json).expect("reports have string keys only");
+        let size = json.len();
+        let sheds = match class {
+            Class::Log | Class::Sample => true,
+            Class::Fact | Class::Terminal => false,
+        };
+        if sheds && !self.make_room(class, size, limit_bytes) {
+            self.count_shed(class, log_bytes);
+            return;
+        }
+        let lane = self.lane_mut(if sheds { Lane::Bulk } else { Lane::Facts });
+        lane.next_seq += 1;
+        lane.memory_bytes += size;
+        let record = Record { seq, json: json.into() };
+        lane.memory.push_back(Entry { record, class, written: false, log_bytes });
+    }
+
+    /// Whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit
+    /// for a sample.
+    pub(super) fn make_room(&mut self, class: Class, size: usize, limit_bytes: u64) -> bool {
+        let size = u64::try_from(size + record::HEADER).unwrap_or(u64::MAX);
+        loop {
+            let kept = self.facts.kept_bytes() + self.bulk.kept_bytes();
+            if kept.saturating_add(size) <= limit_bytes {
+                return true;
+            }
+            // What the disk thread was handed is being written: only what waits can still be dropped.
+            let from = self.bulk.handed;
+            let log =
+                self.bulk.memory.iter().skip(from).position(|entry| entry.class == Class::Log);
+            let (Class::Sample, Some(position)) = (class, log) else { return false };
+            if let Some(entry) = self.bulk.memory.remove(from + position) {
+                self.bulk.memory_bytes -= entry.record.json.len();
+                self.count_shed(entry.class, entry.log_bytes);
+            }
+        }
+    }
+
+    pub(super) fn count_shed(&mut self, class: Class, log_bytes: u64) {
+        match class {
+            Class::Log => self.shed.log_bytes += log_bytes,
+            Class::Sample => self.shed.samples += 1,
+            Class::Fact | Class::Terminal => {}
+        }
+    }
+
+    /// Reports what was shed: at once when it begins, then whenever the count has doubled, and at the
+    /// end, so that shedding does not fill the spool with news of itself.
+    pub(super) fn tell_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
+        let grown = |now: u64, told: u64| now > told.saturating_mul(2) || (told == 0 && now > 0);
+        if grown(self.shed.log_bytes, self.shed_told.log_bytes)
+            || grown(self.shed.samples, self.shed_told.samples)
+        {
+            self.shed_told = self.shed.clone();
+            self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
+        }
+    }
+}
+
+impl LaneState {
+    /// Reports that are kept and not acknowledged.
+    pub(super) fn kept(&self) -> u64 {
+        let held = u64::try_from(self.memory.len()).unwrap_or(u64::MAX);
+        held + self.spilled
+    }
+
+    /// Bytes that are kept and not acknowledged.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let held = self.memory_bytes + self.memory.len() * record::HEADER;
+        u64::try_from(held).unwrap_or(u64::MAX).saturating_add(self.spilled_bytes)
+    }
+
+    pub(super) fn forget(&mut self, through: u64) {
+        self.acked = self.acked.max(Some(through));
+        while self.memory.front().is_some_and(|entry| entry.record.seq <= through) {
+            if let Some(entry) = self.memory.pop_front() {
+                self.handed = self.handed.saturating_sub(1);
+                self.memory_bytes -= entry.record.json.len();
+            }
+        }
+        while let Some((_, bytes)) = self.read_back.pop_front_if(|(seq, _)| *seq <= through) {
+            self.spilled = self.spilled.saturating_sub(1);
+            self.spilled_bytes = self.spilled_bytes.saturating_sub(bytes);
+        }
+        if self.spilled_through.is_some_and(|last| last <= through) {
+            self.spilled_through = None;
+            (self.spilled, self.spilled_bytes) = (0, 0);
+        }
+    }
+
+    /// Gives back memory: what is written and far from delivery stays on the disk only.
+    pub(super) fn spill(&mut self) {
+        while self.memory_bytes > WINDOW_BYTES
+            && self.memory.front().is_some_and(|entry| entry.written)
+        {
+            if let Some(entry) = self.memory.pop_front() {
+                self.handed = self.handed.saturating_sub(1);
+                self.memory_bytes -= entry.record.json.len();
+                self.spilled += 1;
+                self.spilled_bytes += record::disk_size(&entry.record);
+                self.spilled_through = Some(entry.record.seq);
+            }
+        }
+    }
+}
+
+fn classify(body: &ReportBody) -> (Class, u64) {
+    match body {
+        ReportBody::Log(chunk) => {
+            let length = match &chunk.text {
+                trial_protocol::LogText::Text(text) => text.len(),
+                // Base64 carries three bytes in four.
+                trial_protocol::LogText::Base64(text) => text.len() / 4 * 3,
+            };
+            (Class::Log, u64::try_from(length).unwrap_or(u64::MAX))
+        }
+        ReportBody::Sample(_) => (Class::Sample, 0),
+        ReportBody::Ended(_) => (Class::Terminal, 0),
+        ReportBody::Started(_)
+        | ReportBody::Metric(_)
+        | ReportBody::Shed(_)
+        | ReportBody::Note { .. }
+        | ReportBody::Unknown => (Class::Fact, 0),
+    }
+}
