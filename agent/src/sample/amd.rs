@@ -1,0 +1,111 @@
+//! AMD GPUs, read off the kernel's own files (`Documentation/gpu/amdgpu`): no tool, no library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use trial_protocol::GpuSample;
+
+/// AMD's PCI vendor id.
+const VENDOR: &str = "0x1002";
+
+/// Reads every AMD GPU under `root`, which is `/` except in tests, in the order of its cards.
+pub fn read(root: &Path) -> Vec<GpuSample> {
+    let mut cards: Vec<_> = fs::read_dir(root.join("sys/class/drm"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            // `card0`, but not its connectors such as `card0-DP-1`.
+            let number: u32 = entry.file_name().to_str()?.strip_prefix("card")?.parse().ok()?;
+            let device = entry.path().join("device");
+            (text(&device, "vendor")? == VENDOR).then_some((number, device))
+        })
+        .collect();
+    cards.sort();
+    (0..).zip(cards).map(|(index, (_, device))| read_device(index, &device)).collect()
+}
+
+fn read_device(index: u32, device: &Path) -> GpuSample {
+    let sensors = sensors(device);
+    let sensor = |file: &str| number(sensors.as_deref()?, file);
+    let micro = |number: u64| float(number) / 1e6;
+    GpuSample {
+        index,
+        uuid: text(device, "unique_id"),
+        name: text(device, "product_name"),
+        utilization_percent: number(device, "gpu_busy_percent")
+            .map(float)
+            .filter(|share| *share <= 100.0),
+        memory_used_bytes: number(device, "mem_info_vram_used"),
+        memory_total_bytes: number(device, "mem_info_vram_total"),
+        // Microwatts; newer kernels tell the present power, older ones an average.
+        power_watts: sensor("power1_average").or_else(|| sensor("power1_input")).map(micro),
+        power_limit_watts: sensor("power1_cap").map(micro),
+        // Thousandths of a degree.
+        temperature_celsius: sensor("temp1_input").map(|milli| float(milli) / 1e3),
+        // Hertz.
+        sm_clock_mhz: sensor("freq1_input").and_then(|hertz| (hertz / 1_000_000).try_into().ok()),
+        ecc_uncorrected: None,
+        mig_enabled: None,
+    }
+}
+
+/// The directory of the card's sensors, `hwmon/hwmonN`.
+fn sensors(device: &Path) -> Option<PathBuf> {
+    let mut found: Vec<_> =
+        fs::read_dir(device.join("hwmon")).ok()?.filter_map(Result::ok).map(|e| e.path()).collect();
+    found.sort();
+    found.into_iter().next()
+}
+
+fn text(dir: &Path, file: &str) -> Option<String> {
+    let text = fs::read_to_string(dir.join(file)).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn number(dir: &Path, file: &str) -> Option<u64> {
+    text(dir, file)?.parse().ok()
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "readings have no more than 53 bits"
+)]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_card_of_amd_is_read_and_no_other() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/amd");
+        let gpus = read(Path::new(root));
+        let first = GpuSample {
+            index: 0,
+            uuid: Some("a1b2c3d4e5f60718".to_owned()),
+            name: Some("AMD Instinct MI210".to_owned()),
+            utilization_percent: Some(87.0),
+            memory_used_bytes: Some(12_884_901_888),
+            memory_total_bytes: Some(68_702_699_520),
+            power_watts: Some(212.0),
+            power_limit_watts: Some(300.0),
+            temperature_celsius: Some(54.0),
+            sm_clock_mhz: Some(1_700),
+            ..GpuSample::default()
+        };
+        // The second tells next to nothing, and a reading that is no share is none.
+        let second = GpuSample { index: 1, power_watts: Some(8.5), ..GpuSample::default() };
+        assert_eq!(gpus, [first, second]);
+    }
+
+    #[test]
+    fn a_machine_without_cards_has_no_gpu() {
+        let empty = tempfile::tempdir().unwrap();
+        assert_eq!(read(empty.path()), []);
+    }
+}

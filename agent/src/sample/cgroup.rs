@@ -1,0 +1,224 @@
+//! The container's control group, version 1 or 2, read from the kernel's files.
+//!
+//! Which directory is ours: the one that `/proc/self/cgroup` names below the mount point or, in a container
+//! with a mount but no namespace of its own, the mount point itself. Limits are the smallest of the group
+//! and its ancestors, as far as they can be seen. Files that are absent (an older kernel, a controller that
+//! is off) leave their fields absent.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use trial_protocol::CgroupSample;
+
+/// Version 1 says "no limit" with the largest multiple of the page size; anything near it is none.
+const V1_UNLIMITED: u64 = 1 << 60;
+
+/// The control group of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupReader {
+    mount: PathBuf,
+    group: Group,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Group {
+    /// One directory for all controllers.
+    V2(PathBuf),
+    /// A directory per controller.
+    V1 { memory: Option<PathBuf>, cpu: Option<PathBuf>, cpuacct: Option<PathBuf> },
+}
+
+impl CgroupReader {
+    /// The control group of this process as seen under `root`, which is `/` except in tests. `None` if no
+    /// control group has files that say something.
+    pub fn find(root: &Path) -> Option<Self> {
+        let mount = root.join("sys/fs/cgroup");
+        let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let own = parse_own(&own);
+
+        if mount.join("cgroup.controllers").exists() {
+            let group = nearest(&mount, own.v2.as_deref(), "memory.current")
+                .or_else(|| nearest(&mount, own.v2.as_deref(), "cpu.stat"))?;
+            return Some(Self { mount, group: Group::V2(group) });
+        }
+
+        let v1 = |controller: &str, file: &str| {
+            let path = own.v1(controller);
+            // Debian joins `cpu,cpuacct` under links of both names, others mount each.
+            nearest(&mount.join(controller), path, file)
+        };
+        let memory = v1("memory", "memory.usage_in_bytes");
+        let cpu = v1("cpu", "cpu.cfs_quota_us");
+        let cpuacct = v1("cpuacct", "cpuacct.usage");
+        let any = memory.is_some() || cpu.is_some() || cpuacct.is_some();
+        any.then_some(Self { mount, group: Group::V1 { memory, cpu, cpuacct } })
+    }
+
+    /// Reads everything once.
+    pub fn read(&self) -> CgroupSample {
+        match &self.group {
+            Group::V2(group) => self.read_v2(group),
+            Group::V1 { memory, cpu, cpuacct } => {
+                let mut sample = CgroupSample::default();
+                if let Some(memory) = memory {
+                    self.read_v1_memory(memory, &mut sample);
+                }
+                if let Some(cpu) = cpu {
+                    self.read_v1_cpu(cpu, &mut sample);
+                }
+                if let Some(cpuacct) = cpuacct {
+                    sample.cpu_usage_us = number(cpuacct, "cpuacct.usage").map(|ns| ns / 1_000);
+                }
+                sample
+            }
+        }
+    }
+
+    fn read_v2(&self, group: &Path) -> CgroupSample {
+        let cpu = text(group, "cpu.stat");
+        let events = text(group, "memory.events");
+        CgroupSample {
+            memory_bytes: number(group, "memory.current"),
+            memory_limit_bytes: self.smallest(group, |group| number(group, "memory.max")),
+            memory_peak_bytes: number(group, "memory.peak"),
+            cpu_limit_cores: self.smallest(group, |group| parse_cpu_max(&text(group, "cpu.max"))),
+            cpu_usage_us: keyed(&cpu, "usage_usec"),
+            cpu_throttled_us: keyed(&cpu, "throttled_usec"),
+            memory_pressure_percent: parse_pressure(&text(group, "memory.pressure")),
+            oom_events: keyed(&events, "oom"),
+            oom_kills: keyed(&events, "oom_kill"),
+        }
+    }
+
+    fn read_v1_memory(&self, group: &Path, sample: &mut CgroupSample) {
+        let limit = |group: &Path| {
+            number(group, "memory.limit_in_bytes").filter(|limit| *limit < V1_UNLIMITED)
+        };
+        sample.memory_bytes = number(group, "memory.usage_in_bytes");
+        sample.memory_limit_bytes = self.smallest(group, limit);
+        sample.memory_peak_bytes = number(group, "memory.max_usage_in_bytes");
+        // Since Linux 4.13.
+        sample.oom_kills = keyed(&text(group, "memory.oom_control"), "oom_kill");
+    }
+
+    fn read_v1_cpu(&self, group: &Path, sample: &mut CgroupSample) {
+        let limit = |group: &Path| {
+            // -1, which is no number here, means no limit.
+            cores(number(group, "cpu.cfs_quota_us")?, number(group, "cpu.cfs_period_us")?)
+        };
+        sample.cpu_limit_cores = self.smallest(group, limit);
+        let throttled = keyed(&text(group, "cpu.stat"), "throttled_time");
+        sample.cpu_throttled_us = throttled.map(|ns| ns / 1_000);
+    }
+
+    /// The smallest limit of `group` and its ancestors up to the mount point.
+    fn smallest<T: PartialOrd>(
+        &self,
+        group: &Path,
+        limit: impl Fn(&Path) -> Option<T>,
+    ) -> Option<T> {
+        let ancestors = group.ancestors().take_while(|group| group.starts_with(&self.mount));
+        ancestors
+            .filter_map(limit)
+            .reduce(|smallest, next| if next < smallest { next } else { smallest })
+    }
+}
+
+/// Memory in use in percent of the container's limit; `None` without a limit.
+pub fn memory_percent(sample: &CgroupSample) -> Option<f64> {
+    let (used, limit) = (sample.memory_bytes?, sample.memory_limit_bytes?);
+    (limit > 0).then(|| 100.0 * float(used) / float(limit))
+}
+
+/// Processor time used between two readings in percent of the container's limit; `None` without a limit.
+/// The readings lie `elapsed_us` apart.
+pub fn cpu_percent(before: &CgroupSample, after: &CgroupSample, elapsed_us: u64) -> Option<f64> {
+    let used = after.cpu_usage_us?.checked_sub(before.cpu_usage_us?)?;
+    let available = after.cpu_limit_cores? * float(elapsed_us);
+    (available > 0.0).then(|| 100.0 * float(used) / available)
+}
+
+/// Which groups a process is in, as `/proc/self/cgroup` says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Own {
+    v2: Option<String>,
+    v1: Vec<(String, String)>,
+}
+
+impl Own {
+    fn v1(&self, controller: &str) -> Option<&str> {
+        let of = |controllers: &str| controllers.split(',').any(|name| name == controller);
+        self.v1.iter().find(|(controllers, _)| of(controllers)).map(|(_, path)| path.as_str())
+    }
+}
+
+/// Reads lines of `id:controllers:path`.
+fn parse_own(text: &str) -> Own {
+    let mut own = Own::default();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        if id == "0" && controllers.is_empty() {
+            own.v2 = Some(path.to_owned());
+        } else {
+            own.v1.push((controllers.to_owned(), path.to_owned()));
+        }
+    }
+    own
+}
+
+/// The directory of `path` below `mount`, or else `mount` itself, whichever has `file`.
+fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
+    let below = path.map(|path| path.trim_start_matches('/')).filter(|path| {
+        // A path out of the mount (`/../..`, from a namespace that is not ours) leads nowhere.
+        !path.is_empty() && !path.split('/').any(|part| part == "..")
+    });
+    let candidates = below.map(|path| mount.join(path)).into_iter().chain([mount.to_owned()]);
+    candidates.into_iter().find(|candidate| candidate.join(file).exists())
+}
+
+fn text(group: &Path, file: &str) -> String {
+    fs::read_to_string(group.join(file)).unwrap_or_default()
+}
+
+/// A file with one number; `max` is none.
+fn number(group: &Path, file: &str) -> Option<u64> {
+    text(group, file).trim().parse().ok()
+}
+
+/// The number behind `key` in lines of `key number`.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// `cpu.max`: `quota period`, both in microseconds, or `max period`.
+fn parse_cpu_max(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    cores(quota.parse().ok()?, period.trim().parse().ok()?)
+}
+
+/// `memory.pressure`: the share of the last 10 s in which some task waited.
+fn parse_pressure(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let share = some.split(' ').find_map(|field| field.strip_prefix("avg10="))?;
+    share.parse().ok().filter(|share: &f64| (0.0..=100.0).contains(share))
+}
+
+fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
+    (period_us > 0).then(|| float(quota_us) / float(period_us))
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a share needs no more than 53 bits"
+)]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! NVIDIA GPUs, read off the rows of one long-running `nvidia-smi --query-gpu`.
+//!
+//! A driver call can block for ever, so nothing of NVIDIA's is called in this process: the supervisor
+//! starts [`ProbeCommand`] through the one place that waits for children, hands its lines to [`parse_row`]
+//! and [`Board::enter`], and does what [`Probe::step`] says. This module is pure: no process, no clock.
+//!
+//! Only device-level readings are trusted. The driver knows nothing of PID namespaces, so the process ids
+//! it reports inside a pod are those of the host, or none.
+
+mod probe;
+
+pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trial_protocol::GpuSample;
+
+/// What is asked for, in the order of the columns; the name is last, since it alone may hold a comma.
+/// Documented by `nvidia-smi --help-query-gpu`.
+pub const QUERY: &str = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw,power.limit,\
+                         temperature.gpu,clocks.current.sm,ecc.errors.uncorrected.volatile.total,\
+                         mig.mode.current,name";
+
+const COLUMNS: usize = 12;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Phrases of a line that says a GPU or the driver is gone.
+const GONE: [&str; 7] = [
+    "GPU is lost",
+    "has fallen off the bus",
+    "Unable to determine the device handle",
+    "GPU requires reset",
+    "couldn't communicate with the NVIDIA driver",
+    "Failed to initialize NVML",
+    "No devices were found",
+];
+
+/// What one line of the probe says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Row {
+    /// A reading of one GPU.
+    Reading(GpuSample),
+    /// A GPU, or the way to all of them, is gone.
+    Gone {
+        /// The line, at most 200 characters.
+        line: String,
+    },
+    /// Anything else: an empty line, a warning.
+    Other,
+}
+
+/// Reads one line of the probe.
+pub fn parse_row(line: &str) -> Row {
+    let line = line.trim();
+    // Each row holds `[GPU is lost]` in the columns that cannot be read any more.
+    if GONE.iter().any(|phrase| line.contains(phrase)) {
+        return Row::Gone { line: line.chars().take(200).collect() };
+    }
+    let columns: Vec<_> = line.splitn(COLUMNS, ',').map(str::trim).collect();
+    let [index, uuid, utilization, used, total, power, power_limit, heat, clock, ecc, mig, name] =
+        columns[..]
+    else {
+        return Row::Other;
+    };
+    let Ok(index) = index.parse() else {
+        return Row::Other;
+    };
+    Row::Reading(GpuSample {
+        index,
+        uuid: known(uuid).map(str::to_owned),
+        name: known(name).map(str::to_owned),
+        utilization_percent: float(utilization).filter(|share| (0.0..=100.0).contains(share)),
+        memory_used_bytes: integer(used).and_then(|mib| mib.checked_mul(MIB)),
+        memory_total_bytes: integer(total).and_then(|mib| mib.checked_mul(MIB)),
+        power_watts: float(power),
+        power_limit_watts: float(power_limit),
+        temperature_celsius: float(heat),
+        sm_clock_mhz: integer(clock).and_then(|mhz| mhz.try_into().ok()),
+        ecc_uncorrected: integer(ecc),
+        mig_enabled: match mig {
+            "Enabled" => Some(true),
+            "Disabled" => Some(false),
+            _ => None,
+        },
+    })
+}
+
+/// A value that is there: `[N/A]`, `[Not Supported]`, `[Unknown Error]` and their like are not.
+fn known(value: &str) -> Option<&str> {
+    let absent = value.is_empty() || value.starts_with('[') || value == "N/A" || value == "ERR!";
+    (!absent).then_some(value)
+}
+
+fn float(value: &str) -> Option<f64> {
+    known(value)?.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
+}
+
+fn integer(value: &str) -> Option<u64> {
+    known(value)?.parse().ok()
+}
+
+/// All GPUs of the machine, as the rows of the probe bring them round after round.
+#[derive(Debug, Default)]
+pub struct Board {
+    /// Rows of the round at hand.
+    round: BTreeMap<u32, GpuSample>,
+    /// The last whole round.
+    last: BTreeMap<u32, GpuSample>,
+    /// GPUs that were reported as lost.
+    lost: BTreeSet<String>,
+}
+
+/// What a row completes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BoardEvent {
+    /// A reading of every GPU.
+    Round(Vec<GpuSample>),
+    /// A GPU that was there is not there any more; told once, by UUID or else by index.
+    Lost(String),
+}
+
+impl Board {
+    /// The last reading of each GPU.
+    pub fn last(&self) -> Vec<GpuSample> {
+        self.last.values().cloned().collect()
+    }
+
+    /// GPUs that were lost so far.
+    pub fn lost(&self) -> Vec<String> {
+        self.lost.iter().cloned().collect()
+    }
+
+    /// The probe was started (again): what the last one left of a round does not count.
+    pub fn probe_started(&mut self) {
+        self.round.clear();
+    }
+
+    /// Takes a row and appends what it completes.
+    ///
+    /// A round is complete when it has as many GPUs as the last one or when an index comes again. A GPU is
+    /// lost when a whole round lacks it, or when the tool says so and there was one before.
+    pub fn enter(&mut self, row: Row, events: &mut Vec<BoardEvent>) {
+        match row {
+            Row::Reading(sample) => {
+                if self.round.contains_key(&sample.index) {
+                    self.end_round(events);
+                }
+                self.round.insert(sample.index, sample);
+                if self.round.len() == self.last.len() && self.round.keys().eq(self.last.keys()) {
+                    self.end_round(events);
+                }
+            }
+            Row::Gone { line } => {
+                let named = self.last.values().find(|gpu| is_named(gpu, &line)).map(name);
+                match named {
+                    Some(name) => self.lose(name, events),
+                    // Nobody is named: with one GPU it is that one, else it is the way to all of them.
+                    None => {
+                        let all: Vec<_> = self.last.values().map(name).collect();
+                        for name in all {
+                            self.lose(name, events);
+                        }
+                    }
+                }
+            }
+            Row::Other => {}
+        }
+    }
+
+    fn end_round(&mut self, events: &mut Vec<BoardEvent>) {
+        let round = std::mem::take(&mut self.round);
+        let names: BTreeSet<_> = round.values().map(name).collect();
+        let missing: Vec<_> =
+            self.last.values().map(name).filter(|gpu| !names.contains(gpu)).collect();
+        for gpu in missing {
+            self.lose(gpu, events);
+        }
+        // One that is back after a driver reset may be lost again.
+        self.lost.retain(|gpu| !names.contains(gpu));
+        self.last = round;
+        events.push(BoardEvent::Round(self.last()));
+    }
+
+    fn lose(&mut self, gpu: String, events: &mut Vec<BoardEvent>) {
+        if self.lost.insert(gpu.clone()) {
+            events.push(BoardEvent::Lost(gpu));
+        }
+    }
+}
+
+fn name(gpu: &GpuSample) -> String {
+    gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
+}
+
+/// Whether `line` speaks of `gpu`: by UUID, or as a row that begins with its index.
+fn is_named(gpu: &GpuSample, line: &str) -> bool {
+    let by_uuid = gpu.uuid.as_ref().is_some_and(|uuid| line.contains(uuid));
+    let by_index = line.split_once(',').is_some_and(|(index, _)| index.parse() == Ok(gpu.index));
+    by_uuid || by_index
+}
+
+#[cfg(test)]
+mod tests;
