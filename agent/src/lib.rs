@@ -33,6 +33,7 @@ pub mod standalone;
 pub mod supervise;
 pub mod tree;
 pub mod trial;
+pub mod tail;
 pub mod verdict;
 
 use std::process::ExitCode;

@@ -1,0 +1,250 @@
+//! Files that grow: read on by offset, and fed to the collectors that read files.
+//!
+//! This is the I/O beside the pure [`collect`](crate::collect): it opens, seeks, reads and remembers how
+//! far it came, and decides nothing about metrics. Whoever calls it chooses when: on a change that notify
+//! tells, and every second or so where nothing tells. A file that is absent is not there *yet*; one that was
+//! replaced or cut is read from its beginning, as another file. (One that is cut and has grown past the old
+//! place before it is looked at cannot be told from one that only grew.)
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use trial_protocol::Stream;
+
+use crate::collect::{CollectSpec, EventFileReader, Finding, MetricFileReader, StreamScanner};
+
+/// Most that is read of one file at once, so that a large old file does not hold everything up.
+const PORTION_BYTES: u64 = 256 * 1024;
+
+/// How deep below a directory event files are looked for, and how many are read at most.
+const EVENT_DEPTH: usize = 4;
+const EVENT_FILES: usize = 64;
+
+/// One file that grows.
+#[derive(Debug)]
+pub struct FileTail {
+    path: PathBuf,
+    offset: u64,
+    /// Device and inode of the file that `offset` belongs to.
+    identity: Option<(u64, u64)>,
+}
+
+/// What a read brought, beside the bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The bytes are of another file than those before, from its beginning.
+    pub replaced: bool,
+    /// There is more to be read now.
+    pub more: bool,
+}
+
+impl FileTail {
+    /// A tail from the beginning of the file at `path`, which need not be there yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), offset: 0, identity: None }
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the content of `buffer` with what was written since the last read, or a portion of it.
+    pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Progress> {
+        buffer.clear();
+        // A pipe without a writer must not hold the agent: opened so, it does not wait.
+        let opened =
+            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&self.path);
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Progress::default()),
+            Err(error) => return Err(error),
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let identity = Some((metadata.dev(), metadata.ino()));
+        let is_same = self.identity == identity && self.offset <= metadata.len();
+        let replaced = self.identity.is_some() && !is_same;
+        if !is_same {
+            self.identity = identity;
+            self.offset = 0;
+        }
+        if self.offset == metadata.len() {
+            return Ok(Progress { replaced, more: false });
+        }
+        file.seek(SeekFrom::Start(self.offset))?;
+        let read = file.take(PORTION_BYTES).read_to_end(buffer)?;
+        self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        Ok(Progress { replaced, more: self.offset < metadata.len() })
+    }
+}
+
+/// What reads a file's bytes.
+trait Reader {
+    fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>);
+    fn finish(&mut self, found: &mut Vec<Finding>);
+}
+
+macro_rules! reader {
+    ($($type:ty),*) => {$(
+        impl Reader for $type {
+            fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
+                Self::feed(self, bytes, found);
+            }
+
+            fn finish(&mut self, found: &mut Vec<Finding>) {
+                Self::finish(self, found);
+            }
+        }
+    )*};
+}
+
+reader!(MetricFileReader, EventFileReader, StreamScanner);
+
+/// One file with the reader of its kind.
+#[derive(Debug)]
+struct Followed<R> {
+    tail: FileTail,
+    reader: R,
+    fresh: fn(&CollectSpec) -> R,
+    /// Why it could not be read, told once until it can.
+    failing: bool,
+}
+
+impl<R: Reader> Followed<R> {
+    fn new(path: PathBuf, spec: &CollectSpec, fresh: fn(&CollectSpec) -> R) -> Self {
+        Self { tail: FileTail::new(path), reader: fresh(spec), fresh, failing: false }
+    }
+
+    fn poll(&mut self, spec: &CollectSpec, buffer: &mut Vec<u8>, found: &mut Vec<Finding>) {
+        loop {
+            let progress = match self.tail.read(buffer) {
+                Ok(progress) => progress,
+                Err(error) => {
+                    if !self.failing {
+                        let path = self.tail.path().display();
+                        tracing::warn!(%path, %error, "a file of metrics cannot be read; it is tried again");
+                    }
+                    self.failing = true;
+                    return;
+                }
+            };
+            self.failing = false;
+            if progress.replaced {
+                self.reader.finish(found);
+                self.reader = (self.fresh)(spec);
+            }
+            self.reader.feed(buffer, found);
+            if !progress.more {
+                return;
+            }
+        }
+    }
+}
+
+/// Which files hold metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileSpec {
+    /// NNI's metric file, `$NNI_SYS_DIR/.nni/metrics`.
+    pub metric_file: Option<PathBuf>,
+    /// Files of lines: JSON objects, `name=value`, the user's patterns, as on stdout.
+    pub line_files: Vec<PathBuf>,
+    /// Directories with event files of `TensorBoard`, at most four levels below.
+    pub event_dirs: Vec<PathBuf>,
+}
+
+/// All files that hold metrics of one trial.
+#[derive(Debug)]
+pub struct FileCollectors {
+    spec: CollectSpec,
+    metric_file: Option<Followed<MetricFileReader>>,
+    line_files: Vec<Followed<StreamScanner>>,
+    event_dirs: Vec<PathBuf>,
+    event_files: Vec<Followed<EventFileReader>>,
+    buffer: Vec<u8>,
+}
+
+impl FileCollectors {
+    /// Collectors of the files in `files`, none of which need be there yet.
+    pub fn new(spec: &CollectSpec, files: FileSpec) -> Self {
+        let line_files = files.line_files.into_iter();
+        let fresh_lines = |spec: &CollectSpec| StreamScanner::new(spec, Stream::Stdout);
+        Self {
+            metric_file: files
+                .metric_file
+                .map(|path| Followed::new(path, spec, |_| MetricFileReader::new())),
+            line_files: line_files.map(|path| Followed::new(path, spec, fresh_lines)).collect(),
+            event_dirs: files.event_dirs,
+            event_files: Vec::new(),
+            spec: spec.clone(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Reads what was written since the last poll and appends what it holds.
+    pub fn poll(&mut self, found: &mut Vec<Finding>) {
+        self.find_event_files();
+        let Self { spec, buffer, .. } = self;
+        if let Some(file) = &mut self.metric_file {
+            file.poll(spec, buffer, found);
+        }
+        for file in &mut self.line_files {
+            file.poll(spec, buffer, found);
+        }
+        for file in &mut self.event_files {
+            file.poll(spec, buffer, found);
+        }
+        // A portion is large beside everything else the agent keeps.
+        self.buffer = Vec::new();
+    }
+
+    /// The trial has ended: reads the rest, the last line without a newline included.
+    pub fn finish(&mut self, found: &mut Vec<Finding>) {
+        self.poll(found);
+        if let Some(file) = &mut self.metric_file {
+            file.reader.finish(found);
+        }
+        for file in &mut self.line_files {
+            file.reader.finish(found);
+        }
+        for file in &mut self.event_files {
+            file.reader.finish(found);
+        }
+    }
+
+    fn find_event_files(&mut self) {
+        let mut paths = Vec::new();
+        for dir in &self.event_dirs {
+            list_event_files(dir, EVENT_DEPTH, &mut paths);
+        }
+        paths.sort();
+        for path in paths {
+            let known = self.event_files.iter().any(|file| file.tail.path() == path);
+            if !known && self.event_files.len() < EVENT_FILES {
+                let fresh = |_: &CollectSpec| EventFileReader::new();
+                self.event_files.push(Followed::new(path, &self.spec, fresh));
+            }
+        }
+    }
+}
+
+/// Appends the event files in `dir` and up to `depth` directories below it. Links are not followed, so
+/// there is no circle.
+fn list_event_files(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() && depth > 1 {
+            list_event_files(&entry.path(), depth - 1, paths);
+        } else if kind.is_file() && entry.file_name().to_string_lossy().contains("tfevents") {
+            paths.push(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
