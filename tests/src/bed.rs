@@ -11,8 +11,9 @@ use tempfile::TempDir;
 
 use crate::{BOUND, Running, wait_for};
 
-/// Marks every process that descends from a bed, whoever started it.
-const MARK: &str = "TRIALKEEPER_TEST_BED";
+/// Marks every process that descends from a bed, whoever started it. (The agent keeps variables of its
+/// own name from its trial.)
+const MARK: &str = "TEST_BED";
 
 /// A folder and the processes that belong to it. Dropping it ends what is left of them.
 #[derive(Debug)]

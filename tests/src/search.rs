@@ -167,7 +167,7 @@ impl Outcome {
         assert_eq!(self.code, i32::from(succeeded == 0), "{self:#?}");
         let mut sequences: Vec<u64> = self.trials.iter().map(|trial| trial.sequence).collect();
         sequences.sort_unstable();
-        assert!(sequences.iter().copied().eq(0..), "numbered {sequences:?}");
+        assert!((0..).zip(&sequences).all(|(place, number)| place == *number), "{sequences:?}");
     }
 }
 
