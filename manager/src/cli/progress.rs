@@ -73,7 +73,9 @@ impl Progress {
                 } else {
                     self.failed += usize::from(end.state == JobState::Failed);
                     let why = end.message.unwrap_or_default();
-                    self.line(&format!("trial {sequence} ({trial}) {}: {why}", end.state));
+                    let code = end.exit_code.map(|code| format!(" (exit code {code})"));
+                    let code = code.unwrap_or_default();
+                    self.line(&format!("trial {sequence} ({trial}) {}{code}: {why}", end.state));
                     for line in tail(&last_lines) {
                         self.line(&format!("    | {line}"));
                     }
