@@ -24,11 +24,10 @@ use crate::dialect::native;
 use crate::http;
 use crate::spool::{LaneFiles, Record, Sender, Spool};
 
-mod error;
 #[cfg(test)]
 mod tests;
 
-pub use error::{Error, Verdict};
+pub use crate::dialect::{Error, Verdict};
 
 /// Most JSON in a batch of facts, in bytes; a longer report travels alone.
 const FACTS_BYTES: usize = 256 << 10;

@@ -2,6 +2,10 @@
 //!
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
+//!
+//! Bottom up: `cli, clock, collect, detect, errors, http, last_bytes, parameters, phase, reap, sample, signals, spool,
+//! tree, verdict` -> `channel, dialect, environment, log, run_dir` -> `book, capture, deliver, trial` -> `output,
+//! replay, settings, standalone` -> `metric_file` -> `supervise` -> `run`. A module imports only from its left.
 
 pub mod book;
 pub mod capture;

@@ -7,7 +7,7 @@ use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
 
-use crate::deliver::Error;
+use super::Error;
 use crate::spool::{Record, Sender};
 
 /// Where reports go, below the manager's base URL.
