@@ -1,4 +1,5 @@
-//! Writes the trial's directory: the files `stdout`, `stderr` and `verdict.json`, on a thread of its own.
+//! Writes the trial's directory: the files `stdout`, `stderr` and `verdict.json`, and the platform's
+//! termination log, on a thread of its own.
 //!
 //! Invariants:
 //!
@@ -7,18 +8,22 @@
 //! * At most [`ROOM`] bytes of each stream wait in memory (and as many are being written).
 //! * Nobody but the thread touches the disk; it starts with the first thing there is to write.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use trial_protocol::Stream;
+use trial_protocol::{Stream, Verdict};
 
-use crate::run_dir::replace;
+use crate::run_dir::{VERDICT_FILE, replace};
+use crate::verdict::termination_message;
+
+mod grown;
+
+use grown::Grown;
 
 /// Bytes of one stream that may wait for the disk.
 pub const ROOM: usize = 256 * 1024;
@@ -26,8 +31,16 @@ pub const ROOM: usize = 256 * 1024;
 /// The longest that a pump waits for a disk that does not take anything.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Name of the file with the verdict.
-pub const VERDICT_FILE: &str = "verdict.json";
+/// Where things are to be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The output directory. `None`: no place could be written.
+    pub dir: Option<PathBuf>,
+    /// A file for the verdict in short, written in place: it may be a mount of its own.
+    pub termination_log: Option<PathBuf>,
+    /// Size over which a file of output is set aside and begun anew; one such file is kept.
+    pub rotate_bytes: Option<u64>,
+}
 
 /// What became of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,13 +54,13 @@ pub struct Outcome {
 /// A handle on the thread; all clones share it.
 #[derive(Debug, Clone)]
 pub struct Capture {
-    // `None`: there is no directory, and nothing is kept.
+    // `None`: there is no place for anything.
     shared: Option<Arc<Shared>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    dir: PathBuf,
+    places: Places,
     state: Mutex<State>,
     work: Condvar,
     room: Condvar,
@@ -57,7 +70,7 @@ struct Shared {
 struct State {
     started: bool,
     waiting: [Vec<u8>; 2],
-    verdict: Option<Vec<u8>>,
+    verdict: Option<Box<Verdict>>,
     finish: Option<oneshot::Sender<Outcome>>,
     /// What is left of the patience with the write that is going on.
     spent: Duration,
@@ -67,27 +80,26 @@ struct State {
 /// What the thread is to do next.
 struct Work {
     bytes: [Vec<u8>; 2],
-    verdict: Option<Vec<u8>>,
+    verdict: Option<Box<Verdict>>,
     finish: Option<oneshot::Sender<Outcome>>,
 }
 
 impl Capture {
-    /// Keeps the trial's output in `dir`, after what an earlier attempt left there.
-    pub fn new(dir: Option<&Path>) -> Self {
-        let shared = |dir: &Path| {
-            Arc::new(Shared {
-                dir: dir.to_owned(),
-                state: Mutex::default(),
-                work: Condvar::new(),
-                room: Condvar::new(),
-            })
-        };
-        Self { shared: dir.map(shared) }
+    /// Keeps what there is in `places`, output after what an earlier attempt left there.
+    pub fn new(places: Places) -> Self {
+        let anywhere = places.dir.is_some() || places.termination_log.is_some();
+        let shared = anywhere.then(|| {
+            let (work, room) = (Condvar::new(), Condvar::new());
+            Arc::new(Shared { places, state: Mutex::default(), work, room })
+        });
+        Self { shared }
     }
 
     /// Takes the next bytes of `stream`. Waits for a disk that is slow, but not for one that hangs.
     pub fn output(&self, stream: Stream, bytes: &[u8]) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = self.shared.as_ref().filter(|shared| shared.places.dir.is_some()) else {
+            return;
+        };
         let mut state = shared.lock();
         shared.start(&mut state);
         while state.waiting[index(stream)].len() + bytes.len() > ROOM {
@@ -108,11 +120,11 @@ impl Capture {
     }
 
     /// Replaces the verdict on disk. Does not wait for it.
-    pub fn verdict(&self, json: Vec<u8>) {
+    pub fn verdict(&self, verdict: &Verdict) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
         shared.start(&mut state);
-        state.verdict = Some(json);
+        state.verdict = Some(Box::new(verdict.clone()));
         shared.work.notify_one();
     }
 
@@ -136,11 +148,11 @@ impl Capture {
             Ok(Err(_)) | Err(_) => {
                 let state = shared.lock();
                 let waiting: usize = state.waiting.iter().map(Vec::len).sum();
-                let error = format!("{} does not answer", shared.dir.display());
+                let error = "the disk does not answer".to_owned();
                 Outcome {
                     shed_bytes: state.outcome.shed_bytes
                         + u64::try_from(waiting).unwrap_or(u64::MAX),
-                    error: state.outcome.error.clone().or(Some(error)),
+                    error: Some(state.outcome.error.clone().unwrap_or(error)),
                 }
             }
         }
@@ -174,19 +186,25 @@ impl Shared {
     }
 
     fn work_off(&self) {
-        let mut files = [self.file("stdout"), self.file("stderr")];
+        let (dir, limit) = (self.places.dir.as_ref(), self.places.rotate_bytes);
+        let file = |name| dir.map(|dir| Grown::open(dir, name, limit));
+        let mut files = [file("stdout"), file("stderr")];
         let mut spare = [Vec::new(), Vec::new()];
         loop {
             let work = self.next(spare);
             for (file, bytes) in files.iter_mut().zip(&work.bytes) {
-                if !bytes.is_empty() {
-                    self.keep(file, bytes);
+                if let (Some(file), false) = (file, bytes.is_empty())
+                    && let Err(source) = file.append(bytes)
+                {
+                    let mut state = self.lock();
+                    state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                    state.outcome.error = Some(format!("cannot keep the trial's output: {source}"));
                 }
             }
             if let Some(verdict) = work.verdict
-                && let Err(source) = replace(&self.dir.join(VERDICT_FILE), &verdict)
+                && let Err(error) = self.publish(&verdict)
             {
-                self.lock().outcome.error = Some(format!("cannot write {VERDICT_FILE}: {source}"));
+                self.lock().outcome.error = Some(error);
             }
             self.lock().spent = Duration::ZERO;
             if let Some(finish) = work.finish {
@@ -220,84 +238,20 @@ impl Shared {
         work
     }
 
-    fn file(&self, name: &str) -> Result<File, io::Error> {
-        OpenOptions::new().create(true).append(true).open(self.dir.join(name))
-    }
-
-    fn keep(&self, file: &mut Result<File, io::Error>, bytes: &[u8]) {
-        let kept = match file {
-            Ok(file) => file.write_all(bytes),
-            Err(source) => Err(io::Error::new(source.kind(), source.to_string())),
-        };
-        if let Err(source) = kept {
-            let mut state = self.lock();
-            state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-            state.outcome.error = Some(format!("cannot keep the trial's output: {source}"));
+    fn publish(&self, verdict: &Verdict) -> Result<(), String> {
+        let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
+        if let Some(dir) = &self.places.dir {
+            let json = serde_json::to_vec(verdict).expect("a verdict is texts and numbers");
+            replace(&dir.join(VERDICT_FILE), &json)
+                .map_err(|source| failed(VERDICT_FILE, source))?;
         }
+        if let Some(path) = &self.places.termination_log {
+            std::fs::write(path, termination_message(verdict))
+                .map_err(|source| failed(&path.display().to_string(), source))?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn both_streams_and_the_verdict_are_kept_in_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let capture = Capture::new(Some(dir.path()));
-        let mut expected = Vec::new();
-        for n in 0..20_000_u32 {
-            let line = format!("line {n}\n");
-            expected.extend_from_slice(line.as_bytes());
-            capture.output(Stream::Stdout, line.as_bytes());
-        }
-        capture.output(Stream::Stderr, b"\xff no newline");
-        capture.verdict(b"{}".to_vec());
-        let outcome = capture.finish(Duration::from_secs(30)).await;
-        assert_eq!(outcome, Outcome::default());
-        assert!(std::fs::read(dir.path().join("stdout")).unwrap() == expected);
-        assert_eq!(std::fs::read(dir.path().join("stderr")).unwrap(), b"\xff no newline");
-        assert_eq!(std::fs::read(dir.path().join(VERDICT_FILE)).unwrap(), b"{}");
-    }
-
-    #[tokio::test]
-    async fn a_second_attempt_appends() {
-        let dir = tempfile::tempdir().unwrap();
-        for _ in 0..2 {
-            let capture = Capture::new(Some(dir.path()));
-            capture.output(Stream::Stdout, b"x\n");
-            capture.finish(Duration::from_secs(30)).await;
-        }
-        assert_eq!(std::fs::read(dir.path().join("stdout")).unwrap(), b"x\nx\n");
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_written_is_counted() {
-        let dir = tempfile::tempdir().unwrap();
-        let capture = Capture::new(Some(&dir.path().join("absent")));
-        capture.output(Stream::Stdout, b"12345");
-        let outcome = capture.finish(Duration::from_secs(30)).await;
-        assert_eq!(outcome.shed_bytes, 5);
-        assert!(outcome.error.unwrap().contains("cannot keep"));
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_hangs_is_waited_for_once() {
-        // A pipe that nobody reads hangs as a dead network file system does.
-        let dir = tempfile::tempdir().unwrap();
-        let stdout = dir.path().join("stdout");
-        nix::unistd::mkfifo(&stdout, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let reader = OpenOptions::new().read(true).write(true).open(&stdout).unwrap();
-        let capture = Capture::new(Some(dir.path()));
-        let before = Instant::now();
-        for _ in 0..40 {
-            capture.output(Stream::Stdout, &vec![b'x'; ROOM / 2]);
-        }
-        assert!(capture.shed_bytes() > 0, "the pipe holds far less than was written");
-        // Forty waits would be forty times the patience; the bound is generous for a busy machine.
-        assert!(before.elapsed() < 20 * PATIENCE);
-        let outcome = capture.finish(Duration::from_millis(10)).await;
-        assert!(outcome.error.unwrap().contains("does not answer"));
-        drop(reader);
-    }
-}
+mod tests;

@@ -114,6 +114,17 @@ pub struct RunArgs {
     /// Size of the spool over which logs and samples are dropped; facts never are.
     #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = "268435456")]
     pub spool_bytes: u64,
+    /// Size in bytes over which the file `stdout` or `stderr` is set aside and begun anew [default: never].
+    #[arg(long, env = "TRIALKEEPER_ROTATE_BYTES", value_name = "N")]
+    pub rotate_bytes: Option<u64>,
+    /// A file for the verdict in short, at most 4096 bytes of JSON [default: /dev/termination-log, if it is
+    /// there].
+    #[arg(long, env = "TRIALKEEPER_TERMINATION_LOG", value_name = "FILE")]
+    pub termination_log: Option<PathBuf>,
+    /// Exit codes for a platform that decides by them whether to try again: the verdict's class instead of
+    /// the trial's own code.
+    #[arg(long, env = "TRIALKEEPER_EXIT_CODE_MAP", value_name = "PLATFORM")]
+    pub exit_code_map: Option<ExitCodeMap>,
     /// The trial's parameters: a file with NNI's record or a JSON object, or the JSON object itself.
     #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
     pub parameters: Option<OsString>,
@@ -143,6 +154,13 @@ pub struct RunArgs {
     /// Where trialkeeper's own messages go [default: stderr].
     #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+}
+
+/// A platform that reads exit codes in its own way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExitCodeMap {
+    /// 200 for a failure that may pass, 210 for one that will not.
+    Frameworkcontroller,
 }
 
 /// Reads the command line, or prints why it cannot (or what was asked for) and returns the exit code.

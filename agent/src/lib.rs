@@ -22,6 +22,7 @@ pub mod http;
 pub mod last_bytes;
 pub mod log;
 pub mod metric_file;
+pub mod observe;
 pub mod output;
 pub mod parameters;
 pub mod phase;

@@ -191,10 +191,11 @@ mod tests {
     use std::io::pipe;
 
     use super::*;
+    use crate::capture::Places;
 
     fn pump(heard: mpsc::Sender<Heard>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
-        let capture = Capture::new(None);
+        let capture = Capture::new(Places::default());
         (Pump { stream: Stream::Stdout, capture, tail: Arc::clone(&tail), heard }, tail)
     }
 

@@ -7,6 +7,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use trial_protocol::Verdict;
+
 use crate::parameters::Parameters;
 
 /// Which directory is wanted.
@@ -24,13 +26,18 @@ pub enum Wanted {
 }
 
 /// What there is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunDir {
     /// The directory, absolute. `None`: no place could be written.
     pub path: Option<PathBuf>,
+    /// The verdict that an earlier attempt left there.
+    pub earlier: Option<Verdict>,
     /// What a person should know about it.
     pub warnings: Vec<String>,
 }
+
+/// Name of the file with the verdict.
+pub const VERDICT_FILE: &str = "verdict.json";
 
 /// Name of the file with the parameters as one plain JSON object.
 pub const PARAMETERS_FILE: &str = "parameters.json";
@@ -45,7 +52,10 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
     };
     let mut warnings = Vec::new();
     match fill(&first, parameters) {
-        Ok(path) => return RunDir { path: Some(path), warnings },
+        Ok(path) => {
+            let earlier = earlier(&path);
+            return RunDir { path: Some(path), earlier, warnings };
+        }
         Err(source) => {
             warnings.push(format!(
                 "cannot write the output directory {} ({source}); a temporary one is used",
@@ -57,14 +67,14 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
     match temporary.and_then(|dir| fill(&dir.keep(), parameters)) {
         Ok(path) => {
             warnings.push(format!("files of this trial are in {}", path.display()));
-            RunDir { path: Some(path), warnings }
+            RunDir { path: Some(path), earlier: None, warnings }
         }
         Err(source) => {
             warnings.push(format!(
                 "nor can {} be written ({source}); no files are kept",
                 std::env::temp_dir().display()
             ));
-            RunDir { path: None, warnings }
+            RunDir { path: None, earlier: None, warnings }
         }
     }
 }
@@ -79,6 +89,10 @@ fn fill(dir: &Path, parameters: &Parameters) -> Result<PathBuf, io::Error> {
     }
     replace(&dir.join(PARAMETERS_FILE), parameters.to_json().as_bytes())?;
     Ok(dir)
+}
+
+fn earlier(dir: &Path) -> Option<Verdict> {
+    serde_json::from_slice(&fs::read(dir.join(VERDICT_FILE)).ok()?).ok()
 }
 
 /// Writes a file so that a reader sees the old one or the new one, and never half of it.
@@ -126,6 +140,7 @@ fn civil(day: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict::{Known, conclude};
 
     #[test]
     fn names_tell_the_time_and_differ() {
@@ -148,15 +163,16 @@ mod tests {
         let dir = root.path().join("a/b");
         let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
         let wanted = Wanted::Dir(dir.clone());
-        assert_eq!(
-            prepare(&wanted, &parameters),
-            RunDir { path: Some(dir.clone()), warnings: vec![] }
-        );
+        let first = prepare(&wanted, &parameters);
+        assert_eq!(first, RunDir { path: Some(dir.clone()), earlier: None, warnings: vec![] });
         let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
         assert_eq!(Parameters::parse(&record).unwrap(), parameters);
         assert_eq!(fs::read_to_string(dir.join(PARAMETERS_FILE)).unwrap(), r#"{"x":1}"#);
 
-        prepare(&wanted, &Parameters::none());
+        let verdict = conclude(&Known::default());
+        fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
+        let second = prepare(&wanted, &Parameters::none());
+        assert_eq!(second.earlier, Some(verdict));
         assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 
-use crate::cli::RunArgs;
+use crate::cli::{ExitCodeMap, RunArgs};
 use crate::collect::CollectSpec;
 use crate::deliver::ManagerAddress;
 use crate::spool::Sender;
@@ -35,6 +35,12 @@ pub struct Settings {
     pub spool_dir: Option<PathBuf>,
     /// Size over which the spool sheds.
     pub spool_bytes: u64,
+    /// Size over which a file of output is set aside.
+    pub rotate_bytes: Option<u64>,
+    /// A file for the verdict in short.
+    pub termination_log: Option<PathBuf>,
+    /// Whose exit codes are used.
+    pub exit_code_map: Option<ExitCodeMap>,
     /// What to collect.
     pub collect: CollectSpec,
     /// From the request to end to the kill.
@@ -127,6 +133,9 @@ impl Settings {
             output_dir,
             spool_dir: args.spool_dir.clone(),
             spool_bytes: args.spool_bytes,
+            rotate_bytes: args.rotate_bytes,
+            termination_log: args.termination_log.clone(),
+            exit_code_map: args.exit_code_map,
             collect: CollectSpec { objective: args.objective.clone(), ..CollectSpec::default() },
             grace: args.grace,
             drain: args.drain,

@@ -14,19 +14,25 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use trial_protocol::{Directive, DirectiveBody, Stream, TrialExit};
 
 use crate::book::Book;
+use crate::capture::Capture;
 use crate::metric_file::{MetricFile, Watching};
+use crate::observe::Observer;
 use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
 use crate::signals::{Caught, Signals, number};
 use crate::trial::Trial;
-use crate::verdict::{Stop, StopBy};
+use crate::verdict::{Known, Stop, StopBy, conclude};
 
 /// How often killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// How long a trial must live before its metric file is worth a thread.
 const WATCH_AFTER: Duration = Duration::from_millis(200);
+
+/// How often the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
+/// whole container, us too.
+const AHEAD_EVERY: Duration = Duration::from_secs(3);
 
 /// The longest wait for the last look at the metric file.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -51,6 +57,10 @@ pub struct World {
     pub directives: mpsc::Receiver<Directive>,
     /// Where observations go.
     pub book: Book,
+    /// What the verdict will stand on.
+    pub observer: Observer,
+    /// Where verdicts are written ahead.
+    pub capture: Capture,
     /// From a request to end to the kill, unless the request says otherwise.
     pub grace: Duration,
     /// From the end of the trial's own process to the end of everything.
@@ -74,6 +84,7 @@ enum Happened {
     DeadlinePassed,
     HuntDue,
     WatchDue,
+    AheadDue,
     Ordered(Directive),
     Heard(Heard),
 }
@@ -87,12 +98,18 @@ struct Memory {
     watching: Option<Watching>,
     hunt_at: Option<Instant>,
     watch_at: Option<Instant>,
+    ahead_at: Option<Instant>,
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
 pub async fn supervise(world: &mut World) -> Ending {
     let mut phase = Phase::Running;
-    let mut memory = Memory { watch_at: Some(Instant::now() + WATCH_AFTER), ..Memory::default() };
+    let now = Instant::now();
+    let mut memory = Memory {
+        watch_at: Some(now + WATCH_AFTER),
+        ahead_at: Some(now + AHEAD_EVERY),
+        ..Memory::default()
+    };
     // Its end may have come before the first signal could.
     let mut early = world.child_ended(&phase, &mut memory);
     while !matches!(phase, Phase::Done(_)) {
@@ -125,6 +142,7 @@ impl World {
             () = until(phase.deadline()) => Happened::DeadlinePassed,
             () = until(memory.hunt_at) => Happened::HuntDue,
             () = until(memory.watch_at) => Happened::WatchDue,
+            () = until(memory.ahead_at) => Happened::AheadDue,
             Some(directive) = self.directives.recv() => Happened::Ordered(directive),
             Some(heard) = self.heard.recv() => Happened::Heard(heard),
         }
@@ -162,6 +180,12 @@ impl World {
             Happened::WatchDue => {
                 memory.watch_at = None;
                 memory.watching = self.watch_metric_file();
+                None
+            }
+            Happened::AheadDue => {
+                memory.ahead_at = Some(Instant::now() + AHEAD_EVERY);
+                let known = Known { stop: memory.ending.stop, ..self.observer.known() };
+                self.capture.verdict(&conclude(&known));
                 None
             }
             Happened::Ordered(directive) => self.ordered(&directive, memory),

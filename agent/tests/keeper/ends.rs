@@ -126,3 +126,19 @@ fn the_metric_file_is_read_while_the_trial_runs() {
     running.send(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
 }
+
+#[test]
+fn exit_codes_can_speak_frameworkcontrollers_language() {
+    #[rustfmt::skip]
+    let table = [
+        ("exit 0",           0),
+        ("exit 3",           210),
+        ("kill -9 $$",       200),
+        ("no-such-program",  210),
+    ];
+    for (line, code) in table {
+        let ended = Keeper::shell(&["--exit-code-map", "frameworkcontroller"], line).run();
+        let verdict = ended.verdict();
+        assert_eq!(ended.code, Some(code), "{line}: {:?} {:?}", verdict.class, verdict.exit);
+    }
+}

@@ -120,3 +120,27 @@ fn messages_can_go_to_a_file() {
     assert!(String::from_utf8(ended.file("keeper.log")).unwrap().contains("error: cannot find"));
     assert!(!ended.stderr.contains("cannot find"), "{}", ended.stderr);
 }
+
+#[test]
+fn the_verdict_is_there_before_the_end() {
+    let line = "echo working; exec sleep 1000";
+    let running =
+        Keeper::shell(&["--termination-log", "log"], line).start().wait_for("out/verdict.json");
+    let ahead: trial_protocol::Verdict =
+        serde_json::from_slice(&crate::bed::read(&running.path("out/verdict.json"))).unwrap();
+    assert_eq!((ahead.exit, ahead.evidence.stdout_tail.as_str()), (None, "working\n"));
+    let running = running.wait_for("log");
+    running.send(nix::sys::signal::Signal::SIGTERM);
+    let ended = running.wait();
+    let short: trial_protocol::Verdict = serde_json::from_slice(&ended.file("log")).unwrap();
+    assert_eq!(short.exit, ended.verdict().exit);
+    assert!(short.exit.is_some());
+}
+
+#[test]
+fn output_files_can_be_kept_small() {
+    let ended = Keeper::shell(&["--rotate-bytes", "1000"], "seq 1 10000").run();
+    let (aside, last) = (ended.file("out/stdout.1"), ended.file("out/stdout"));
+    assert!(aside.len() <= 1000 && last.len() <= 1000 && last.ends_with(b"\n10000\n"));
+    assert!(ended.stdout().ends_with(&String::from_utf8([aside, last].concat()).unwrap()));
+}

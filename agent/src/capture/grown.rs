@@ -1,0 +1,112 @@
+//! A file that grows at its end, and is set aside when it has grown too much.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// One file of output.
+#[derive(Debug)]
+pub(super) struct Grown {
+    path: PathBuf,
+    rotate_bytes: u64,
+    /// `None` until something is appended, and after a failure: the next bytes try anew.
+    open: Option<(File, u64)>,
+}
+
+impl Grown {
+    /// The file `name` in `dir`, opened when there is something to append.
+    pub(super) fn open(dir: &Path, name: &str, rotate_bytes: Option<u64>) -> Self {
+        let rotate_bytes = rotate_bytes.unwrap_or(u64::MAX).max(1);
+        Self { path: dir.join(name), rotate_bytes, open: None }
+    }
+
+    /// Appends `bytes`. Lines stay whole over a rotation, unless one is longer than a whole file.
+    pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
+        while !bytes.is_empty() {
+            let (mut file, length) = match self.open.take() {
+                Some(open) => open,
+                None => {
+                    let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+                    let length = file.metadata()?.len();
+                    (file, length)
+                }
+            };
+            let room =
+                usize::try_from(self.rotate_bytes.saturating_sub(length)).unwrap_or(usize::MAX);
+            let fits = fitting(bytes, room, length == 0);
+            file.write_all(&bytes[..fits])?;
+            bytes = &bytes[fits..];
+            let length = length.saturating_add(u64::try_from(fits).unwrap_or(u64::MAX));
+            if bytes.is_empty() {
+                self.open = Some((file, length));
+            } else {
+                fs::rename(&self.path, self.aside())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn aside(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".1");
+        name.into()
+    }
+}
+
+/// PURE: how many of `bytes` go into a file with so much `room`: whole lines, or for an empty file at least
+/// something.
+fn fitting(bytes: &[u8], room: usize, empty: bool) -> usize {
+    if bytes.len() <= room {
+        return bytes.len();
+    }
+    match memchr::memrchr(b'\n', &bytes[..room]) {
+        Some(newline) => newline + 1,
+        None if empty => room.max(1),
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_fit() {
+        #[rustfmt::skip]
+        let table = [
+            ("all of it",               "a\nb\n", 9, true,  4),
+            ("exactly",                 "a\nb\n", 4, true,  4),
+            ("one line",                "a\nb\n", 3, true,  2),
+            ("none, in a used file",    "abc\n",  2, false, 0),
+            ("a piece, in a new one",   "abc\n",  2, true,  2),
+            ("always something",        "abc\n",  0, true,  1),
+        ];
+        for (says, bytes, room, empty, fits) in table {
+            assert_eq!(fitting(bytes.as_bytes(), room, empty), fits, "{says}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_grown_too_much_is_set_aside_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = Grown::open(dir.path(), "stdout", Some(10));
+        file.append(b"1111\n2222\n3333\n").unwrap();
+        file.append(b"4444\n5555\n").unwrap();
+        let read = |name| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(
+            (read("stdout.1").as_str(), read("stdout").as_str()),
+            ("3333\n4444\n", "5555\n")
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = Grown::open(dir.path(), "stdout", None);
+        for _ in 0..3 {
+            file.append(&[b'x'; 1000]).unwrap();
+        }
+        assert_eq!(fs::metadata(dir.path().join("stdout")).unwrap().len(), 3000);
+    }
+}

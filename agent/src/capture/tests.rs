@@ -1,0 +1,93 @@
+//! Promises of the capture thread.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use super::*;
+use crate::verdict::{Known, conclude};
+
+fn places(dir: &Path) -> Places {
+    Places { dir: Some(dir.to_owned()), ..Places::default() }
+}
+
+#[tokio::test]
+async fn both_streams_and_the_verdict_are_kept_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = Capture::new(places(dir.path()));
+    let mut expected = Vec::new();
+    for n in 0..20_000_u32 {
+        let line = format!("line {n}\n");
+        expected.extend_from_slice(line.as_bytes());
+        capture.output(Stream::Stdout, line.as_bytes());
+    }
+    capture.output(Stream::Stderr, b"\xff no newline");
+    let verdict = conclude(&Known::default());
+    capture.verdict(&verdict);
+    let outcome = capture.finish(Duration::from_secs(30)).await;
+    assert_eq!(outcome, Outcome::default());
+    assert!(std::fs::read(dir.path().join("stdout")).unwrap() == expected);
+    assert_eq!(std::fs::read(dir.path().join("stderr")).unwrap(), b"\xff no newline");
+    let kept = std::fs::read(dir.path().join(VERDICT_FILE)).unwrap();
+    assert_eq!(serde_json::from_slice::<Verdict>(&kept).unwrap(), verdict);
+}
+
+#[tokio::test]
+async fn a_second_attempt_appends() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let capture = Capture::new(places(dir.path()));
+        capture.output(Stream::Stdout, b"x\n");
+        capture.finish(Duration::from_secs(30)).await;
+    }
+    assert_eq!(std::fs::read(dir.path().join("stdout")).unwrap(), b"x\nx\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = Capture::new(places(&dir.path().join("absent")));
+    capture.output(Stream::Stdout, b"12345");
+    let outcome = capture.finish(Duration::from_secs(30)).await;
+    assert_eq!(outcome.shed_bytes, 5);
+    assert!(outcome.error.unwrap().contains("cannot keep"));
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_is_waited_for_once() {
+    // A pipe that nobody reads hangs as a dead network file system does.
+    let dir = tempfile::tempdir().unwrap();
+    let stdout = dir.path().join("stdout");
+    nix::unistd::mkfifo(&stdout, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let reader = OpenOptions::new().read(true).write(true).open(&stdout).unwrap();
+    let capture = Capture::new(places(dir.path()));
+    let before = Instant::now();
+    for _ in 0..40 {
+        capture.output(Stream::Stdout, &vec![b'x'; ROOM / 2]);
+    }
+    assert!(capture.shed_bytes() > 0, "the pipe holds far less than was written");
+    // Forty waits would be forty times the patience; the bound is generous for a busy machine.
+    assert!(before.elapsed() < 20 * PATIENCE);
+    let outcome = capture.finish(Duration::from_millis(10)).await;
+    assert!(outcome.error.unwrap().contains("does not answer"));
+    drop(reader);
+}
+
+#[tokio::test]
+async fn the_termination_log_is_written_in_place_and_without_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("termination-log");
+    std::fs::write(&log, "x".repeat(9000)).unwrap();
+    let before =
+        std::fs::metadata(&log).map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata));
+    let places = Places { termination_log: Some(log.clone()), ..Places::default() };
+    let capture = Capture::new(places);
+    capture.output(Stream::Stdout, b"nowhere to keep this");
+    let verdict = conclude(&Known::default());
+    capture.verdict(&verdict);
+    assert_eq!(capture.finish(Duration::from_secs(30)).await, Outcome::default());
+    let kept = std::fs::read(&log).unwrap();
+    assert_eq!(serde_json::from_slice::<Verdict>(&kept).unwrap(), verdict);
+    let after =
+        std::fs::metadata(&log).map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata));
+    assert_eq!(before.unwrap(), after.unwrap(), "a mount cannot be replaced");
+}

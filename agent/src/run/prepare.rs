@@ -1,0 +1,103 @@
+//! What is settled before the trial starts: its settings, its parameters, its directory, its environment.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use trial_protocol::Verdict;
+
+use crate::cli::RunArgs;
+use crate::environment::{self, Facts};
+use crate::parameters::Parameters;
+use crate::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
+use crate::settings::{Settings, is_inline};
+use crate::trial::Plan;
+
+/// Everything that is settled before the trial starts.
+pub(super) struct Prepared {
+    pub(super) settings: Settings,
+    pub(super) plan: Plan,
+    pub(super) dir: Option<PathBuf>,
+    /// The verdict of an earlier attempt in the same directory.
+    pub(super) earlier: Option<Verdict>,
+    /// Where NNI's SDK keeps its files.
+    pub(super) sys_dir: Option<PathBuf>,
+}
+
+pub(super) fn prepare(
+    args: &RunArgs,
+    now_ms: i64,
+    random: u64,
+) -> Result<Prepared, Box<dyn std::error::Error>> {
+    let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let variable = |name: &str| std::env::var_os(name);
+    let settings = Settings::resolve(args, &variable, random)?;
+    let their_sys_dir =
+        variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
+    let parameters = parameters(args, their_sys_dir.as_deref())?;
+
+    let wanted = match &settings.output_dir {
+        Some(dir) => Wanted::Dir(dir.clone()),
+        None => Wanted::New { now_ms, random },
+    };
+    let RunDir { path: dir, earlier, warnings } = run_dir::prepare(&wanted, &parameters);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let code_dir = std::env::current_dir().ok();
+    let parameters_file = dir.as_ref().map(|dir| dir.join(PARAMETERS_FILE));
+    let ids = &settings.sender;
+    let facts = Facts {
+        platform: args.platform.as_deref(),
+        experiment: args.experiment.as_ref().map(|_| ids.experiment.as_str()),
+        trial: args.trial.as_ref().map(|_| ids.trial.as_str()),
+        sequence: args.sequence,
+        output_dir: dir.as_deref().filter(|_| args.output_dir.is_some()),
+        fallback_dir: dir.as_deref(),
+        code_dir: code_dir.as_deref(),
+        parameters: &parameters,
+        parameters_file: parameters_file.as_deref(),
+    };
+    let environment = environment::changes(&inherited, &facts);
+    let (program, arguments) =
+        settings.command.split_first().expect("clap requires a command or a shell line");
+    let plan = Plan {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        environment,
+        detach_on_death: settings.detach_on_death,
+    };
+    Ok(Prepared { plan, sys_dir: their_sys_dir.or_else(|| dir.clone()), dir, earlier, settings })
+}
+
+/// Why the parameters are not known. The trial is not started then: its result would be another point's.
+#[derive(Debug, thiserror::Error)]
+enum ParametersError {
+    #[error("cannot read the parameters in {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot understand the parameters in {}", .path.display())]
+    Parse { path: PathBuf, source: crate::parameters::Error },
+    #[error("cannot understand the value of --parameters")]
+    ParseInline(#[source] crate::parameters::Error),
+}
+
+fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, ParametersError> {
+    let path = match &args.parameters {
+        Some(text) if is_inline(text) => {
+            return Parameters::parse(&text.to_string_lossy())
+                .map_err(ParametersError::ParseInline);
+        }
+        Some(path) => PathBuf::from(path),
+        // Whoever set NNI_SYS_DIR may have put the record there.
+        None => match sys_dir.map(|dir| dir.join("parameter.cfg")).filter(|path| path.exists()) {
+            Some(path) => path,
+            None => return Ok(Parameters::none()),
+        },
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            Parameters::parse(&text).map_err(|source| ParametersError::Parse { path, source })
+        }
+        Err(source) => Err(ParametersError::Read { path, source }),
+    }
+}
