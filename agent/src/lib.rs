@@ -4,7 +4,7 @@
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
 //! Bottom up: `cli, clock, collect, detect, errors, http, last_bytes, parameters, phase, reap, sample, signals, spool,
-//! tree, verdict` -> `channel, dialect, environment, log, run_dir` -> `book, capture, deliver, trial` -> `output,
+//! tree, verdict` -> `channel, dialect, environment, log, run_dir, tail` -> `book, capture, deliver, trial` -> `output,
 //! replay, settings, standalone` -> `metric_file` -> `supervise` -> `run`. A module imports only from its left.
 
 pub mod book;
@@ -36,9 +36,9 @@ pub mod signals;
 pub mod spool;
 pub mod standalone;
 pub mod supervise;
+pub mod tail;
 pub mod tree;
 pub mod trial;
-pub mod tail;
 pub mod verdict;
 
 use std::process::ExitCode;

@@ -25,7 +25,7 @@ use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 use crate::token::Secret;
 use crate::training_service::local::{self, Local, write_file};
-use crate::{api, ids, token, tuner};
+use crate::{api, assessor, ids, token, tuner};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -58,9 +58,9 @@ pub enum Error {
     /// The experiment's configuration, as stored.
     #[error("the stored configuration of the experiment is not valid")]
     Config(#[from] config::Error),
-    /// The tuner's arguments.
-    #[error("the tuner cannot be made")]
-    Tuner(#[from] tuner::Error),
+    /// The arguments of the tuner or the assessor.
+    #[error("the tuner or the assessor cannot be made")]
+    Arguments(#[from] tuner::Error),
     /// An id that cannot be one.
     #[error(transparent)]
     Id(#[from] IdError),
@@ -129,7 +129,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_)
-            | Self::Tuner(_)
+            | Self::Arguments(_)
             | Self::Id(_)
             | Self::NoSuchExperiment { .. }
             | Self::AlreadyDone { .. }
@@ -197,6 +197,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         None => recall(&store, &id).await?,
     };
     let tuner = tuner::build(&spec.tuner, &spec.search_space, seed)?;
+    let assessor = spec.assessor.as_ref().map(assessor::build).transpose()?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
 
     let (handle, events) = Handle::new(EVENTS);
@@ -224,6 +225,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         spec: spec.clone(),
         store: store.clone(),
         tuner,
+        assessor,
         service: Arc::new(service.clone()),
         secret,
         handle: handle.clone(),

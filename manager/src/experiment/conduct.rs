@@ -9,13 +9,14 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
-use trial_protocol::{AttemptId, ExperimentId, ReportBody, StopReason, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, Metric, ReportBody, StopReason, TrialJobId};
 
-use super::result::{self, TrialResult};
+use super::result::{self, Steps, TrialResult};
 use super::state::{
     self, Effect, End, ExperimentState, Fate, Gone, Limits, Remembered, State, parameter_record,
 };
 use super::{Event, Handle};
+use crate::assessor::{Assessor, Judgement};
 use crate::clock::Clock;
 use crate::config::{ExperimentSpec, render_command};
 use crate::errors::chain;
@@ -37,6 +38,8 @@ pub struct Conductor {
     pub store: Store,
     /// What proposes.
     pub tuner: Box<dyn Tuner>,
+    /// What gives hopeless trials up, if anything does.
+    pub assessor: Option<Box<dyn Assessor>>,
     /// What runs trials.
     pub service: Arc<dyn TrainingService>,
     /// What trial tokens are made from.
@@ -85,6 +88,10 @@ struct Job {
     attempt: AttemptId,
     /// Whether `attempt` may have been submitted already, so that another run needs a new number.
     submitted: bool,
+    /// Intermediate results of the attempt, for the assessor.
+    steps: Steps,
+    /// Why the assessor gave it up.
+    given_up: Option<String>,
 }
 
 struct Run {
@@ -143,7 +150,9 @@ impl Run {
             if fate != Fate::Ended {
                 let submitted = fate != Fate::Again || row.state != JobState::Waiting;
                 let (sequence, parameters) = (row.sequence, row.parameters.clone());
-                let job = Job { sequence, parameters, attempt: row.attempt.clone(), submitted };
+                let steps = Self::steps(&c.store, &c.spec, &row).await?;
+                let attempt = row.attempt.clone();
+                let job = Job { sequence, parameters, attempt, submitted, steps, given_up: None };
                 jobs.insert(row.id.clone(), job);
             }
             Self::teach(&mut c, &row, fate).await?;
@@ -209,8 +218,28 @@ impl Run {
             let number = result.last.filter(|value| succeeded && value.number().is_some());
             let outcome = number.map_or(Outcome::Failed, Outcome::Result);
             c.tuner.observe(parameter_id, &outcome);
+            let steps = Self::steps(&c.store, &c.spec, row).await?;
+            if let Some(assessor) = &mut c.assessor {
+                assessor.ended(&steps.history(), succeeded);
+            }
         }
         Ok(())
+    }
+
+    /// The intermediate results of a trial's attempt, where an assessor wants them.
+    async fn steps(
+        store: &Store,
+        spec: &ExperimentSpec,
+        row: &TrialRow,
+    ) -> Result<Steps, store::Error> {
+        let mut steps = Steps::new(spec.objective.as_deref());
+        if spec.assessor.is_some() {
+            let rows = store.metrics(&row.id).await?;
+            for known in rows.iter().filter(|known| known.attempt == row.attempt) {
+                steps.enter(&known.metric);
+            }
+        }
+        Ok(steps)
     }
 
     fn elapsed(&self) -> Duration {
@@ -223,11 +252,34 @@ impl Run {
             return Ok(());
         }
         for report in fresh {
-            if matches!(report.body, ReportBody::Started(_)) {
-                self.perform(state::Event::Started { trial: trial.clone() }).await?;
+            let event = match &report.body {
+                ReportBody::Started(_) => Some(state::Event::Started { trial: trial.clone() }),
+                ReportBody::Metric(metric) => self.judge(&trial, metric),
+                ReportBody::Ended(_)
+                | ReportBody::Shed(_)
+                | ReportBody::Note { .. }
+                | ReportBody::Log(_)
+                | ReportBody::Sample(_)
+                | ReportBody::Unknown => None,
+            };
+            if let Some(event) = event {
+                self.perform(event).await?;
             }
         }
         Ok(())
+    }
+
+    /// Asks the assessor about a trial that has taken another step.
+    fn judge(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
+        let assessor = self.c.assessor.as_mut()?;
+        let job = self.jobs.get_mut(trial)?;
+        if !job.steps.enter(metric) || job.given_up.is_some() {
+            return None;
+        }
+        let Judgement::Bad { reason } = assessor.judge(&job.steps.history()) else { return None };
+        info!(%trial, "the assessor gives the trial up: {reason}");
+        job.given_up = Some(reason);
+        Some(state::Event::Cancel { trial: trial.clone(), reason: StopReason::EarlyStop })
     }
 
     /// A job is gone. The store, not the order in which events came, says what its agent reported.
@@ -336,7 +388,9 @@ impl Run {
             created_at_ms: self.c.clock.now_ms(),
         };
         self.c.store.insert_trial(row).await?;
-        self.jobs.insert(trial.clone(), Job { sequence, parameters, attempt, submitted: false });
+        let steps = Steps::new(self.c.spec.objective.as_deref());
+        let job = Job { sequence, parameters, attempt, submitted: false, steps, given_up: None };
+        self.jobs.insert(trial.clone(), job);
         Ok(self.submit(&trial, Some(parameter_id)).await)
     }
 
@@ -345,6 +399,8 @@ impl Run {
         let Some(job) = self.jobs.get_mut(trial) else { return Ok(None) };
         if job.submitted {
             job.attempt = ids::next_attempt(trial, &job.attempt);
+            job.steps = Steps::new(self.c.spec.objective.as_deref());
+            job.given_up = None;
         }
         let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
         self.c.store.set_intent(trial, None, now).await?;
@@ -383,9 +439,17 @@ impl Run {
         }
     }
 
-    async fn record_end(&mut self, trial: TrialJobId, end: End) -> Result<(), store::Error> {
+    async fn record_end(&mut self, trial: TrialJobId, mut end: End) -> Result<(), store::Error> {
         self.c.handle.forget(&trial);
-        let Some(job) = self.jobs.get(&trial) else { return Ok(()) };
+        let Some(job) = self.jobs.get_mut(&trial) else { return Ok(()) };
+        if end.state == JobState::EarlyStopped && job.given_up.is_some() {
+            end.message = job.given_up.take();
+        }
+        if let Some(assessor) = &mut self.c.assessor
+            && end.state != JobState::SysCanceled
+        {
+            assessor.ended(&job.steps.history(), end.state == JobState::Succeeded);
+        }
         let (sequence, attempt) = (job.sequence, job.attempt.clone());
         let change = TrialChange {
             state: end.state,

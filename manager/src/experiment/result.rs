@@ -1,5 +1,7 @@
 //! PURE: which of a trial's metrics are its results, and which trial is the best.
 
+use std::collections::BTreeMap;
+
 use trial_protocol::{AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE};
 
 use crate::tuner::OptimizeMode;
@@ -47,6 +49,40 @@ pub fn pick<'a>(
 fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a str> {
     let first = metrics.next()?.name.as_str();
     metrics.all(|metric| metric.name == first).then_some(first)
+}
+
+/// A running trial's intermediate results, in the order of their sequence.
+#[derive(Debug, Clone, Default)]
+pub struct Steps {
+    /// The metric that counts; without a configured objective NNI's SDK's, else the first that came.
+    name: Option<String>,
+    values: BTreeMap<u64, f64>,
+}
+
+impl Steps {
+    /// No results yet.
+    pub fn new(objective: Option<&str>) -> Self {
+        Self { name: objective.map(str::to_owned), values: BTreeMap::new() }
+    }
+
+    /// Takes in a metric; `true` if it is a new step of the one that counts.
+    pub fn enter(&mut self, metric: &Metric) -> bool {
+        if metric.kind != MetricKind::Intermediate {
+            return false;
+        }
+        let name = self.name.get_or_insert_with(|| metric.name.clone());
+        if *name != metric.name {
+            return false;
+        }
+        let number = metric.value.number().unwrap_or(f64::NAN);
+        self.values.insert(metric.sequence, number).is_none()
+    }
+
+    /// The results without a gap from the first on: what an assessor can compare.
+    pub fn history(&self) -> Vec<f64> {
+        let unbroken = (0..).zip(&self.values).take_while(|(at, (sequence, _))| at == *sequence);
+        unbroken.map(|(_, (_, number))| *number).collect()
+    }
 }
 
 /// Whether `candidate` is better than `best`. A value without a number, or NaN, is never better.
@@ -104,6 +140,20 @@ mod tests {
             let result = pick(all, &attempt, objective);
             assert_eq!((result.last, result.intermediate.len()), (None, steps), "{says}");
         }
+    }
+
+    #[test]
+    fn steps_are_compared_without_gaps() {
+        use MetricKind::{Final, Intermediate};
+        let mut steps = Steps::new(None);
+        assert!(steps.enter(&metric("acc", Intermediate, 0, 0.1)));
+        assert!(!steps.enter(&metric("acc", Intermediate, 0, 0.1)), "said twice");
+        assert!(!steps.enter(&metric("loss", Intermediate, 1, 9.0)), "another metric");
+        assert!(!steps.enter(&metric("acc", Final, 0, 9.0)));
+        assert!(steps.enter(&metric("acc", Intermediate, 2, 0.3)));
+        assert_eq!(steps.history(), [0.1]);
+        assert!(steps.enter(&metric("acc", Intermediate, 1, 0.2)));
+        assert_eq!(steps.history(), [0.1, 0.2, 0.3]);
     }
 
     #[test]
