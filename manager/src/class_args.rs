@@ -148,7 +148,8 @@ impl<'a> Arguments<'a> {
         self.fault(name, format!("is no argument of {owner}; {advice}"))
     }
 
-    fn fault<T>(&self, name: &str, problem: String) -> Result<T, Error> {
+    /// A problem with one argument.
+    pub(crate) fn fault<T>(&self, name: &str, problem: String) -> Result<T, Error> {
         Err(Error { path: format!("{}.{name}", self.path), problem })
     }
 }

@@ -8,6 +8,7 @@ mod anneal;
 mod batch;
 mod dedup;
 mod evolution;
+mod gp;
 mod grid;
 mod guided;
 mod random;
@@ -91,7 +92,7 @@ struct Setting {
 /// Arguments, space and setting -> tuner.
 type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting) -> Result<Box<dyn Tuner>, Error>;
 
-const ALGORITHMS: [Algorithm; 6] = [
+const ALGORITHMS: [Algorithm; 7] = [
     Algorithm {
         name: "TPE",
         alias: None,
@@ -120,6 +121,15 @@ const ALGORITHMS: [Algorithm; 6] = [
         },
     },
     Algorithm {
+        name: "GP",
+        alias: Some("GPTuner"),
+        default_mode: OptimizeMode::Maximize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = gp::Gp::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
         name: "Random",
         alias: None,
         default_mode: OptimizeMode::Maximize,
@@ -140,10 +150,8 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 /// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`).
-const NOT_BUILT_IN: [&str; 16] = [
+const NOT_BUILT_IN: [&str; 14] = [
     "TPE_legacy",
-    "GP",
-    "GPTuner",
     "Metis",
     "MetisTuner",
     "SMAC",

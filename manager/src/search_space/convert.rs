@@ -163,6 +163,23 @@ impl Real {
         x.clamp(f64::MIN, f64::MAX) + 0.0
     }
 
+    /// The coordinate of what the trial sees of a coordinate: of the multiple of `q`.
+    pub fn settled(&self, coordinate: f64) -> f64 {
+        match self.q {
+            None => coordinate,
+            Some(_) => self.locate(self.value(coordinate)).unwrap_or(coordinate),
+        }
+    }
+
+    /// How far about the next multiple of `q` is from a coordinate; 0 where there is no `q`.
+    pub fn step(&self, coordinate: f64) -> f64 {
+        match (self.q, self.log) {
+            (None, _) => 0.0,
+            (Some(q), false) => q,
+            (Some(q), true) => (q / coordinate.exp()).ln_1p(),
+        }
+    }
+
     /// The coordinate of a value, if it is one of this distribution.
     fn locate(&self, value: f64) -> Option<f64> {
         let value = match self.bounds {

@@ -97,7 +97,7 @@ impl Model for Anneal {
             });
             let domain = &dimension.domain;
             point.push(Some(match around {
-                Some(around) => near(domain, around, shrunk(having.len()), rng),
+                Some(around) => domain.near(around, shrunk(having.len()), rng),
                 None => domain.sample(rng),
             }));
         }
@@ -119,12 +119,14 @@ fn shrunk(trials: usize) -> f64 {
     1.0 / (1.0 + SHRINK * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
 }
 
-/// A position around another one.
-fn near(domain: &Domain, around: Coordinate, shrunk: f64, rng: &mut impl Rng) -> Coordinate {
-    match (domain, around) {
-        (Domain::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.near(x, shrunk, rng)),
-        _ if rng.random::<f64>() < shrunk => domain.sample(rng),
-        _ => around,
+impl Domain {
+    /// A position around another one, from the domain's own distribution shrunk to a part of its width.
+    pub(super) fn near(&self, around: Coordinate, shrunk: f64, rng: &mut impl Rng) -> Coordinate {
+        match (self, around) {
+            (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.near(x, shrunk, rng)),
+            _ if rng.random::<f64>() < shrunk => self.sample(rng),
+            _ => around,
+        }
     }
 }
 

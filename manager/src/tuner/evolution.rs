@@ -16,6 +16,12 @@ use super::random::generator;
 use crate::class_args::Arguments;
 use crate::search_space::{Coordinate, Point, SearchSpace};
 
+/// How often a mutated number stays near what it was; NNI's never does, and gains less.
+const STAY_NEAR: f64 = 0.5;
+
+/// Near: within this part of its range.
+const NEAR: f64 = 0.2;
+
 /// NNI's `Evolution`.
 #[derive(Debug)]
 pub(super) struct Evolution {
@@ -82,6 +88,9 @@ fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
         let at: Option<Coordinate> = match parent[index] {
             _ if !space.is_present(index, &point) => None,
             Some(old) if index != changed => Some(old),
+            Some(Coordinate::Real(old)) if rng.random::<f64>() < STAY_NEAR => {
+                Some(dimension.domain.near(Coordinate::Real(old), NEAR, rng))
+            }
             _ => Some(dimension.domain.sample(rng)),
         };
         point.push(at);

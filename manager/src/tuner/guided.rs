@@ -93,6 +93,9 @@ impl Trials {
     }
 }
 
+/// How often a model is asked for one proposal, where its suggestions were proposed before.
+const SUGGESTIONS: usize = 3;
+
 /// A tuner around a model.
 #[derive(Debug)]
 pub(super) struct Guided<M> {
@@ -121,7 +124,15 @@ impl<M: Model> Guided<M> {
 impl<M: Model> Tuner for Guided<M> {
     fn propose(&mut self, id: u64) -> Proposal {
         let mut rng = generator(self.seed, id);
-        let draw = || self.model.suggest(&self.space, &self.trials, &mut rng);
+        let mut asked = 0;
+        let draw = || {
+            asked += 1;
+            // Whose suggestions are known ones again and again has nothing better to say.
+            if asked > SUGGESTIONS {
+                return self.space.sample_point(&mut rng);
+            }
+            self.model.suggest(&self.space, &self.trials, &mut rng)
+        };
         match self.dedup.fresh(draw) {
             Some(parameters) => {
                 self.remember(id, &parameters);

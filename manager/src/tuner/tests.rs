@@ -100,7 +100,7 @@ fn a_grid_of_unbounded_multiples_ends_where_doubles_end() {
 #[test]
 fn every_point_of_a_finite_space_is_found_once_and_then_the_search_stops() {
     let size = space(&finite()).size().unwrap().try_into().unwrap();
-    for name in ["TPE", "Anneal", "Evolution", "Random", "GridSearch"] {
+    for name in ["TPE", "Anneal", "Evolution", "GP", "Random", "GridSearch"] {
         let mut tuner = tuner(name, &finite(), 7);
         let proposed = proposals(tuner.as_mut(), 0, 1000);
         let different: std::collections::HashSet<String> =
@@ -142,7 +142,7 @@ fn tuners_that_learn_beat_chance_in_both_modes() {
         bests.sort_by(f64::total_cmp);
         bests[4]
     };
-    for (name, trials) in [("TPE", 80), ("Anneal", 60), ("Evolution", 300)] {
+    for (name, trials) in [("TPE", 80), ("Anneal", 60), ("Evolution", 300), ("GP", 24)] {
         let chance = median("Random", "minimize", trials);
         for mode in ["minimize", "maximize"] {
             let learned = median(name, mode, trials);
@@ -177,6 +177,8 @@ fn everyone() -> Vec<(&'static str, Value)> {
         ("Anneal", finite()),
         ("Evolution", mixed()),
         ("Evolution", finite()),
+        ("GP", mixed()),
+        ("GP", finite()),
         ("Random", mixed()),
         ("Random", finite()),
         ("GridSearch", mixed()),
@@ -226,8 +228,8 @@ fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, Random, GridSearch, Batch"),
-        ("SMAC",     json!({}),                          "tuner.name: `SMAC` is not available in this build, which has TPE, Anneal, Evolution, Random, GridSearch, Batch"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Random, GridSearch, Batch"),
+        ("SMAC",     json!({}),                          "tuner.name: `SMAC` is not available in this build, which has TPE, Anneal, Evolution, GP, Random, GridSearch, Batch"),
         ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
         ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
@@ -252,9 +254,11 @@ fn optimize_mode_is_the_given_one_or_the_tuners_own() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
     #[test]
     fn every_proposal_is_valid(seed: u64) {
-        for name in ["TPE", "Anneal", "Evolution", "Random", "GridSearch"] {
+        for name in ["TPE", "Anneal", "Evolution", "GP", "Random", "GridSearch"] {
             let mut tuner = tuner(name, &mixed(), seed);
             for parameters in proposals(tuner.as_mut(), 0, 30) {
                 prop_assert_eq!(space(&mixed()).validate(&parameters), Ok(()));

@@ -44,9 +44,6 @@ enum Liar {
     Mean,
 }
 
-/// A value of one parameter, and the loss of its trial.
-type Record = (Coordinate, f64);
-
 impl Default for Tpe {
     fn default() -> Self {
         Self {
@@ -104,14 +101,11 @@ impl Tpe {
         Some(lie.unwrap_or(0.0))
     }
 
-    /// The values of the good trials and those of the others, better ones first.
-    fn split(&self, mut records: Vec<Record>) -> (Vec<Coordinate>, Vec<Coordinate>) {
-        let good = (self.gamma * count(records.len()).sqrt()).ceil().min(count(self.forgetting));
-        // Stable: of equal ones the earlier goes first.
-        records.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-        let mut below: Vec<Coordinate> = records.into_iter().map(|(value, _)| value).collect();
-        let above = below.split_off(below.len().min(whole(good)));
-        (below, above)
+    /// The values of the good trials and those of the others, of values of which the better ones go first.
+    fn split(&self, mut ranked: Vec<Coordinate>) -> (Vec<Coordinate>, Vec<Coordinate>) {
+        let good = (self.gamma * count(ranked.len()).sqrt()).ceil().min(count(self.forgetting));
+        let above = ranked.split_off(ranked.len().min(whole(good)));
+        (ranked, above)
     }
 
     /// How much each of `n` values weighs: 1, but less and less for the first ones when there are many.
@@ -127,13 +121,13 @@ impl Tpe {
     fn coordinate(
         &self,
         domain: &Domain,
-        records: Vec<Record>,
+        ranked: Vec<Coordinate>,
         rng: &mut ChaCha8Rng,
     ) -> Coordinate {
-        if records.len() < self.startup {
+        if ranked.len() < self.startup {
             return domain.sample(rng);
         }
-        let (below, above) = self.split(records);
+        let (below, above) = self.split(ranked);
         match (domain, domain.options()) {
             (Domain::Real(real), _) => {
                 let prior = Prior::of(real.shape, self.prior_weight);
@@ -177,22 +171,26 @@ impl Tpe {
 
 impl Model for Tpe {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
-        let lie = self.lie(trials);
+        let lies = self.lie(trials).into_iter();
+        let running = lies.flat_map(|lie| trials.running().map(move |point| (point, lie)));
+        let mut known: Vec<(&Point, f64)> = trials.done().chain(running).collect();
+        rank(&mut known);
         let mut point: Point = Vec::with_capacity(space.dimensions().len());
         for (index, dimension) in space.dimensions().iter().enumerate() {
             if !space.is_present(index, &point) {
                 point.push(None);
                 continue;
             }
-            let done = trials.done().filter_map(|(point, loss)| Some((point[index]?, loss)));
-            let running = lie.into_iter().flat_map(|lie| {
-                trials.running().filter_map(move |point| Some((point[index]?, lie)))
-            });
-            let records = done.chain(running).collect();
-            point.push(Some(self.coordinate(&dimension.domain, records, rng)));
+            let ranked = known.iter().filter_map(|(point, _)| point[index]).collect();
+            point.push(Some(self.coordinate(&dimension.domain, ranked, rng)));
         }
         point
     }
+}
+
+/// Puts the smaller losses first; of equal ones the earlier goes first.
+fn rank<T>(records: &mut [(T, f64)]) {
+    records.sort_by(|(_, a), (_, b)| a.total_cmp(b));
 }
 
 /// The first candidate with the largest ratio.

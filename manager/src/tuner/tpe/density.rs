@@ -33,6 +33,8 @@ pub(super) struct Part {
     pub(super) weight: f64,
     pub(super) mu: f64,
     pub(super) sigma: f64,
+    /// One over `sigma`.
+    inverse: f64,
     /// Logarithm of the density at `mu`, the cut taken into account.
     peak: f64,
 }
@@ -66,7 +68,7 @@ impl Mixture {
             let sigma = sigma.clamp(narrowest, prior.sigma);
             // Without any weight, all count alike.
             let weight = if total > 0.0 { weight / total } else { 1.0 / count(centres.len()) };
-            Part { weight, mu: *mu, sigma, peak: 0.0 }
+            Part { weight, mu: *mu, sigma, inverse: 1.0 / sigma, peak: 0.0 }
         });
         let mut mixture = Self { parts: parts.collect(), bounds: prior.bounds };
         let accepted = mixture.within_bounds();
@@ -119,14 +121,15 @@ impl Mixture {
     /// Logarithm of the density at `x`.
     pub(super) fn log_density(&self, x: f64) -> f64 {
         let exponent = |part: &Part| {
-            let distance = (x - part.mu) / part.sigma;
+            let distance = (x - part.mu) * part.inverse;
             part.peak - 0.5 * distance * distance
         };
-        let largest = self.parts.iter().map(exponent).fold(f64::NEG_INFINITY, f64::max);
+        let exponents: Vec<f64> = self.parts.iter().map(exponent).collect();
+        let largest = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if largest == f64::NEG_INFINITY {
             return largest;
         }
-        let relative = self.parts.iter().map(|part| exponent(part) - largest);
+        let relative = exponents.iter().map(|exponent| exponent - largest);
         let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE).map(f64::exp).sum();
         sum.ln() + largest
     }

@@ -46,9 +46,11 @@ fn reals(values: &[Coordinate]) -> Vec<f64> {
     values.iter().map(real).collect()
 }
 
-fn records(case: &Value, coordinate: impl Fn(&Value) -> Coordinate) -> Vec<Record> {
+fn ranked(case: &Value, coordinate: impl Fn(&Value) -> Coordinate) -> Vec<Coordinate> {
     let record = |pair: &Value| (coordinate(&pair[0]), pair[1].as_f64().unwrap());
-    case["history"].as_array().unwrap().iter().map(record).collect()
+    let mut records: Vec<_> = case["history"].as_array().unwrap().iter().map(record).collect();
+    rank(&mut records);
+    records.into_iter().map(|(value, _)| value).collect()
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn numeric_parameters_are_decided_as_nni_decides() {
         let says = &case["says"];
         let model = model(&case);
         let (_, prior) = prior(&case, &model);
-        let history = records(&case, |value| Coordinate::Real(value.as_f64().unwrap()));
+        let history = ranked(&case, |value| Coordinate::Real(value.as_f64().unwrap()));
         let (below, above) = model.split(history);
         assert_eq!(reals(&below), numbers(&case["below"]), "{says}");
         assert_eq!(reals(&above), numbers(&case["above"]), "{says}");
@@ -86,7 +88,7 @@ fn categorical_parameters_are_decided_as_nni_decides() {
         let says = &case["says"];
         let model = model(&case);
         let options = case["size"].as_u64().unwrap();
-        let history = records(&case, |value| Coordinate::Index(value.as_u64().unwrap()));
+        let history = ranked(&case, |value| Coordinate::Index(value.as_u64().unwrap()));
         let (below, above) = model.split(history);
         let (good, bad) = (model.categories(&below, options), model.categories(&above, options));
         let probabilities: Vec<f64> = (0..options).map(|i| good.log_probability(i)).collect();
@@ -114,7 +116,7 @@ fn suggestions_are_distributed_as_nnis() {
         let model = Tpe { startup: 0, ..model(&case) };
         let (real, _) = prior(&case, &model);
         let domain = Domain::Real(real);
-        let history = records(&case, |value| Coordinate::Real(value.as_f64().unwrap()));
+        let history = ranked(&case, |value| Coordinate::Real(value.as_f64().unwrap()));
         let mut draws: Vec<f64> = (0..2000)
             .flat_map(|_| reals(&[model.coordinate(&domain, history.clone(), &mut rng)]))
             .collect();
@@ -135,7 +137,7 @@ fn categorical_suggestions_are_distributed_as_nnis() {
         let model = Tpe { startup: 0, ..model(&case) };
         let size = case["size"].as_u64().unwrap();
         let domain = Domain::Integer { low: 0, size };
-        let history = records(&case, |value| Coordinate::Index(value.as_u64().unwrap()));
+        let history = ranked(&case, |value| Coordinate::Index(value.as_u64().unwrap()));
         let mut seen = vec![0.0; usize::try_from(size).unwrap()];
         for _ in 0..2000 {
             match model.coordinate(&domain, history.clone(), &mut rng) {
@@ -155,7 +157,7 @@ fn a_weightless_prior_and_no_history_still_suggest() {
     let model = Tpe { startup: 0, prior_weight: 0.0, ..Tpe::default() };
     let shape = Shape::Uniform { low: 0.0, high: 1.0 };
     let real = Domain::Real(Real { shape, log: false, q: None, bounds: Some((0.0, 1.0)) });
-    for history in [vec![], vec![(Coordinate::Real(0.3), 1.0)]] {
+    for history in [vec![], vec![Coordinate::Real(0.3)]] {
         let x = reals(&[model.coordinate(&real, history, &mut rng)])[0];
         assert!((0.0..=1.0).contains(&x), "{x}");
     }

@@ -1,0 +1,171 @@
+//! How fast and how good the tuners are. Prints two tables:
+//!
+//! * milliseconds for one proposal after 1,000 results in 20 dimensions;
+//! * the best loss after 100 trials on standard functions, median of 30 seeds, one trial at a time.
+//!
+//! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_nni.py` prints NNI's figures.
+
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+use trial_manager::search_space::{Parameters, SearchSpace};
+use trial_manager::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
+use trial_protocol::MetricValue;
+
+const TUNERS: [&str; 5] = ["Random", "Evolution", "Anneal", "TPE", "GP"];
+const SEEDS: u64 = 30;
+const TRIALS: u64 = 100;
+
+fn tuner(name: &str, space: &Value, seed: u64) -> Box<dyn Tuner> {
+    let args = Map::from_iter([("optimize_mode".to_owned(), json!("minimize"))]);
+    let space = SearchSpace::parse(space).expect("a valid space");
+    let spec = TunerSpec::new(name, args).expect("a known name");
+    tuner::build(&spec, &space, seed).expect("good arguments")
+}
+
+fn uniform(names: &[String], low: f64, high: f64) -> Value {
+    let entry = json!({"_type": "uniform", "_value": [low, high]});
+    Value::Object(names.iter().map(|name| (name.clone(), entry.clone())).collect())
+}
+
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("x{i}")).collect()
+}
+
+fn number(parameters: &Parameters, name: &str) -> f64 {
+    parameters[name].as_f64().unwrap_or(f64::NAN)
+}
+
+fn vector(parameters: &Parameters) -> Vec<f64> {
+    parameters.values().filter_map(Value::as_f64).collect()
+}
+
+/// Least value 0.397887.
+fn branin(p: &Parameters) -> f64 {
+    let (x, y) = (number(p, "x"), number(p, "y"));
+    let pi = std::f64::consts::PI;
+    let bowl = y - 5.1 / (4.0 * pi * pi) * x * x + 5.0 / pi * x - 6.0;
+    bowl * bowl + 10.0 * (1.0 - 1.0 / (8.0 * pi)) * x.cos() + 10.0
+}
+
+/// Least value -3.32237.
+fn hartmann6(p: &Parameters) -> f64 {
+    const SHARES: [f64; 4] = [1.0, 1.2, 3.0, 3.2];
+    const A: [[f64; 6]; 4] = [
+        [10.0, 3.0, 17.0, 3.5, 1.7, 8.0],
+        [0.05, 10.0, 17.0, 0.1, 8.0, 14.0],
+        [3.0, 3.5, 1.7, 10.0, 17.0, 8.0],
+        [17.0, 8.0, 0.05, 10.0, 0.1, 14.0],
+    ];
+    const P: [[f64; 6]; 4] = [
+        [0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886],
+        [0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991],
+        [0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650],
+        [0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381],
+    ];
+    let x = vector(p);
+    let term = |i: usize| {
+        let distance: f64 = (0..6).map(|j| A[i][j] * (x[j] - P[i][j]).powi(2)).sum();
+        SHARES[i] * (-distance).exp()
+    };
+    -(0..4).map(term).sum::<f64>()
+}
+
+/// Least value 0.
+fn rosenbrock5(p: &Parameters) -> f64 {
+    let x = vector(p);
+    x.windows(2).map(|w| 100.0 * (w[1] - w[0] * w[0]).powi(2) + (1.0 - w[0]).powi(2)).sum()
+}
+
+/// A learner's choices: least value 0.
+fn mixed(p: &Parameters) -> f64 {
+    let rate = (number(p, "lr").log10() + 2.5).powi(2);
+    let layers = (number(p, "layers") - 3.0).powi(2) * 0.1;
+    let net = match p["net"]["_name"].as_str() {
+        Some("conv") => {
+            let drop = p["net"]["drop"].as_f64().unwrap_or(0.0);
+            (drop - 0.3).powi(2) * 4.0 + if p["net"]["kernel"] == 3 { 0.0 } else { 0.3 }
+        }
+        _ => 0.5 + (p["net"]["width"].as_f64().unwrap_or(0.0) - 64.0).abs() / 100.0,
+    };
+    rate + layers + net
+}
+
+/// A name, a space and the loss of its points.
+type Problem = (&'static str, Value, fn(&Parameters) -> f64);
+
+fn problems() -> [Problem; 4] {
+    let branin_space = json!({
+        "x": {"_type": "uniform", "_value": [-5, 10]},
+        "y": {"_type": "uniform", "_value": [0, 15]}
+    });
+    let mixed_space = json!({
+        "lr": {"_type": "loguniform", "_value": [0.00001, 1]},
+        "layers": {"_type": "randint", "_value": [1, 9]},
+        "net": {"_type": "choice", "_value": [
+            {"_name": "conv", "kernel": {"_type": "choice", "_value": [1, 3, 5, 7]},
+             "drop": {"_type": "uniform", "_value": [0, 0.9]}},
+            {"_name": "dense", "width": {"_type": "quniform", "_value": [8, 256, 8]}}]}
+    });
+    [
+        ("Branin", branin_space, branin),
+        ("Hartmann-6", uniform(&numbered(6), 0.0, 1.0), hartmann6),
+        ("Rosenbrock-5", uniform(&numbered(5), -2.0, 2.0), rosenbrock5),
+        ("mixed, nested", mixed_space, mixed),
+    ]
+}
+
+/// One trial: proposed, judged, learned from.
+fn turn(tuner: &mut dyn Tuner, id: u64, loss: fn(&Parameters) -> f64) -> f64 {
+    let Proposal::Parameters(parameters) = tuner.propose(id) else { return f64::INFINITY };
+    let loss = loss(&parameters);
+    tuner.observe(id, &Outcome::Result(MetricValue::from(loss)));
+    loss
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
+}
+
+fn sphere(p: &Parameters) -> f64 {
+    vector(p).iter().map(|x| (x - 0.3).powi(2)).sum()
+}
+
+/// Milliseconds for a proposal when so many results are known.
+fn milliseconds(name: &str, results: u64, dimensions: usize) -> f64 {
+    let space = uniform(&numbered(dimensions), 0.0, 1.0);
+    let (mut random, mut tuner) = (tuner("Random", &space, 1), tuner(name, &space, 1));
+    for id in 0..results {
+        if let Proposal::Parameters(parameters) = random.propose(id) {
+            tuner.adopt(id, &parameters);
+            tuner.observe(id, &Outcome::Result(MetricValue::from(sphere(&parameters))));
+        }
+    }
+    let once = |id: u64| {
+        let before = Instant::now();
+        turn(tuner.as_mut(), id, sphere);
+        before.elapsed().as_secs_f64() * 1000.0
+    };
+    median((results..results + 21).map(once).collect())
+}
+
+#[expect(clippy::print_stdout, reason = "the tables are the purpose")]
+fn main() {
+    println!("one proposal after 1,000 results in 20 dimensions, median in ms");
+    for name in TUNERS {
+        println!("  {name:<10} {:8.3}", milliseconds(name, 1000, 20));
+    }
+    println!("best loss after {TRIALS} trials, median of {SEEDS} seeds");
+    for (says, space, loss) in problems() {
+        print!("  {says:<14}");
+        for name in TUNERS {
+            let best = |seed| {
+                let mut tuner = tuner(name, &space, seed);
+                (0..TRIALS).map(|id| turn(tuner.as_mut(), id, loss)).fold(f64::INFINITY, f64::min)
+            };
+            print!("  {name} {:.4}", median((0..SEEDS).map(best).collect()));
+        }
+        println!();
+    }
+}

@@ -1,0 +1,123 @@
+"""NNI 3.0's figures for the tables that `cargo bench --bench tuners` prints.
+
+Run it with an interpreter that has `pip install nni==3.0 hyperopt==0.1.2` (Python 3.11 or older):
+
+    python tuners_nni.py [Random Evolution Anneal TPE GP]
+
+GP takes minutes for a single run at NNI's defaults, so that it gets 2 seeds here and 1,000 instead of
+100,000 points to choose from; it has no nested choice, and no speed after 1,000 results.
+"""
+
+import logging
+import math
+import random
+import statistics
+import sys
+import time
+import warnings
+
+import numpy
+
+logging.disable(logging.CRITICAL)
+warnings.simplefilter('ignore')
+
+
+def uniform(count, low, high):
+    return {f'x{i}': {'_type': 'uniform', '_value': [low, high]} for i in range(count)}
+
+
+def branin(p):
+    x, y = p['x'], p['y']
+    return ((y - 5.1 / (4 * math.pi ** 2) * x * x + 5 / math.pi * x - 6) ** 2
+            + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x) + 10)
+
+
+def hartmann6(p):
+    a = [[10, 3, 17, 3.5, 1.7, 8], [0.05, 10, 17, 0.1, 8, 14], [3, 3.5, 1.7, 10, 17, 8], [17, 8, 0.05, 10, 0.1, 14]]
+    c = [[0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886], [0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991],
+         [0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650], [0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381]]
+    return -sum(s * math.exp(-sum(a[i][j] * (p[f'x{j}'] - c[i][j]) ** 2 for j in range(6)))
+                for i, s in enumerate([1.0, 1.2, 3.0, 3.2]))
+
+
+def rosenbrock5(p):
+    x = [p[f'x{i}'] for i in range(5)]
+    return sum(100 * (b - a * a) ** 2 + (1 - a) ** 2 for a, b in zip(x, x[1:]))
+
+
+def mixed(p):
+    net = p['net']
+    if net['_name'] == 'conv':
+        cost = (net['drop'] - 0.3) ** 2 * 4 + (0 if net['kernel'] == 3 else 0.3)
+    else:
+        cost = 0.5 + abs(net['width'] - 64) / 100
+    return (math.log10(p['lr']) + 2.5) ** 2 + (p['layers'] - 3) ** 2 * 0.1 + cost
+
+
+MIXED = {
+    'lr': {'_type': 'loguniform', '_value': [0.00001, 1]}, 'layers': {'_type': 'randint', '_value': [1, 9]},
+    'net': {'_type': 'choice', '_value': [
+        {'_name': 'conv', 'kernel': {'_type': 'choice', '_value': [1, 3, 5, 7]},
+         'drop': {'_type': 'uniform', '_value': [0, 0.9]}},
+        {'_name': 'dense', 'width': {'_type': 'quniform', '_value': [8, 256, 8]}}]}}
+PROBLEMS = [
+    ('Branin', {'x': {'_type': 'uniform', '_value': [-5, 10]}, 'y': {'_type': 'uniform', '_value': [0, 15]}}, branin),
+    ('Hartmann-6', uniform(6, 0, 1), hartmann6),
+    ('Rosenbrock-5', uniform(5, -2, 2), rosenbrock5),
+    ('mixed, nested', MIXED, mixed),
+]
+
+
+def make(name, seed):
+    numpy.random.seed(seed)
+    random.seed(seed)
+    if name == 'Random':
+        from nni.algorithms.hpo.random_tuner import RandomTuner
+        return RandomTuner(seed=seed)
+    if name == 'Evolution':
+        from nni.algorithms.hpo.evolution_tuner import EvolutionTuner
+        return EvolutionTuner('minimize')
+    if name == 'Anneal':
+        from nni.algorithms.hpo.hyperopt_tuner import HyperoptTuner
+        return HyperoptTuner('anneal', 'minimize')
+    if name == 'TPE':
+        from nni.algorithms.hpo.tpe_tuner import TpeTuner
+        return TpeTuner('minimize', seed=seed)
+    from nni.algorithms.hpo.gp_tuner import GPTuner
+    return GPTuner('minimize', selection_num_warm_up=1000, selection_num_starting_points=5)
+
+
+def turn(tuner, number, function):
+    parameters = tuner.generate_multiple_parameters([number], st_callback=lambda *_: None)[0]
+    loss = function(parameters)
+    tuner.receive_trial_result(number, parameters, loss)
+    tuner.trial_end(number, True)
+    return loss
+
+
+def best(name, space, function, seed):
+    tuner = make(name, seed)
+    tuner.update_search_space(space)
+    return min(turn(tuner, number, function) for number in range(100))
+
+
+def milliseconds(name):
+    tuner = make(name, 1)
+    tuner.update_search_space(uniform(20, 0, 1))
+    sphere = lambda p: sum((x - 0.3) ** 2 for x in p.values())
+    for number in range(1000):
+        turn(tuner, number, sphere)
+    times = []
+    for number in range(1000, 1021):
+        before = time.perf_counter()
+        turn(tuner, number, sphere)
+        times.append((time.perf_counter() - before) * 1000)
+    return statistics.median(times)
+
+
+for name in sys.argv[1:] or ['Random', 'Evolution', 'Anneal', 'TPE']:
+    if name != 'GP':
+        print(f'{name}: {milliseconds(name):.3f} ms', flush=True)
+    for says, space, function in PROBLEMS[:3] if name == 'GP' else PROBLEMS:
+        losses = [best(name, space, function, seed) for seed in range(2 if name == 'GP' else 30)]
+        print(f'  {says}: {statistics.median(losses):.4f}', flush=True)
