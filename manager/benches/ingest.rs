@@ -1,0 +1,260 @@
+//! How fast the manager takes in reports: real sockets on loopback, the real store, every answer after its
+//! commit. Prints figures and judges nothing: `cargo bench -p trial-manager --bench ingest [SECONDS]`.
+//!
+//! The server is a process of its own (this program, started again), so that its memory is not mixed
+//! with the load's.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a measurement stops at the first thing that goes wrong, and prints"
+)]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use trial_manager::api::{self, State};
+use trial_manager::clock::SystemClock;
+use trial_manager::experiment::Handle;
+use trial_manager::intake::Intake;
+use trial_manager::store::{NewTrial, Store};
+use trial_manager::token::Secret;
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+const EXPERIMENT: &str = "bench";
+const TRIALS: u64 = 64;
+
+fn main() {
+    // Cargo adds `--bench`.
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    match arguments.first().map(String::as_str) {
+        Some("--server") => runtime.block_on(serve(Path::new(&arguments[1]))),
+        first => {
+            let seconds = first.and_then(|text| text.parse().ok()).unwrap_or(5);
+            runtime.block_on(measure(Duration::from_secs(seconds)));
+        }
+    }
+}
+
+fn trial(number: u64) -> TrialJobId {
+    TrialJobId::new(format!("t{}", number % TRIALS)).unwrap()
+}
+
+/// The manager's ingest path: prints its port, ends with its standard input.
+async fn serve(folder: &Path) {
+    let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
+    for sequence in 0..TRIALS {
+        let new = NewTrial {
+            id: trial(sequence),
+            sequence,
+            parameter_id: Some(sequence),
+            parameters: json!({}),
+            attempt: AttemptId::new("a").unwrap(),
+            created_at_ms: 0,
+        };
+        store.insert_trial(new).await.unwrap();
+    }
+    let (handle, mut events) = Handle::new(1024);
+    let experiment = ExperimentId::new(EXPERIMENT).unwrap();
+    let intake = Intake::new(store.clone(), handle, experiment, Arc::new(SystemClock));
+    let secret = Arc::new(Secret::load_or_create(&folder.join("secret")).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap().port());
+    let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
+    let router = api::router(State { intake, store: store.clone(), secret });
+    api::serve(listener, router, async {
+        let mut input = Vec::new();
+        tokio::task::spawn_blocking(move || {
+            std::io::Read::read_to_end(&mut std::io::stdin(), &mut input).unwrap();
+        })
+        .await
+        .unwrap();
+    })
+    .await
+    .unwrap();
+    listen.await.unwrap();
+    store.close().await;
+}
+
+/// One load and what it brought.
+async fn measure(time: Duration) {
+    println!(
+        "{:<34}{:>12}{:>14}{:>10}{:>10}{:>12}",
+        "load", "requests/s", "metrics/s", "p50 ms", "p99 ms", "server MiB"
+    );
+    for (name, connections, batch) in [
+        ("batches of 100, 4 connections", 4, 100),
+        ("batches of 100, 32 connections", 32, 100),
+        ("single metrics, 1 connection", 1, 1),
+        ("single metrics, 16 connections", 16, 1),
+        ("single metrics, 64 connections", 64, 1),
+        ("heartbeats, 64 connections", 64, 0),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = Server::start(folder.path());
+        let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
+        let until = Instant::now() + time;
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let clients: Vec<_> = (0..connections)
+            .map(|number| {
+                let client = client(
+                    number,
+                    batch,
+                    server.port,
+                    Arc::clone(&secret),
+                    until,
+                    Arc::clone(&acknowledged),
+                );
+                tokio::spawn(client)
+            })
+            .collect();
+        let mut latencies = Vec::new();
+        for client in clients {
+            latencies.extend(client.await.unwrap());
+        }
+        latencies.sort_unstable();
+        let at = |percent: usize| {
+            latencies
+                .get(latencies.len() * percent / 100)
+                .copied()
+                .unwrap_or_default()
+                .as_secs_f64()
+                * 1e3
+        };
+        let requests = acknowledged.load(Ordering::Relaxed);
+        let per_second = |count: u64| count * 1000 / u64::try_from(time.as_millis()).unwrap();
+        println!(
+            "{name:<34}{:>12}{:>14}{:>10.2}{:>10.2}{:>12}",
+            per_second(requests),
+            per_second(requests * batch),
+            at(50),
+            at(99),
+            server.resident_kib() / 1024,
+        );
+        server.stop();
+        verify(&folder.path().join("trialkeeper.db"), requests * batch);
+    }
+}
+
+/// What was acknowledged is there.
+fn verify(database: &Path, metrics: u64) {
+    let connection = rusqlite::Connection::open(database).unwrap();
+    let stored: u64 = connection
+        .query_row("SELECT count(*) FROM report", [], |row| row.get::<_, i64>(0))
+        .unwrap()
+        .try_into()
+        .unwrap();
+    assert!(stored >= metrics, "{stored} of {metrics} acknowledged metrics are stored");
+}
+
+/// Posts batch after batch over one connection; how long each took.
+async fn client(
+    number: u64,
+    batch: u64,
+    port: u16,
+    secret: Arc<Secret>,
+    until: Instant,
+    acknowledged: Arc<AtomicU64>,
+) -> Vec<Duration> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let token = secret.trial_token(&ExperimentId::new(EXPERIMENT).unwrap(), &trial(number));
+    let mut latencies = Vec::new();
+    let mut seq = 0;
+    let mut answer = vec![0; 64 << 10];
+    while Instant::now() < until {
+        let body = body(number, seq, batch);
+        let request = format!(
+            "POST /api/v1/agent/reports HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let start = Instant::now();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = read_answer(&mut stream, &mut answer).await;
+        latencies.push(start.elapsed());
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        acknowledged.fetch_add(1, Ordering::Relaxed);
+        seq += batch;
+    }
+    latencies
+}
+
+fn body(number: u64, seq: u64, batch: u64) -> String {
+    let reports: Vec<_> = (seq..seq + batch)
+        .map(|seq| {
+            format!(
+                r#"{{"seq":{seq},"observed_at_ms":1700000000000,"body":{{"kind":"metric","name":"default","type":"intermediate","sequence":{seq},"value":0.8765}}}}"#
+            )
+        })
+        .collect();
+    format!(
+        r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a{number}","lane":"facts","reports":[{}]}}"#,
+        trial(number),
+        reports.join(",")
+    )
+}
+
+/// Reads one answer with a `content-length`.
+async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]) -> &'a str {
+    let mut filled = 0;
+    loop {
+        let read = stream.read(&mut buffer[filled..]).await.unwrap();
+        assert!(read > 0, "the server has hung up");
+        filled += read;
+        let text = std::str::from_utf8(&buffer[..filled]).unwrap();
+        let Some(head) = text.find("\r\n\r\n") else { continue };
+        let length: usize = text[..head]
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .and_then(|length| length.parse().ok())
+            .unwrap();
+        if filled >= head + 4 + length {
+            return std::str::from_utf8(&buffer[..filled]).unwrap();
+        }
+    }
+}
+
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .arg("--server")
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { process, port: line.trim().parse().unwrap() }
+    }
+
+    /// Its highest memory use so far.
+    fn resident_kib(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn stop(&mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
+        std::io::stdout().flush().unwrap();
+    }
+}
