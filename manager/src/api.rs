@@ -3,6 +3,7 @@
 //! The only place that knows status codes and headers. It must not touch SQL or decide about trials.
 
 mod agent;
+mod body;
 mod error;
 mod health;
 #[cfg(test)]
@@ -31,6 +32,13 @@ pub struct State {
     pub secret: Arc<Secret>,
 }
 
+/// [`State`], and what the routes share beside it.
+#[derive(Clone)]
+struct Shared {
+    state: State,
+    memory: body::Memory,
+}
+
 /// Everything the manager serves.
 pub fn router(state: State) -> Router {
     Router::new()
@@ -38,7 +46,7 @@ pub fn router(state: State) -> Router {
         .route("/healthz", get(health::healthz))
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .with_state(state)
+        .with_state(Shared { state, memory: body::Memory::new() })
 }
 
 /// Serves until `shutdown`, then lets the requests in progress end.

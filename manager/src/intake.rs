@@ -89,7 +89,7 @@ impl Intake {
                 handle,
                 experiment,
                 clock,
-                offer: Offer::new([capability::BULK]),
+                offer: Offer::new([capability::BULK, capability::GZIP]),
                 turns: (0..TURNS).map(|_| Mutex::default()).collect(),
                 hasher: RandomState::new(),
             }),

@@ -1,35 +1,24 @@
 //! What agents ask: to take in their reports.
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest as _, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
 use trial_protocol::ReportAck;
 
-use super::Error;
+use super::{Error, Shared};
 use crate::intake;
-
-/// The largest body that is taken, in bytes.
-pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 
 /// `POST /api/v1/agent/reports`: a batch of one lane of one attempt.
 pub(super) async fn reports(
-    State(state): State<super::State>,
-    mut request: Request,
+    State(Shared { state, memory }): State<Shared>,
+    request: Request,
 ) -> Result<Json<ReportAck>, Error> {
     // First of all: a stranger's body is not even read.
     let holder = state.secret.identify(bearer(request.headers())?)?;
-    DefaultBodyLimit::max(BODY_LIMIT_BYTES).apply(&mut request);
-    let body = Bytes::from_request(request, &()).await.map_err(|refused| {
-        if refused.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES }
-        } else {
-            Error::BadRequest(refused.body_text())
-        }
-    })?;
-    let arrival = intake::read(&body)?;
-    drop(body);
+    let body = memory.read(request).await?;
+    let arrival = intake::read(&body.bytes)?;
     holder.may_speak_for(&arrival.batch.experiment, &arrival.batch.trial)?;
+    // The body's share of the memory stands for the batch until that is stored.
     Ok(Json(state.intake.accept(arrival).await?))
 }
 

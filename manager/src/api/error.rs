@@ -42,6 +42,10 @@ pub enum Error {
         /// What we take.
         limit_bytes: usize,
     },
+    /// 408: the body did not come in time.
+    TooSlow,
+    /// 415: compressed in a way that we do not know.
+    UnknownEncoding,
     /// 503: too much at once.
     Overloaded,
     /// 503: the database cannot be written.
@@ -81,10 +85,20 @@ impl Error {
                 "too-large",
                 format!("a request may hold {limit_bytes} bytes; send fewer reports at once"),
             ),
+            Self::TooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "too-slow",
+                owned("the request's body did not arrive in time; send it again"),
+            ),
+            Self::UnknownEncoding => (
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported-encoding",
+                owned("a body may be compressed with gzip and nothing else"),
+            ),
             Self::Overloaded => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
-                owned("too many requests wait for the database"),
+                owned("too many requests at once; the same one will do a little later"),
             ),
             Self::Unwritable(detail) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unwritable", detail.clone())
@@ -95,6 +109,12 @@ impl Error {
                 owned("the manager is shutting down; keep the reports"),
             ),
         }
+    }
+
+    /// The stable word for this refusal.
+    #[cfg(test)]
+    pub(super) fn code(&self) -> &'static str {
+        self.parts().1
     }
 
     fn retry_after_s(&self) -> Option<u32> {
@@ -109,7 +129,9 @@ impl Error {
             | Self::NotFound
             | Self::MethodNotAllowed
             | Self::NoCommonVersion { .. }
-            | Self::TooLarge { .. } => None,
+            | Self::TooLarge { .. }
+            | Self::TooSlow
+            | Self::UnknownEncoding => None,
         }
     }
 }

@@ -5,9 +5,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
+use super::Shared;
+
 /// `GET /healthz`: 200 when all is well, 503 with the reason while the database cannot be written. Needs
 /// no token and tells nothing that would need one.
-pub(super) async fn healthz(State(state): State<super::State>) -> (StatusCode, Json<Value>) {
+pub(super) async fn healthz(
+    State(Shared { state, .. }): State<Shared>,
+) -> (StatusCode, Json<Value>) {
     let version = env!("CARGO_PKG_VERSION");
     if state.store.ailment().is_some() {
         // Perhaps it has passed: agents come rarely while they are turned away. The probe's own failure

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use super::agent::BODY_LIMIT_BYTES;
+use super::body::BODY_LIMIT_BYTES;
 use super::{State, router};
 use crate::clock::SystemClock;
 use crate::experiment::{Event, Handle};
@@ -103,7 +103,7 @@ async fn a_batch_is_stored_and_acknowledged() {
     let bed = Bed::new().await;
     let (status, ack) = bed.post(Some(&bed.token("e", "t")), batch("e", "t").to_string()).await;
     let expected = json!({
-        "offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk"]},
+        "offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip"]},
         "through": 4,
     });
     assert_eq!((status, ack), (StatusCode::OK, expected));
@@ -120,7 +120,7 @@ async fn a_heartbeat_before_the_first_report_acknowledges_nothing() {
     let mut beat = batch("e", "t");
     beat.as_object_mut().unwrap().remove("reports");
     let (status, ack) = bed.post(Some(&bed.token("e", "t")), beat.to_string()).await;
-    let expected = json!({"offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk"]}});
+    let expected = json!({"offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip"]}});
     assert_eq!((status, ack), (StatusCode::OK, expected));
 }
 
@@ -148,7 +148,7 @@ async fn requests_that_are_not_right_are_refused_by_the_table() {
         "no common protocol version: this side speaks protocol versions 1 to 1, the other 2 to 9; \
          use an agent and a manager of closer age",
     );
-    conflict["offer"] = json!({"oldest": 1, "newest": 1, "capabilities": ["bulk"]});
+    conflict["offer"] = json!({"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip"]});
     let ancient = conflict.to_string().replace("2 to 9", "0 to 0");
     let bad = |detail: &str| {
         problem(400, "Bad Request", "bad-request", &format!("not a batch of reports: {detail}"))

@@ -1,0 +1,223 @@
+//! Request bodies: bounded in size, in time and, all together, in memory.
+
+use std::io::Read as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, header};
+use flate2::read::MultiGzDecoder;
+use http_body_util::BodyExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::Error;
+
+/// The largest body that is taken, in bytes, compressed or not.
+pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
+
+/// Bytes of all bodies that may be in memory at once; beyond them clients are asked to come again.
+const MEMORY_BYTES: usize = 64 << 20;
+
+/// How long a client may take to send its body.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The memory that all bodies share; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Memory(Arc<Semaphore>);
+
+/// A body, and its share of the memory until it is dropped.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) bytes: Vec<u8>,
+    share: Option<OwnedSemaphorePermit>,
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(MEMORY_BYTES)))
+    }
+
+    /// Reads the request's body, decompressed if it is compressed.
+    pub(super) async fn read(&self, request: Request) -> Result<Read, Error> {
+        let (head, body) = request.into_parts();
+        let compressed = is_gzip(&head.headers)?;
+        if declared_bytes(&head.headers).is_some_and(|length| length > BODY_LIMIT_BYTES) {
+            return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
+        }
+        let read = timeout(PATIENCE, self.collect(body)).await.map_err(|_| Error::TooSlow)??;
+        if compressed { self.decompress(&read) } else { Ok(read) }
+    }
+
+    async fn collect(&self, mut body: Body) -> Result<Read, Error> {
+        let mut read = Read { bytes: Vec::new(), share: None };
+        while let Some(frame) = body.frame().await {
+            let frame = frame
+                .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if read.bytes.len() + data.len() > BODY_LIMIT_BYTES {
+                return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
+            }
+            self.enlarge(&mut read, data.len())?;
+            read.bytes.extend_from_slice(&data);
+        }
+        Ok(read)
+    }
+
+    fn decompress(&self, compressed: &Read) -> Result<Read, Error> {
+        let mut read = Read { bytes: Vec::new(), share: None };
+        let limit = u64::try_from(BODY_LIMIT_BYTES).expect("8 MiB") + 1;
+        MultiGzDecoder::new(compressed.bytes.as_slice())
+            .take(limit)
+            .read_to_end(&mut read.bytes)
+            .map_err(|error| Error::BadRequest(format!("the body is not gzip: {error}")))?;
+        if read.bytes.len() > BODY_LIMIT_BYTES {
+            return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
+        }
+        let length = read.bytes.len();
+        self.enlarge(&mut read, length)?;
+        Ok(read)
+    }
+
+    /// Gives the body a larger share, if there is one.
+    fn enlarge(&self, read: &mut Read, by: usize) -> Result<(), Error> {
+        let by = u32::try_from(by).expect("at most the body limit");
+        let more = Arc::clone(&self.0).try_acquire_many_owned(by).map_err(|_| Error::Overloaded)?;
+        match &mut read.share {
+            Some(share) => share.merge(more),
+            none => *none = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// Whether the body is compressed with gzip; nothing else is understood.
+fn is_gzip(headers: &HeaderMap) -> Result<bool, Error> {
+    let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(false) };
+    match encoding.as_bytes().to_ascii_lowercase().as_slice() {
+        b"gzip" | b"x-gzip" => Ok(true),
+        b"identity" | b"" => Ok(false),
+        _ => Err(Error::UnknownEncoding),
+    }
+}
+
+fn declared_bytes(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn request(encoding: Option<&str>, bytes: Vec<u8>) -> Request {
+        let mut request = Request::post("/");
+        if let Some(encoding) = encoding {
+            request = request.header(header::CONTENT_ENCODING, encoding);
+        }
+        request.body(Body::from(bytes)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn bodies_are_read_by_the_table() {
+        let full = vec![b'x'; BODY_LIMIT_BYTES];
+        let over = vec![b'x'; BODY_LIMIT_BYTES + 1];
+        let twice = [gzip(b"one "), gzip(b"two")].concat();
+        let mut torn = gzip(b"a text that is cut");
+        torn.truncate(torn.len() - 3);
+        type Row<'a> = (&'a str, Option<&'a str>, Vec<u8>, Result<&'a [u8], &'a str>);
+        #[rustfmt::skip]
+        let table: [Row<'_>; 11] = [
+            ("plain",               None,              b"text".to_vec(), Ok(b"text")),
+            ("plain, said so",      Some("identity"),  b"text".to_vec(), Ok(b"text")),
+            ("empty",               None,              Vec::new(),       Ok(b"")),
+            ("compressed",          Some("GZIP"),      gzip(b"text"),    Ok(b"text")),
+            ("in two parts",        Some("gzip"),      twice,            Ok(b"one two")),
+            ("as large as may be",  Some("gzip"),      gzip(&full),      Ok(&full)),
+            ("a bomb",              Some("gzip"),      gzip(&over),      Err("too-large")),
+            ("too large",           None,              over,             Err("too-large")),
+            ("torn",                Some("gzip"),      torn,             Err("bad-request")),
+            ("not compressed",      Some("gzip"),      b"text".to_vec(), Err("bad-request")),
+            ("otherwise compressed", Some("zstd"),     b"text".to_vec(), Err("unsupported-encoding")),
+        ];
+        for (says, encoding, bytes, expected) in table {
+            let memory = Memory::new();
+            let read = memory.read(request(encoding, bytes)).await;
+            match (&read, expected) {
+                (Ok(read), Ok(expected)) => {
+                    assert!(read.bytes == expected, "{says}");
+                    assert_eq!(
+                        memory.0.available_permits(),
+                        MEMORY_BYTES - expected.len(),
+                        "{says}"
+                    );
+                }
+                (Err(error), Err(code)) => assert_eq!(error.code(), code, "{says}"),
+                (read, _) => panic!("{says}: {read:?}"),
+            }
+            drop(read);
+            assert_eq!(memory.0.available_permits(), MEMORY_BYTES, "{says}: all is given back");
+        }
+    }
+
+    #[tokio::test]
+    async fn when_memory_is_used_up_clients_are_asked_to_come_again() {
+        let memory = Memory::new();
+        let held = Arc::clone(&memory.0);
+        let held = held.try_acquire_many_owned(u32::try_from(MEMORY_BYTES - 10).unwrap()).unwrap();
+        let refused = memory.read(request(None, vec![b'x'; 11])).await.unwrap_err();
+        assert_eq!(refused.code(), "overloaded");
+        assert!(memory.read(request(None, vec![b'x'; 10])).await.is_ok());
+        drop(held);
+        assert!(memory.read(request(None, vec![b'x'; 11])).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let memory = Memory::new();
+        let (_sender, silent) = tokio::sync::mpsc::channel::<()>(1);
+        let silent = Silent(silent);
+        let request = Request::post("/").body(Body::new(silent)).unwrap();
+        assert_eq!(memory.read(request).await.unwrap_err().code(), "too-slow");
+    }
+
+    /// A body of which nothing arrives.
+    struct Silent(tokio::sync::mpsc::Receiver<()>);
+
+    impl axum::body::HttpBody for Silent {
+        type Data = axum::body::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+            self.0.poll_recv(context).map(|_| None)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decompressed_or_refused(bytes: Vec<u8>, flip in 0..200_usize) {
+            let memory = Memory::new();
+            let raw = Read { bytes: bytes.clone(), share: None };
+            drop(memory.decompress(&raw));
+            let mut bent = gzip(&bytes);
+            let at = flip % bent.len();
+            bent[at] ^= 1;
+            drop(memory.decompress(&Read { bytes: bent, share: None }));
+        }
+    }
+}
