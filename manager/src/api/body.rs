@@ -130,6 +130,9 @@ mod tests {
         request.body(Body::from(bytes)).unwrap()
     }
 
+    /// What it says, the encoding, the body, and what is read or the code of the refusal.
+    type Row<'a> = (&'a str, Option<&'a str>, Vec<u8>, Result<&'a [u8], &'a str>);
+
     #[tokio::test]
     async fn bodies_are_read_by_the_table() {
         let full = vec![b'x'; BODY_LIMIT_BYTES];
@@ -137,7 +140,6 @@ mod tests {
         let twice = [gzip(b"one "), gzip(b"two")].concat();
         let mut torn = gzip(b"a text that is cut");
         torn.truncate(torn.len() - 3);
-        type Row<'a> = (&'a str, Option<&'a str>, Vec<u8>, Result<&'a [u8], &'a str>);
         #[rustfmt::skip]
         let table: [Row<'_>; 11] = [
             ("plain",               None,              b"text".to_vec(), Ok(b"text")),

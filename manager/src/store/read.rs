@@ -44,6 +44,10 @@ impl Readers {
         result
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Closes the idle connections.
     pub(super) fn close(&self) {
         self.idle().clear();

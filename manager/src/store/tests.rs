@@ -4,6 +4,7 @@ mod durability;
 mod idempotence;
 mod opening;
 mod story;
+mod upkeep;
 
 use std::path::PathBuf;
 

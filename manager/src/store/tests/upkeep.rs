@@ -1,0 +1,88 @@
+//! Backups are whole, and check-ups find what is broken.
+
+use std::fs;
+
+use rusqlite::Connection;
+use trial_protocol::Lane;
+
+use super::{Bed, batch, ended, metric, new_trial, report, trial};
+use crate::store::{Error, Store};
+
+async fn lived_in() -> Bed {
+    let bed = Bed::with_trial().await;
+    let reports = vec![report(0, metric(0, 0.5)), report(1, ended(0))];
+    bed.store.ingest(batch("a", Lane::Facts, reports), 1).await.unwrap();
+    bed
+}
+
+#[tokio::test]
+async fn a_backup_of_a_running_store_opens_as_a_store() {
+    let bed = lived_in().await;
+    let copy = bed.folder.path().join("copy.db");
+    bed.store.backup(&copy).await.unwrap();
+    bed.store.insert_trial(new_trial("later", 1)).await.unwrap();
+
+    let restored = Store::open(&copy).unwrap();
+    assert_eq!(restored.trials().await.unwrap().len(), 1);
+    let metrics = bed.store.metrics(&trial("t")).await.unwrap();
+    assert_eq!(restored.metrics(&trial("t")).await.unwrap(), metrics);
+    restored.close().await;
+    assert_eq!(Store::check_file(&copy).unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_backup_overwrites_nothing_and_leaves_no_half() {
+    let bed = lived_in().await;
+    let taken = bed.folder.path().join("taken");
+    fs::write(&taken, "precious").unwrap();
+    let refused = bed.store.backup(&taken).await.unwrap_err();
+    assert!(matches!(refused, Error::Backup { .. }), "{refused}");
+    assert_eq!(fs::read_to_string(&taken).unwrap(), "precious");
+    let nowhere = bed.store.backup(&bed.folder.path().join("no/folder")).await.unwrap_err();
+    assert!(matches!(nowhere, Error::Backup { .. }), "{nowhere}");
+    let path = bed.path();
+    bed.store.close().await;
+    let mut names: Vec<_> = fs::read_dir(bed.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["taken", "trialkeeper.db", "trialkeeper.db.lock"]);
+
+    // Nor does it need a running manager.
+    let copy = bed.folder.path().join("copy.db");
+    Store::backup_file(&path, &copy).unwrap();
+    assert_eq!(Store::check_file(&copy).unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_check_up_finds_what_is_broken() {
+    #[rustfmt::skip]
+    let table = [
+        ("UPDATE report SET body = 'no JSON' WHERE seq = 0",      "1 reports are not JSON"),
+        ("UPDATE attempt SET facts_through = 0",                  "1 attempts have more reports than they are noted to have"),
+        ("UPDATE attempt SET ended = 0",                          "1 attempts are noted to have ended, or not to have, against their reports"),
+        ("UPDATE attempt SET trial = 77",                         "1 rows point to rows that are not there"),
+        ("UPDATE trial SET state = 'TIRED'",                      "the database's state cannot be read: \"TIRED\" is not a trial job state"),
+        ("UPDATE trial SET parameters = '{'",                     "the database's parameters cannot be read: EOF while parsing an object at line 1 column 1"),
+    ];
+    for (damage, expected) in table {
+        let bed = lived_in().await;
+        assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
+        let stranger = Connection::open(bed.path()).unwrap();
+        stranger.pragma_update(None, "foreign_keys", false).unwrap();
+        stranger.execute(damage, []).unwrap();
+        let found = bed.store.check().await.unwrap();
+        assert_eq!(found, [expected], "{damage}");
+    }
+}
+
+#[tokio::test]
+async fn only_our_databases_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Store::check_file(&folder.path().join("missing")).unwrap_err();
+    assert!(matches!(missing, Error::Open { .. }), "{missing}");
+    let text = folder.path().join("text");
+    fs::write(&text, "a text, and no database".repeat(100)).unwrap();
+    assert!(matches!(Store::check_file(&text).unwrap_err(), Error::NotOurs { .. }));
+}

@@ -1,0 +1,73 @@
+//! Copies and check-ups, on the database of a running manager as well as on one that rests.
+
+use std::fs::File;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::schema;
+use super::{Error, reports, trials};
+
+/// How many problems are listed; more would not help anybody.
+const LISTED: usize = 100;
+
+/// Writes a copy of the database at `from`, complete as of now, to `to`, which must not exist.
+pub(super) fn backup(from: &Path, to: &Path) -> Result<(), Error> {
+    let connection = schema::open_reader(from)?;
+    schema::recognise(&connection, from)?;
+    let failed = |problem: &dyn std::fmt::Display| Error::Backup {
+        path: to.to_owned(),
+        problem: problem.to_string(),
+    };
+    if to.exists() {
+        return Err(failed(&"there is something of that name already"));
+    }
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    // Aside first: whatever bears the backup's name is whole and on the disk.
+    let aside = tempfile::NamedTempFile::new_in(folder).map_err(|error| failed(&error))?;
+    let name = aside.path().to_str().ok_or_else(|| failed(&"its folder's name is not UTF-8"))?;
+    connection.execute("VACUUM INTO ?", [name]).map_err(|error| failed(&error))?;
+    aside.as_file().sync_all().map_err(|error| failed(&error))?;
+    aside.persist_noclobber(to).map_err(|error| failed(&error.error))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed(&error))
+}
+
+/// Everything that is wrong with the database at `path`; nothing if all is well. Reads all of it.
+pub(super) fn check(path: &Path) -> Result<Vec<String>, Error> {
+    let connection = schema::open_reader(path)?;
+    schema::recognise(&connection, path)?;
+    let mut problems = schema::problems(&connection, &format!("integrity_check({LISTED})"))?;
+    if problems.is_empty() {
+        problems = meanings(&connection)?;
+    }
+    Ok(problems)
+}
+
+/// What SQLite cannot know: whether the rows mean something to us.
+fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
+    let mut problems = Vec::new();
+    for (broken, query) in [
+        ("rows point to rows that are not there", "SELECT count(*) FROM pragma_foreign_key_check"),
+        ("reports are not JSON", "SELECT count(*) FROM report WHERE NOT json_valid(body)"),
+        (
+            "attempts have more reports than they are noted to have",
+            "SELECT count(*) FROM attempt a WHERE coalesce(a.facts_through, -1) < \
+             (SELECT coalesce(max(seq), -1) FROM report WHERE attempt = a.key AND lane = 0)",
+        ),
+        (
+            "attempts are noted to have ended, or not to have, against their reports",
+            "SELECT count(*) FROM attempt a WHERE a.ended <> EXISTS \
+             (SELECT 1 FROM report WHERE attempt = a.key AND lane = 0 AND kind = 'ended')",
+        ),
+    ] {
+        let count: i64 = c.query_row(query, [], |row| row.get(0))?;
+        if count > 0 {
+            problems.push(format!("{count} {broken}"));
+        }
+    }
+    let unreadable =
+        [trials::experiment(c).err(), trials::trials(c).err(), reports::all_metrics(c).err()];
+    problems.extend(unreadable.into_iter().flatten().map(|error| error.to_string()));
+    Ok(problems)
+}
