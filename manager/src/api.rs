@@ -6,6 +6,7 @@ mod agent;
 mod body;
 mod error;
 mod health;
+pub mod legacy;
 #[cfg(test)]
 mod tests;
 

@@ -11,6 +11,7 @@
 mod arrival;
 #[cfg(test)]
 mod tests;
+mod unnumbered;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use trial_protocol::{
 
 pub use arrival::Unreadable;
 pub(crate) use arrival::read;
+pub use unnumbered::Unnumbered;
 
 use crate::clock::Clock;
 use crate::experiment::Handle;
@@ -51,7 +53,7 @@ struct Inner {
 }
 
 /// Why a batch was not taken. The agent keeps it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Agent and manager have no protocol version in common.
     #[error("no common protocol version: {source}; use an agent and a manager of closer age")]
@@ -73,6 +75,16 @@ pub enum Error {
     /// The manager is going away.
     #[error("the manager is shutting down")]
     Stopping,
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        if let store::Error::UnknownTrial(trial) = error {
+            Self::UnknownTrial(trial)
+        } else {
+            Self::Store(error)
+        }
+    }
 }
 
 impl Intake {
@@ -102,6 +114,11 @@ impl Intake {
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease_ms = Some(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
         self
+    }
+
+    /// The experiment whose reports it takes.
+    pub fn experiment(&self) -> &ExperimentId {
+        &self.inner.experiment
     }
 
     /// Takes in one batch.
@@ -134,10 +151,10 @@ impl Inner {
         let turn = self.turns[turn].lock().await;
         let ingested = match self.store.ingest(arrival, self.clock.now_ms()).await {
             Ok(ingested) => ingested,
-            Err(store::Error::UnknownTrial(trial)) => return Err(Error::UnknownTrial(trial)),
+            Err(error @ store::Error::UnknownTrial(_)) => return Err(error.into()),
             Err(error) => {
                 self.handle.reported(trial, attempt, Vec::new()).await;
-                return Err(Error::Store(error));
+                return Err(error.into());
             }
         };
         let fresh = match lane {

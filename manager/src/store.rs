@@ -185,6 +185,17 @@ impl Store {
         self.read(move |c| reports::log(c, &id, stream)).await
     }
 
+    /// Where one attempt's output on one stream ends, as far as it was delivered, in bytes.
+    pub async fn log_end(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+        stream: Stream,
+    ) -> Result<u64, Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.read(move |c| reports::log_end(c, &id, &attempt, stream)).await
+    }
+
     /// What is known of one attempt's reports; all absent if it was never heard of.
     pub async fn attempt_state(
         &self,

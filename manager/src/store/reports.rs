@@ -253,6 +253,21 @@ pub(super) fn log(
     rows.collect()
 }
 
+pub(super) fn log_end(
+    c: &Connection,
+    id: &TrialJobId,
+    attempt: &AttemptId,
+    stream: Stream,
+) -> Result<u64, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached(
+        "SELECT coalesce(max(l.offset_bytes + length(l.bytes)), 0) AS log_end FROM attempt a \
+         JOIN log_chunk l ON l.attempt = a.key WHERE a.trial = ? AND a.name = ? AND l.stream = ?",
+    )?;
+    let mut rows = statement.query(params![key, attempt.as_str(), stream_word(stream)])?;
+    rows.next()?.map_or(Ok(0), |row| unsigned(row, "log_end"))
+}
+
 pub(super) fn attempt_state(
     c: &Connection,
     id: &TrialJobId,
@@ -264,6 +279,7 @@ pub(super) fn attempt_state(
     let Some(row) = rows.next()? else { return Ok(AttemptState::default()) };
     Ok(AttemptState {
         facts_through: unsigned_if_any(row, "facts_through")?,
+        bulk_through: unsigned_if_any(row, "bulk_through")?,
         ended: row.get("ended")?,
         last_heard_ms: row.get("last_heard_ms")?,
     })

@@ -160,6 +160,8 @@ pub struct LogChunkRow {
 pub struct AttemptState {
     /// Highest stored seq of the facts lane. `None`: nothing of it has arrived.
     pub facts_through: Option<u64>,
+    /// Likewise of the bulk lane.
+    pub bulk_through: Option<u64>,
     /// Whether its last fact, the verdict, is stored.
     pub ended: bool,
     /// When it last spoke, by the manager's clock. `None`: never.

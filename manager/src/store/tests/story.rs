@@ -159,7 +159,12 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     let state = store.attempt_state(&t, &attempt("z")).await.unwrap();
     assert_eq!(
         state,
-        AttemptState { facts_through: Some(6), ended: true, last_heard_ms: Some(30) }
+        AttemptState {
+            facts_through: Some(6),
+            bulk_through: None,
+            ended: true,
+            last_heard_ms: Some(30)
+        }
     );
     let silent = store.attempt_state(&t, &attempt("silent")).await.unwrap();
     assert_eq!(silent, AttemptState::default());
@@ -192,6 +197,10 @@ async fn the_bulk_lane_is_kept_too() {
     let rest: Vec<_> = rest.into_iter().map(|row| (row.seq, row.kind)).collect();
     assert_eq!(rest, [(1, "sample".to_owned()), (3, "log".to_owned())], "unreadable, yet not lost");
     let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
+    assert_eq!(state.bulk_through, Some(3));
+    let end = store.log_end(&t, &attempt("a"), Stream::Stdout).await.unwrap();
+    assert_eq!(end, 7);
+    assert_eq!(store.log_end(&t, &attempt("b"), Stream::Stdout).await.unwrap(), 0);
     assert_eq!(state.facts_through, None, "the lanes are counted apart");
 }
 

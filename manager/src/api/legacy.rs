@@ -1,0 +1,153 @@
+//! The place of NNI's cluster server, for images that still carry the Python keeper: three routes, no
+//! more, on a listener of their own (NNI's convention is the portal's port + 1). Source: NNI 3.0,
+//! `ts/nni_manager/training_service/common/clusterJobRestServer.ts`, recorded in
+//! `samples/nni/trial_keeper`.
+//!
+//! The old keeper knows no token, so anyone who reaches this listener can report for a known trial: it is
+//! served only where a person asks for it. What such a stranger cannot do: write a file, name a path,
+//! end an experiment, or fill the memory.
+
+mod line;
+#[cfg(test)]
+mod tests;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::routing::post;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
+
+use super::Error;
+use super::body::Memory;
+use super::error;
+use crate::intake::{Intake, Unnumbered};
+
+/// What the handlers work with.
+#[derive(Clone)]
+struct Shared {
+    experiment: ExperimentId,
+    reports: Unnumbered,
+    memory: Memory,
+}
+
+/// Everything the old server served.
+pub fn router(intake: &Intake) -> Router {
+    let shared = Shared {
+        experiment: intake.experiment().clone(),
+        reports: intake.unnumbered(),
+        memory: Memory::new(),
+    };
+    Router::new()
+        .route("/api/v1/nni-pai/version/{experiment}/{trial}", post(version))
+        .route("/api/v1/nni-pai/stdout/{experiment}/{trial}", post(stdout))
+        .route("/api/v1/nni-pai/update-metrics/{experiment}/{trial}", post(update_metrics))
+        .fallback(error::not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .with_state(shared)
+}
+
+/// What the old server answers to everything that is right: nothing, called JSON.
+type Empty = [(HeaderName, HeaderValue); 1];
+
+const EMPTY: Empty = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+
+/// How the keeper's and the manager's versions compare, in the keeper's eyes.
+#[derive(Debug, Deserialize)]
+struct Version {
+    tag: String,
+    #[serde(default)]
+    msg: String,
+}
+
+/// One line of output.
+#[derive(Debug, Deserialize)]
+struct Stdout {
+    /// `trial` for the trial's own output; the keeper's log bears another.
+    #[serde(default)]
+    tag: String,
+    #[serde(default, rename = "stdOutputType")]
+    stream: String,
+    msg: String,
+}
+
+/// Metrics without output around them.
+#[derive(Debug, Deserialize)]
+struct Metrics {
+    metrics: Vec<String>,
+}
+
+/// `POST …/version/EXPERIMENT/TRIAL`. In NNI a mismatch ends the experiment; here it is noted.
+async fn version(
+    State(shared): State<Shared>,
+    Path(ids): Path<(String, String)>,
+    request: Request,
+) -> Result<Empty, Error> {
+    let trial = shared.trial(&ids)?;
+    let Version { tag, msg } = shared.read(request).await?;
+    let notes = if tag == "VCSuccess" {
+        Vec::new()
+    } else {
+        vec![ReportBody::Note {
+            code: "version-mismatch".to_owned(),
+            message: line::shortened(&msg),
+        }]
+    };
+    shared.reports.accept(&trial, Lane::Facts, notes).await?;
+    Ok(EMPTY)
+}
+
+/// `POST …/stdout/EXPERIMENT/TRIAL`: a line, which may be a metric.
+async fn stdout(
+    State(shared): State<Shared>,
+    Path(ids): Path<(String, String)>,
+    request: Request,
+) -> Result<Empty, Error> {
+    let trial = shared.trial(&ids)?;
+    let Stdout { tag, stream, msg } = shared.read(request).await?;
+    let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
+    let said = if tag == "trial" {
+        line::read(&trial, stream, &msg)
+    } else {
+        line::Said::log(stream, msg)
+    };
+    if !said.facts.is_empty() {
+        shared.reports.accept(&trial, Lane::Facts, said.facts).await?;
+    }
+    if !said.bulk.is_empty() {
+        shared.reports.accept(&trial, Lane::Bulk, said.bulk).await?;
+    }
+    Ok(EMPTY)
+}
+
+/// `POST …/update-metrics/EXPERIMENT/TRIAL`. NNI believes the body's `jobId`; here the path counts.
+async fn update_metrics(
+    State(shared): State<Shared>,
+    Path(ids): Path<(String, String)>,
+    request: Request,
+) -> Result<Empty, Error> {
+    let trial = shared.trial(&ids)?;
+    let Metrics { metrics } = shared.read(request).await?;
+    let facts = metrics.iter().map(|text| line::metric(&trial, text)).collect();
+    shared.reports.accept(&trial, Lane::Facts, facts).await?;
+    Ok(EMPTY)
+}
+
+impl Shared {
+    /// The trial that the address names. Whether there is such a trial, the store knows.
+    fn trial(&self, (experiment, trial): &(String, String)) -> Result<TrialJobId, Error> {
+        if experiment != self.experiment.as_str() {
+            return Err(Error::NotFound);
+        }
+        TrialJobId::new(trial.as_str()).map_err(|_| Error::NotFound)
+    }
+
+    /// The body, whatever its content type says.
+    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<T, Error> {
+        let body = self.memory.read(request).await?;
+        serde_json::from_slice(&body.bytes).map_err(|error| {
+            Error::BadRequest(format!("the body is not what is sent here: {error}"))
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! PURE: a line of a trial's output as the Python keeper sends it -> reports. Source: NNI 3.0,
+//! `nni/runtime/trial_command_channel` and `nni/trial.py`.
+
+use serde::Deserialize;
+use serde_json::Value;
+use trial_protocol::{
+    LogChunk, LogText, Metric, MetricKind, MetricValue, OBJECTIVE, ReportBody, Stream, TrialJobId,
+};
+
+/// What stands before a metric's JSON; an apostrophe ends it.
+const MARKER: &str = "NNISDK_MEb'";
+
+/// How much of a bad text is shown to a person, in characters.
+const SHOWN: usize = 200;
+
+/// What a line says, by lane.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Said {
+    pub(super) facts: Vec<ReportBody>,
+    pub(super) bulk: Vec<ReportBody>,
+}
+
+/// A metric as NNI's SDK writes it.
+#[derive(Deserialize)]
+struct NniMetric {
+    trial_job_id: String,
+    r#type: String,
+    #[serde(default)]
+    sequence: u64,
+    /// The value as JSON in a text; a bare value is taken, too.
+    #[serde(default)]
+    value: Option<Value>,
+}
+
+impl Said {
+    /// Output and nothing else.
+    pub(super) fn log(stream: Stream, mut line: String) -> Self {
+        line.push('\n');
+        // The place within the stream is found when the report is numbered.
+        let chunk = LogChunk { stream, offset_bytes: 0, text: LogText::Text(line) };
+        Self { facts: Vec::new(), bulk: vec![ReportBody::Log(chunk)] }
+    }
+}
+
+/// Reads a line of the trial's own output. What stands beside a metric is output; a metric that cannot
+/// be read is noted, and its line kept as output.
+pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> Said {
+    let Some(at) = line.find(MARKER) else { return Said::log(stream, line.to_owned()) };
+    let rest = &line[at + MARKER.len()..];
+    // The JSON is read to its own end: an apostrophe may stand in it.
+    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+    let value = values.next();
+    let after = rest.get(values.byte_offset()..).and_then(|rest| rest.strip_prefix('\''));
+    match (value, after) {
+        (Some(Ok(value)), Some(after)) => {
+            let fact = report(trial, value);
+            let beside = format!("{}{after}", &line[..at]);
+            let output =
+                if matches!(fact, ReportBody::Metric(_)) { beside } else { line.to_owned() };
+            let bulk =
+                if output.trim().is_empty() { Vec::new() } else { Said::log(stream, output).bulk };
+            Said { facts: vec![fact], bulk }
+        }
+        (value, _) => {
+            let problem = match value {
+                Some(Err(error)) => error.to_string(),
+                _ => "it does not end with an apostrophe".to_owned(),
+            };
+            let bulk = Said::log(stream, line.to_owned()).bulk;
+            Said { facts: vec![unreadable(&problem, rest)], bulk }
+        }
+    }
+}
+
+/// Reads a metric that came without output around it.
+pub(super) fn metric(trial: &TrialJobId, text: &str) -> ReportBody {
+    match serde_json::from_str(text) {
+        Ok(value) => report(trial, value),
+        Err(error) => unreadable(&error.to_string(), text),
+    }
+}
+
+fn report(trial: &TrialJobId, value: Value) -> ReportBody {
+    let text = value.to_string();
+    let metric = serde_json::from_value::<NniMetric>(value).map_err(|error| error.to_string());
+    match metric.and_then(|metric| understood(trial, metric)) {
+        Ok(metric) => ReportBody::Metric(metric),
+        Err(problem) => unreadable(&problem, &text),
+    }
+}
+
+fn understood(trial: &TrialJobId, metric: NniMetric) -> Result<Metric, String> {
+    if metric.trial_job_id != trial.as_str() {
+        return Err("it is for another trial".to_owned());
+    }
+    let kind = match metric.r#type.as_str() {
+        "PERIODICAL" => MetricKind::Intermediate,
+        "FINAL" => MetricKind::Final,
+        _ => return Err("its type is neither PERIODICAL nor FINAL".to_owned()),
+    };
+    let value = match metric.value {
+        None => return Err("it has no value".to_owned()),
+        Some(Value::String(text)) => {
+            MetricValue::parse(&text).map_err(|error| format!("its value is {error}"))?
+        }
+        Some(bare) => serde_json::from_value(bare).map_err(|error| error.to_string())?,
+    };
+    Ok(Metric {
+        name: OBJECTIVE.to_owned(),
+        kind,
+        sequence: metric.sequence,
+        value,
+        derived: false,
+    })
+}
+
+fn unreadable(problem: &str, text: &str) -> ReportBody {
+    ReportBody::Note {
+        code: "metric-unreadable".to_owned(),
+        message: format!("a metric cannot be read: {problem}: {}", shortened(text)),
+    }
+}
+
+/// As much of a stranger's text as a person wants to see.
+pub(super) fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(SHOWN).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn t() -> TrialJobId {
+        TrialJobId::new("abcde").unwrap()
+    }
+
+    fn bulk(text: &str) -> Vec<ReportBody> {
+        Said::log(Stream::Stdout, text.to_owned()).bulk
+    }
+
+    #[test]
+    fn metrics_are_found_in_lines() {
+        let periodical = r#"{"parameter_id": 0, "trial_job_id": "abcde", "type": "PERIODICAL", "sequence": 3, "value": "0.5"}"#;
+        let apostrophe = r#"{"trial_job_id": "abcde", "type": "FINAL", "sequence": 0, "value": "{\"default\": NaN, \"who\": \"it's'\"}"}"#;
+        let bare = r#"{"trial_job_id": "abcde", "type": "FINAL", "sequence": 0, "value": 7}"#;
+        #[rustfmt::skip]
+        let table = [
+            ("NNI's own bytes",    format!("{MARKER}{periodical}'"),       MetricKind::Intermediate, 3, json!(0.5), ""),
+            ("an apostrophe",      format!("{MARKER}{apostrophe}'"),       MetricKind::Final, 0, json!({"default": "NaN", "who": "it's'"}), ""),
+            ("a bare value",       format!("{MARKER}{bare}'"),             MetricKind::Final, 0, json!(7), ""),
+            ("text before it",     format!("epoch 1 {MARKER}{bare}'"),     MetricKind::Final, 0, json!(7), "epoch 1 "),
+            ("text on both sides", format!("[{MARKER}{bare}']"),           MetricKind::Final, 0, json!(7), "[]"),
+        ];
+        for (says, line, kind, sequence, value, beside) in table {
+            let said = read(&t(), Stream::Stdout, &line);
+            let value = serde_json::from_value(value).unwrap();
+            let name = "default".to_owned();
+            let metric = Metric { name, kind, sequence, value, derived: false };
+            assert_eq!(said.facts, [ReportBody::Metric(metric)], "{says}");
+            let expected = if beside.is_empty() { Vec::new() } else { bulk(beside) };
+            assert_eq!(said.bulk, expected, "{says}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_metric_is_output_and_is_noted() {
+        #[rustfmt::skip]
+        let table = [
+            (r#"{"trial_job_id": "other", "type": "FINAL", "value": "1"}'"#, "it is for another trial"),
+            (r#"{"trial_job_id": "abcde", "type": "FINAL"}'"#,               "it has no value"),
+            (r#"{"trial_job_id": "abcde", "type": "FINAL", "value": "x"}'"#, "its value is not a JSON value (NaN, Infinity and -Infinity are allowed)"),
+            (r#"{"trial_job_id": "abcde", "type": "REQUEST_PARAMETER"}'"#,   "its type is neither PERIODICAL nor FINAL"),
+            (r#"{"type": "FINAL"}'"#,                                        "missing field `trial_job_id`"),
+            (r#"{"trial_job_id": "abcde", "type": "FINAL", "value": "1"}"#,  "it does not end with an apostrophe"),
+            (r"{",                                                           "EOF while parsing an object at line 1 column 1"),
+        ];
+        for (json, problem) in table {
+            let line = format!("{MARKER}{json}");
+            let said = read(&t(), Stream::Stdout, &line);
+            let [ReportBody::Note { code, message }] = said.facts.as_slice() else {
+                panic!("{json}: {said:?}")
+            };
+            assert_eq!(code, "metric-unreadable");
+            let expected = format!("a metric cannot be read: {problem}: ");
+            assert!(message.starts_with(&expected), "{message}");
+            assert_eq!(said.bulk, bulk(&line), "nothing is lost");
+        }
+        assert_eq!(read(&t(), Stream::Stdout, "plain").facts, []);
+        assert_eq!(read(&t(), Stream::Stdout, "").bulk, bulk(""));
+    }
+
+    #[test]
+    fn long_texts_are_shortened_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        assert_eq!(shortened(&"é".repeat(300)), "é".repeat(200) + "…");
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_read(before in ".*", text in ".*", json in "\\{\"[a-z_]{0,12}\": ?[0-9\"a-z'\\[]{0,9}\\}?'?") {
+            drop(read(&t(), Stream::Stderr, &text));
+            drop(read(&t(), Stream::Stderr, &format!("{before}{MARKER}{text}")));
+            drop(read(&t(), Stream::Stderr, &format!("{before}{MARKER}{json}")));
+            drop(metric(&t(), &text));
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The old routes without a socket, and with NNI's own keeper at the other end of one.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode, header};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::{mpsc, oneshot};
+use tower::ServiceExt as _;
+use trial_protocol::{AttemptId, ExperimentId, Lane, Stream, TrialJobId};
+
+use super::router;
+use crate::clock::SystemClock;
+use crate::experiment::{Event, Handle};
+use crate::intake::Intake;
+use crate::store::{NewTrial, Store};
+
+struct Bed {
+    store: Store,
+    router: Router,
+    events: mpsc::Receiver<Event>,
+    folder: TempDir,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        for (sequence, id) in [(0, "abcde"), (1, "fghij")] {
+            let new = NewTrial {
+                id: TrialJobId::new(id).unwrap(),
+                sequence,
+                parameter_id: None,
+                parameters: json!({}),
+                attempt: AttemptId::new("a").unwrap(),
+                created_at_ms: 0,
+            };
+            store.insert_trial(new).await.unwrap();
+        }
+        Self::on(folder, store)
+    }
+
+    fn on(folder: TempDir, store: Store) -> Self {
+        let (handle, events) = Handle::new(1024);
+        let experiment = ExperimentId::new("exp").unwrap();
+        let intake = Intake::new(store.clone(), handle, experiment, Arc::new(SystemClock));
+        Self { store, router: router(&intake), events, folder }
+    }
+
+    /// The manager was stopped and started again.
+    async fn restarted(self) -> Self {
+        let Self { store, router, folder, .. } = self;
+        drop(router);
+        store.close().await;
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        Self::on(folder, store)
+    }
+
+    async fn post(&self, path: &str, body: impl Into<Body>) -> (StatusCode, String) {
+        let request = Request::post(format!("/api/v1/nni-pai/{path}")).body(body.into()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        if status == StatusCode::OK {
+            assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+        }
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8(bytes.into()).unwrap())
+    }
+
+    async fn line(&self, tag: &str, line: &str) {
+        let body = json!({"tag": tag, "stdOutputType": "Stdout", "msg": line}).to_string();
+        assert_eq!(self.post("stdout/exp/abcde", body).await, (StatusCode::OK, String::new()));
+    }
+
+    /// Sequence and value of each stored metric, in order.
+    async fn metrics(&self) -> Vec<(u64, Value)> {
+        let rows = self.store.metrics(&abcde()).await.unwrap();
+        rows.into_iter()
+            .map(|row| (row.metric.sequence, row.metric.value.as_json().clone()))
+            .collect()
+    }
+
+    /// All output, and that each piece begins where the last one ended.
+    async fn log(&self) -> String {
+        let mut log = Vec::new();
+        for chunk in self.store.log(&abcde(), Stream::Stdout).await.unwrap() {
+            assert_eq!(usize::try_from(chunk.offset_bytes).unwrap(), log.len());
+            log.extend(chunk.bytes);
+        }
+        String::from_utf8(log).unwrap()
+    }
+
+    /// How many new facts the experiment was told of.
+    fn told(&mut self) -> usize {
+        let mut count = 0;
+        while let Ok(Event::Reported { fresh, .. }) = self.events.try_recv() {
+            count += fresh.len();
+        }
+        count
+    }
+}
+
+fn abcde() -> TrialJobId {
+    TrialJobId::new("abcde").unwrap()
+}
+
+fn metric(kind: &str, sequence: u64, value: &str) -> String {
+    json!({"parameter_id": 0, "trial_job_id": "abcde", "type": kind, "sequence": sequence, "value": value})
+        .to_string()
+}
+
+fn marked(metric: &str) -> String {
+    format!("NNISDK_MEb'{metric}'")
+}
+
+#[tokio::test]
+async fn a_trial_s_life_is_stored_and_told_once_across_a_restart() {
+    let mut bed = Bed::new().await;
+    let version = bed.post("version/exp/abcde", r#"{"tag": "VCSuccess"}"#).await;
+    assert_eq!(version, (StatusCode::OK, String::new()));
+    bed.line("trial_keeper", "[time] INFO spawned").await;
+    bed.line("trial", "hello").await;
+    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
+    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
+    assert_eq!(bed.told(), 1);
+
+    let mut bed = bed.restarted().await;
+    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
+    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.6"))).await;
+    let metrics = json!({"jobId": "abcde", "metrics": [
+        metric("PERIODICAL", 1, "NaN"),
+        metric("FINAL", 0, "{\"default\": 1}"),
+        metric("FINAL", 0, "2"),
+    ]});
+    let posted = bed.post("update-metrics/exp/abcde", metrics.to_string()).await;
+    assert_eq!(posted, (StatusCode::OK, String::new()));
+    bed.line("trial", "good bye").await;
+
+    assert_eq!(bed.told(), 4, "what is said again is not told again");
+    let expected = [
+        (0, json!(0.5)),
+        (0, json!(0.6)),
+        (1, json!("NaN")),
+        (0, json!({"default": 1})),
+        (0, json!(2)),
+    ];
+    assert_eq!(bed.metrics().await, expected);
+    assert_eq!(bed.log().await, "[time] INFO spawned\nhello\ngood bye\n");
+}
+
+#[tokio::test]
+async fn what_would_have_ended_nni_s_experiment_is_noted() {
+    let bed = Bed::new().await;
+    let fail =
+        json!({"tag": "VCFail", "msg": "NNIManager version is 2.9, TrialKeeper version is 3.0"});
+    bed.post("version/exp/abcde", fail.to_string()).await;
+    bed.line("trial", "NNISDK_MEb'{it's no JSON'").await;
+    let facts = bed.store.reports(&abcde(), Lane::Facts).await.unwrap();
+    let notes: Vec<_> = facts.iter().map(|row| row.body["code"].as_str().unwrap()).collect();
+    assert_eq!(notes, ["version-mismatch", "metric-unreadable"]);
+    assert_eq!(bed.log().await, "NNISDK_MEb'{it's no JSON'\n");
+}
+
+#[tokio::test]
+async fn strangers_are_refused_by_the_table() {
+    let bed = Bed::new().await;
+    let line = r#"{"tag": "trial", "stdOutputType": "Stdout", "msg": "x"}"#;
+    #[rustfmt::skip]
+    let table = [
+        ("another experiment",  "stdout/other/abcde",              line,               404),
+        ("an unknown trial",    "stdout/exp/zzzzz",                line,               404),
+        ("a path",              "stdout/exp/..%2f..%2fevil",       line,               404),
+        ("a longer path",       "stdout/exp/abcde/more",           line,               404),
+        ("a NUL",               "stdout/exp/a%00",                 line,               404),
+        ("not UTF-8",           "stdout/exp/a%ff",                 line,               400),
+        ("no JSON",             "stdout/exp/abcde",                "{",                400),
+        ("no message",          "stdout/exp/abcde",                r#"{"tag": "trial"}"#, 400),
+        ("an unknown address",  "parameter-file-meta",             line,               404),
+        ("metrics that are none", "update-metrics/exp/abcde",      r#"{"metrics": 7}"#, 400),
+        ("a version without a tag", "version/exp/abcde",           "{}",               400),
+    ];
+    for (says, path, body, status) in table {
+        assert_eq!(bed.post(path, body).await.0, status, "{says}");
+    }
+    let large = format!(r#"{{"msg": "{}"}}"#, "x".repeat(8 << 20));
+    assert_eq!(bed.post("stdout/exp/abcde", large).await.0, 413);
+    assert_eq!(bed.log().await, "");
+    assert!(bed.store.reports(&abcde(), Lane::Facts).await.unwrap().is_empty());
+    let mut names: Vec<_> = std::fs::read_dir(bed.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["db", "db-shm", "db-wal", "db.lock"], "no file but the store's");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_posts_at_once_are_stored_each_once() {
+    let bed = Arc::new(Bed::new().await);
+    let senders: Vec<_> = (0..16_u64)
+        .map(|sender| {
+            let bed = Arc::clone(&bed);
+            tokio::spawn(async move {
+                for n in 0..10 {
+                    bed.line("trial", &marked(&metric("PERIODICAL", sender * 10 + n, "1"))).await;
+                    bed.line("trial", &format!("{sender} {n}")).await;
+                }
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.await.unwrap();
+    }
+    let stored: Vec<u64> = bed.metrics().await.into_iter().map(|(sequence, _)| sequence).collect();
+    let mut sorted = stored.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..160).collect::<Vec<_>>());
+    let log = bed.log().await;
+    for sender in 0..16 {
+        let own = stored.iter().filter(|sequence| *sequence / 10 == sender);
+        assert!(own.is_sorted(), "each sender's order is kept");
+        let prefix = format!("{sender} ");
+        let own: Vec<_> = log.lines().filter(|line| line.starts_with(&prefix)).collect();
+        let expected: Vec<_> = (0..10).map(|n| format!("{sender} {n}")).collect();
+        assert_eq!(own, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nni_s_own_keeper_is_served() {
+    let python = Path::new("/opt/nni-venv/bin/python");
+    let has_nni = std::process::Command::new(python)
+        .args(["-c", "import nni.tools.trial_tool"])
+        .envs(keeper_environment(Path::new("/tmp")))
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !has_nni {
+        eprintln!("skipped: {} has no package nni", python.display());
+        return;
+    }
+    let bed = Bed::new().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(crate::api::serve(listener, bed.router.clone(), async {
+        stopped.await.ok();
+    }));
+    let output = bed.folder.path().join("output");
+    std::fs::create_dir(&output).unwrap();
+    let script = format!(
+        "cat <<'END'\nit is a \"line\"\n{}\n{}\nEND\nexit 3\n",
+        marked(&metric("PERIODICAL", 0, "0.25")),
+        marked(&metric("FINAL", 0, "\"it's\"")),
+    );
+    std::fs::write(bed.folder.path().join("trial.sh"), script).unwrap();
+    let mut keeper = tokio::process::Command::new(python);
+    keeper
+        .args(["-m", "nni.tools.trial_tool.trial_keeper", "--trial_command", "sh trial.sh"])
+        .args(["--nnimanager_ip", "127.0.0.1", "--nnimanager_port", &port.to_string()])
+        .args(["--nni_manager_version", "3.0", "--log_collection", "http"])
+        .envs(keeper_environment(&output))
+        .current_dir(bed.folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let status = tokio::time::timeout(Duration::from_mins(2), keeper.status()).await;
+    assert_eq!(status.expect("within two minutes").unwrap().code(), Some(3));
+    stop.send(()).unwrap();
+    server.await.unwrap().unwrap();
+
+    assert_eq!(bed.metrics().await, [(0, json!(0.25)), (0, json!("it's"))]);
+    let log = bed.log().await;
+    assert!(log.lines().any(|line| line == "it is a \"line\""), "{log}");
+    assert!(log.contains("subprocess terminated. Exit code is 3"), "{log}");
+    assert!(!log.contains("NNISDK_ME"), "{log}");
+}
+
+fn keeper_environment(output: &Path) -> [(&'static str, String); 7] {
+    let output = output.to_str().unwrap().to_owned();
+    [
+        ("NNI_PLATFORM", "frameworkcontroller".to_owned()),
+        ("NNI_EXP_ID", "exp".to_owned()),
+        ("NNI_TRIAL_JOB_ID", "abcde".to_owned()),
+        ("NNI_TRIAL_SEQ_ID", "0".to_owned()),
+        ("NNI_SYS_DIR", output.clone()),
+        ("NNI_OUTPUT_DIR", output),
+        ("MULTI_PHASE", "false".to_owned()),
+    ]
+}
