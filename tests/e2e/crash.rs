@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use nix::sys::signal::Signal;
+use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
@@ -35,69 +36,120 @@ fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
     record
 }
 
+/// Every metric report in the store, by trial, in the order of its attempts and numbers: as intermediate
+/// or final, and its value.
+fn stored(bed: &TestBed, id: &str) -> BTreeMap<String, Vec<(String, Value)>> {
+    let file = bed.data().join(id).join("trialkeeper.db");
+    let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let mut select = store
+        .prepare(
+            "SELECT trial.id, report.body FROM report
+             JOIN attempt ON report.attempt = attempt.key JOIN trial ON attempt.trial = trial.key
+             WHERE report.kind = 'metric' ORDER BY attempt.key, report.seq",
+        )
+        .unwrap();
+    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?))).unwrap();
+    let mut stored: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
+    for row in rows {
+        let (trial, body) = row.unwrap();
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let kind = body["type"].as_str().unwrap().to_owned();
+        stored.entry(trial).or_default().push((kind, body["value"].clone()));
+    }
+    stored
+}
+
 fn wait_for_steps(bed: &TestBed, steps: usize) {
     wait_for(&format!("{steps} steps"), BOUND, || {
         (bed.read("record").lines().count() == steps).then_some(())
     });
 }
 
-/// How many steps are allowed before the manager is killed, and how many while it is dead; in each case
-/// the two running trials need at least the second number to end.
+/// How many steps are allowed before the manager is killed, and how many while it is dead.
+type Kills = Vec<(usize, usize)>;
+
 #[test]
 fn a_killed_manager_resumes_without_losing_or_doubling_a_metric() {
     #[rustfmt::skip]
-    let kills: [(&str, &[(usize, usize)]); 6] = [
-        ("before the first metric",          &[(0, 3)]),
-        ("at the first metric",              &[(1, 0)]),
-        ("in mid-trial",                     &[(7, 5)]),
-        ("while both trials end",            &[(2 * STEPS, 0)]),
-        ("and both trials end without it",   &[(13, 2 * STEPS - 13)]),
-        ("again and again",                  &[(3, 2), (9, 4), (6, 1), (11, 0)]),
+    let kills: [(&str, Kills); 6] = [
+        ("before the first metric",          vec![(0, 3)]),
+        ("at the first metric",              vec![(1, 0)]),
+        ("in mid-trial",                     vec![(7, 5)]),
+        ("while both trials end",            vec![(2 * STEPS, 0)]),
+        ("and both trials end without it",   vec![(13, 2 * STEPS - 13)]),
+        ("again and again",                  vec![(3, 2), (9, 4), (6, 1), (11, 0)]),
     ];
     for (says, kills) in kills {
         println!("killed {says}");
-        let bed = TestBed::new();
-        let gate = Gate::new(&bed.path("gate"));
-        bed.script("code/steady.sh", STEADY);
-        let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIALS)
-            .with("trialConcurrency", 2);
-        let mut manager = search.start(&bed);
-        let id = wait_for("the experiment's folder", BOUND, || {
-            let entry = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
-            Some(entry.file_name().into_string().unwrap())
-        });
-
-        let mut steps = 0;
-        for (before, during) in kills {
-            // Two trials must be running, or there is nobody to take the steps after the kill.
-            wait_for("two trials to run", BOUND, || {
-                let words = bed.processes().into_iter().map(|(_, words)| words);
-                let trials = words.filter(|words| words == "/bin/sh ./steady.sh ").count();
-                (trials == 2).then_some(())
-            });
-            gate.open(*before);
-            steps += before;
-            wait_for_steps(&bed, steps);
-            manager.signal(Signal::SIGKILL);
-            assert_eq!(manager.finish(BOUND).code, None);
-            // Trials go on without it.
-            gate.open(*during);
-            steps += during;
-            wait_for_steps(&bed, steps);
-            manager = Outcome::resume(&bed, &id);
-        }
-        let all = usize::try_from(TRIALS).unwrap() * STEPS;
-        gate.open(all - steps);
-        let search = Outcome::of(manager.finish(BOUND));
-
-        search.expect_done(TRIALS.try_into().unwrap(), 0);
-        let printed = record(&bed);
-        assert_eq!(printed.len(), search.trials.len());
-        for trial in &search.trials {
-            assert_eq!(printed[&trial.id].len(), STEPS, "no trial ran twice");
-            assert_eq!(trial.intermediate, printed[&trial.id], "{trial:?}");
-            assert_eq!(Some(&trial.final_result), trial.intermediate.last(), "{trial:?}");
-        }
-        bed.wait_until_empty();
+        search_with_kills(&kills);
     }
+}
+
+#[test]
+fn it_may_be_killed_anywhere() {
+    for seed in 1..=6_usize {
+        // Knuth's multiplicative generator; its upper bits are random enough.
+        let mut state = seed;
+        let mut below = |limit: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % limit
+        };
+        let kills: Kills = (0..=below(3)).map(|_| (below(9), below(9))).collect();
+        println!("seed {seed}: {kills:?}");
+        search_with_kills(&kills);
+    }
+}
+
+fn search_with_kills(kills: &[(usize, usize)]) {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.script("code/steady.sh", STEADY);
+    let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIALS)
+        .with("trialConcurrency", 2);
+    let mut manager = search.start(&bed);
+    let id = wait_for("the experiment's folder", BOUND, || {
+        let entry = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+        Some(entry.file_name().into_string().unwrap())
+    });
+
+    let mut steps = 0;
+    for (before, during) in kills {
+        // Two trials must be running, or there is nobody to take the steps after the kill.
+        wait_for("two trials to run", BOUND, || {
+            let words = bed.processes().into_iter().map(|(_, words)| words);
+            let trials = words.filter(|words| words == "/bin/sh ./steady.sh ").count();
+            (trials == 2).then_some(())
+        });
+        gate.open(*before);
+        steps += before;
+        wait_for_steps(&bed, steps);
+        manager.signal(Signal::SIGKILL);
+        assert_eq!(manager.finish(BOUND).code, None);
+        // Trials go on without it, as far as they are.
+        let left: usize = record(&bed).values().map(|values| STEPS - values.len()).sum();
+        let during = left.min(*during);
+        gate.open(during);
+        steps += during;
+        wait_for_steps(&bed, steps);
+        manager = Outcome::resume(&bed, &id);
+    }
+    let all = usize::try_from(TRIALS).unwrap() * STEPS;
+    gate.open(all - steps);
+    let search = Outcome::of(manager.finish(BOUND));
+
+    search.expect_done(TRIALS.try_into().unwrap(), 0);
+    let printed = record(&bed);
+    let stored = stored(&bed, &id);
+    assert_eq!(printed.len(), search.trials.len());
+    for trial in &search.trials {
+        assert_eq!(printed[&trial.id].len(), STEPS, "no trial ran twice");
+        assert_eq!(trial.intermediate, printed[&trial.id], "{trial:?}");
+        assert_eq!(Some(&trial.final_result), trial.intermediate.last(), "{trial:?}");
+
+        let intermediate = trial.intermediate.iter().map(|value| ("intermediate", value));
+        let all = intermediate.chain([("final", &trial.final_result)]);
+        let all: Vec<_> = all.map(|(kind, value)| (kind.to_owned(), value.clone())).collect();
+        assert_eq!(stored[&trial.id], all, "the store holds each once: {trial:?}");
+    }
+    bed.wait_until_empty();
 }

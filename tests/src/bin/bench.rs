@@ -135,8 +135,9 @@ fn store(bed: &TestBed) -> Connection {
 
 fn wait_for_metrics(store: &Connection, count: i64) {
     wait_for("a metric in the store", BOUND, || {
-        let seen: i64 =
-            store.query_row("SELECT count(*) FROM metric", [], |row| row.get(0)).ok()?;
+        let seen: i64 = store
+            .query_row("SELECT count(*) FROM report WHERE kind = 'metric'", [], |row| row.get(0))
+            .ok()?;
         (seen >= count).then_some(())
     });
 }
