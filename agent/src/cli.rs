@@ -3,13 +3,16 @@
 //! It must not decide anything: what the words mean is `settings`'.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+mod config_file;
 
 /// Exit code for the agent's own faults, a bad command line included.
 pub const KEEPER_FAULT: u8 = 125;
@@ -36,6 +39,39 @@ pub enum Command {
     /// Exit code: 0 when the manager has everything, 1 when something is left, 125 when there is nothing
     /// to deliver from.
     Replay(ReplayArgs),
+    /// Show what became of a trial, from its output directory.
+    Inspect {
+        /// The trial's output directory.
+        dir: PathBuf,
+        /// How to show it.
+        #[arg(long, default_value = "text")]
+        output: Output,
+    },
+    /// Copy this program into a directory, for an init container.
+    Install {
+        /// Where to.
+        dir: PathBuf,
+    },
+    /// Print a shell's script that completes this program's words.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the version.
+    Version {
+        /// How to show it.
+        #[arg(long, default_value = "text")]
+        output: Output,
+    },
+}
+
+/// How something is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
 }
 
 /// Options of `replay`.
@@ -69,7 +105,11 @@ pub struct ReplayArgs {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The command and its arguments.
-    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell")]
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        required_unless_present_any = ["shell", "print_config"]
+    )]
     pub command: Vec<OsString>,
     /// A line for `/bin/sh -c` instead of a command.
     #[arg(long, env = "TRIALKEEPER_SHELL", value_name = "LINE", conflicts_with = "command")]
@@ -148,6 +188,12 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_DETACH_ON_DEATH", value_parser = BoolishValueParser::new())]
     pub detach_on_death: bool,
 
+    /// A file with settings, `name = value` as in TOML; flags and variables outrank it.
+    #[arg(long, env = "TRIALKEEPER_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print each setting and where it comes from, and run nothing.
+    #[arg(long)]
+    pub print_config: bool,
     /// Say more: metrics as they come, and a summary at the end. Twice: what trialkeeper does.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -165,12 +211,34 @@ pub enum ExitCodeMap {
 
 /// Reads the command line, or prints why it cannot (or what was asked for) and returns the exit code.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
-    Cli::try_parse_from(complete(words)).map_err(|refusal| {
-        // A closed stderr or stdout changes nothing about the code.
-        refusal.print().ok();
-        // clap calls a request for help an error too; its own code for real ones, 2, is the trial's.
-        if refusal.use_stderr() { ExitCode::from(KEEPER_FAULT) } else { ExitCode::SUCCESS }
-    })
+    let words = complete(words);
+    let read = || {
+        let settings = config_file::find(Cli::command(), &words)?;
+        let command = config_file::apply(Cli::command(), &settings, &words)?;
+        let matches = command.try_get_matches_from(&words)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        if let Command::Run(args) = &cli.command
+            && args.print_config
+        {
+            let run = matches.subcommand_matches("run");
+            let shown = run.map(|run| config_file::origins(&Cli::command(), run, &settings));
+            io::stdout().write_all(shown.unwrap_or_default().as_bytes()).ok();
+            return Ok(None);
+        }
+        Ok(Some(cli))
+    };
+    match read() {
+        Ok(Some(cli)) => Ok(cli),
+        Ok(None) => Err(ExitCode::SUCCESS),
+        Err(refusal) => {
+            let refusal: clap::Error = refusal;
+            // A closed stderr or stdout changes nothing about the code.
+            refusal.print().ok();
+            // clap calls a request for help an error too; its own code for real ones, 2, is the trial's.
+            let code = if refusal.use_stderr() { KEEPER_FAULT } else { 0 };
+            Err(ExitCode::from(code))
+        }
+    }
 }
 
 /// Puts in the `run` that `trialkeeper [options] -- CMD` leaves out.
@@ -214,26 +282,22 @@ mod tests {
 
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
         let words = complete(words.iter().map(OsString::from));
-        match Cli::try_parse_from(words)?.command {
-            Command::Run(args) => Ok(*args),
-            Command::Replay(_) => panic!("a replay"),
-        }
+        let Command::Run(args) = Cli::try_parse_from(words)?.command else { panic!("not a run") };
+        Ok(*args)
     }
 
     #[test]
     fn the_definition_is_sound() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
     fn every_flag_has_its_variable() {
-        use clap::CommandFactory;
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();
         for flag in run.get_arguments().filter(|flag| flag.get_long().is_some()) {
             let long = flag.get_long().unwrap();
-            if ["help", "verbose"].contains(&long) {
+            if ["help", "verbose", "print-config"].contains(&long) {
                 continue;
             }
             let variable = format!("TRIALKEEPER_{}", long.to_uppercase().replace('-', "_"));

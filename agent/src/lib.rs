@@ -4,8 +4,8 @@
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
 //! Bottom up: `cli, clock, collect, detect, errors, http, last_bytes, parameters, phase, reap, sample, signals, spool,
-//! tree, verdict` -> `channel, dialect, environment, log, run_dir, tail` -> `book, capture, deliver, trial` -> `output,
-//! replay, settings, standalone` -> `metric_file` -> `supervise` -> `run`. A module imports only from its left.
+//! tree, verdict` -> `channel, dialect, environment, log, run_dir, tail, tools` -> `book, capture, deliver, inspect,
+//! trial` -> `output, replay, settings, standalone` -> `metric_file, observe` -> `supervise` -> `run`. A module imports only from its left.
 
 pub mod book;
 pub mod capture;
@@ -19,6 +19,7 @@ pub mod dialect;
 pub mod environment;
 pub mod errors;
 pub mod http;
+pub mod inspect;
 pub mod last_bytes;
 pub mod log;
 pub mod metric_file;
@@ -37,6 +38,7 @@ pub mod spool;
 pub mod standalone;
 pub mod supervise;
 pub mod tail;
+pub mod tools;
 pub mod tree;
 pub mod trial;
 pub mod verdict;
@@ -51,6 +53,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args),
             Command::Replay(args) => replay::main(args),
+            Command::Inspect { dir, output } => inspect::inspect(&dir, output),
+            Command::Install { dir } => tools::install(&dir),
+            Command::Completions { shell } => tools::completions(shell),
+            Command::Version { output } => tools::version(output),
         },
         Err(code) => code,
     }

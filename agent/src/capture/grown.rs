@@ -9,15 +9,18 @@ use std::path::{Path, PathBuf};
 pub(super) struct Grown {
     path: PathBuf,
     rotate_bytes: u64,
-    /// `None` until something is appended, and after a failure: the next bytes try anew.
+    /// The file and its length. `None` after a failure and a rotation: the next bytes try anew.
     open: Option<(File, u64)>,
 }
 
 impl Grown {
-    /// The file `name` in `dir`, opened when there is something to append.
+    /// The file `name` in `dir`, made if absent: an empty one says that nothing was printed.
     pub(super) fn open(dir: &Path, name: &str, rotate_bytes: Option<u64>) -> Self {
         let rotate_bytes = rotate_bytes.unwrap_or(u64::MAX).max(1);
-        Self { path: dir.join(name), rotate_bytes, open: None }
+        let path = dir.join(name);
+        // A failure is told when there is something to be lost by it.
+        let open = open_at_end(&path).ok();
+        Self { path, rotate_bytes, open }
     }
 
     /// Appends `bytes`. Lines stay whole over a rotation, unless one is longer than a whole file.
@@ -25,11 +28,7 @@ impl Grown {
         while !bytes.is_empty() {
             let (mut file, length) = match self.open.take() {
                 Some(open) => open,
-                None => {
-                    let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-                    let length = file.metadata()?.len();
-                    (file, length)
-                }
+                None => open_at_end(&self.path)?,
             };
             let room =
                 usize::try_from(self.rotate_bytes.saturating_sub(length)).unwrap_or(usize::MAX);
@@ -51,6 +50,12 @@ impl Grown {
         name.push(".1");
         name.into()
     }
+}
+
+fn open_at_end(path: &Path) -> Result<(File, u64), io::Error> {
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let length = file.metadata()?.len();
+    Ok((file, length))
 }
 
 /// PURE: how many of `bytes` go into a file with so much `room`: whole lines, or for an empty file at least

@@ -3,7 +3,9 @@
 
 mod bed;
 mod ends;
+mod manager;
 mod output;
 mod places;
 mod signals;
+mod tools;
 mod tree;

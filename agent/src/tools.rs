@@ -1,0 +1,71 @@
+//! The small commands: `install`, `completions`, `version`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use trial_protocol::{VERSION_NEWEST, VERSION_OLDEST};
+
+use crate::cli::{Cli, KEEPER_FAULT, Output};
+
+/// Copies this program into `dir` and prints where it is.
+pub fn install(dir: &Path) -> ExitCode {
+    match copy_into(dir) {
+        Ok(path) => said(&format!("{}\n", path.display())),
+        Err(source) => {
+            let message =
+                format!("trialkeeper: error: cannot install into {}: {source}\n", dir.display());
+            io::stderr().write_all(message.as_bytes()).ok();
+            ExitCode::from(KEEPER_FAULT)
+        }
+    }
+}
+
+fn copy_into(dir: &Path) -> Result<PathBuf, io::Error> {
+    fs::create_dir_all(dir)?;
+    let path = dir.join("trialkeeper");
+    let part = dir.join(format!(".trialkeeper.{}.part", std::process::id()));
+    // Whoever looks sees a whole program or none, also while another container runs the old one.
+    let copied = fs::copy("/proc/self/exe", &part)
+        .and_then(|_| fs::set_permissions(&part, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::rename(&part, &path));
+    if let Err(source) = copied {
+        fs::remove_file(&part).ok();
+        return Err(source);
+    }
+    Ok(path)
+}
+
+/// Prints the completion script for a shell.
+pub fn completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "trialkeeper", &mut script);
+    said(&String::from_utf8_lossy(&script))
+}
+
+/// Prints the version.
+pub fn version(output: Output) -> ExitCode {
+    let version = env!("CARGO_PKG_VERSION");
+    said(&match output {
+        Output::Text => format!("trialkeeper {version}\n"),
+        Output::Json => {
+            let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+            let protocol = serde_json::json!({"oldest": VERSION_OLDEST, "newest": VERSION_NEWEST});
+            let value = serde_json::json!({
+                "name": "trialkeeper", "version": version, "protocol": protocol, "target": target,
+            });
+            format!("{value}\n")
+        }
+    })
+}
+
+/// Prints on stdout: what was asked for. A failure there is the exit code's.
+pub fn said(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(KEEPER_FAULT),
+    }
+}

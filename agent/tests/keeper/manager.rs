@@ -1,0 +1,189 @@
+//! With a manager, a scripted one: everything arrives once, and its orders are obeyed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use trial_protocol::{
+    Cause, Directive, DirectiveBody, Lane, Metric, Offer, Report, ReportAck, ReportBatch,
+    ReportBody, StopReason, VERSION_NEWEST, VERSION_OLDEST,
+};
+
+use crate::bed::{Keeper, until};
+
+/// What the scripted manager has, and what it orders.
+#[derive(Default)]
+struct Desk {
+    facts: Vec<Report>,
+    bulk: Vec<Report>,
+    orders: Vec<Directive>,
+    obeyed: Vec<u64>,
+}
+
+struct Manager {
+    url: String,
+    desk: Arc<Mutex<Desk>>,
+}
+
+impl Manager {
+    fn start(orders: Vec<Directive>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let desk = Arc::new(Mutex::new(Desk { orders, ..Desk::default() }));
+        let shared = Arc::clone(&desk);
+        // Ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let desk = Arc::clone(&shared);
+                thread::spawn(move || serve(&stream.unwrap(), &desk));
+            }
+        });
+        Self { url, desk }
+    }
+
+    fn options<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        let ids = ["--manager", &self.url, "--experiment", "e", "--trial", "t", "--attempt", "a"];
+        [&ids[..], more].concat()
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let desk = self.desk.lock().unwrap();
+        let metric = |report: &Report| {
+            let ReportBody::Metric(metric) = &report.body else { return None };
+            Some(metric.clone())
+        };
+        desk.facts.iter().filter_map(metric).collect()
+    }
+}
+
+/// Answers the requests of one connection.
+fn serve(stream: &TcpStream, desk: &Mutex<Desk>) {
+    let mut reader = BufReader::new(stream);
+    let mut stream = stream;
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            let line = line.trim().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        let batch: ReportBatch = serde_json::from_slice(&body).unwrap();
+        let answer = serde_json::to_vec(&file(batch, &mut desk.lock().unwrap())).unwrap();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            answer.len()
+        );
+        if stream.write_all(&[head.as_bytes(), &answer].concat()).is_err() {
+            return;
+        }
+    }
+}
+
+fn file(batch: ReportBatch, desk: &mut Desk) -> ReportAck {
+    desk.obeyed.extend(&batch.obeyed);
+    let lane = match batch.lane {
+        Lane::Facts => &mut desk.facts,
+        Lane::Bulk => &mut desk.bulk,
+    };
+    for report in batch.reports {
+        if lane.iter().all(|known| known.seq != report.seq) {
+            lane.push(report);
+        }
+    }
+    let through = lane.last().map(|report| report.seq);
+    let obeyed = &desk.obeyed;
+    let directives =
+        desk.orders.iter().filter(|order| !obeyed.contains(&order.id)).cloned().collect();
+    let offer = Offer {
+        oldest: VERSION_OLDEST,
+        newest: VERSION_NEWEST,
+        capabilities: ["bulk".to_owned()].into(),
+    };
+    ReportAck {
+        offer,
+        through,
+        directives,
+        lease_ms: None,
+        other: std::collections::BTreeMap::new(),
+    }
+}
+
+#[test]
+fn every_fact_arrives_in_order_before_the_keeper_ends() {
+    let manager = Manager::start(vec![]);
+    let line = "for i in 1 2 3; do echo loss=0.$i; done; exit 0";
+    let ended = Keeper::shell(&manager.options(&[]), line).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.stderr, "", "with a manager there is no summary");
+    let values: Vec<_> = manager.metrics().iter().map(|metric| metric.value.number()).collect();
+    assert_eq!(values, [Some(0.1), Some(0.2), Some(0.3), Some(0.3)]);
+    let desk = manager.desk.lock().unwrap();
+    let numbers: Vec<u64> = desk.facts.iter().map(|report| report.seq).collect();
+    assert_eq!(numbers, (0..6).collect::<Vec<_>>());
+    assert!(matches!(desk.facts[0].body, ReportBody::Started(_)));
+    let ReportBody::Ended(verdict) = &desk.facts[5].body else { panic!("{:?}", desk.facts[5]) };
+    assert_eq!(**verdict, ended.verdict());
+}
+
+#[test]
+fn a_stop_ordered_by_the_manager_is_obeyed_and_named() {
+    let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: Some(200) };
+    let manager = Manager::start(vec![Directive { id: 7, body }]);
+    let line = r#"trap "" TERM; while :; do sleep 0.05; done"#;
+    let ended = Keeper::shell(&manager.options(&[]), line).run();
+    assert_eq!(ended.code, Some(137), "{}", ended.stderr);
+    let verdict = ended.verdict();
+    assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
+    until("the manager knows that it was obeyed", || {
+        manager.desk.lock().unwrap().obeyed.contains(&7)
+    });
+}
+
+#[test]
+fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{nobody}");
+    let manager = Manager::start(vec![]);
+    let mut options = manager.options(&["--flush", "100ms"]);
+    options[1] = &url;
+    let ended = Keeper::shell(&options, "echo loss=0.5; exit 3").run();
+    assert_eq!((ended.code, ended.stdout()), (Some(3), "loss=0.5\n"));
+    assert!(ended.stderr.contains("not everything was delivered"), "{}", ended.stderr);
+
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let output =
+        replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert_eq!(manager.metrics().len(), 1);
+    let desk = manager.desk.lock().unwrap();
+    assert!(matches!(desk.facts.last().unwrap().body, ReportBody::Ended(_)));
+}
+
+#[test]
+fn an_attempt_that_runs_is_not_run_twice() {
+    let manager = Manager::start(vec![]);
+    let running = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000")
+        .start()
+        .wait_for("ready");
+    let mut second = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    second.args(["run", "--output-dir", "out"]).args(manager.options(&["--", "touch", "twice"]));
+    let output = second.current_dir(running.path("")).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(!running.path("twice").exists());
+    running.send(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(143));
+}

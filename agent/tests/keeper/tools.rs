@@ -1,0 +1,120 @@
+//! The commands beside `run`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::bed::Keeper;
+
+fn trialkeeper(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_trialkeeper")).args(words).output().unwrap()
+}
+
+#[test]
+fn a_runs_directory_can_be_inspected() {
+    let ended =
+        Keeper::shell(&["--parameters", r#"{"lr": 0.1}"#], "echo loss=0.5; echo loss=0.25").run();
+    let dir = ended.path("out");
+    let dir = dir.to_str().unwrap();
+    let from_spool: Value =
+        serde_json::from_slice(&trialkeeper(&["inspect", dir, "--output", "json"]).stdout).unwrap();
+    assert_eq!(from_spool["parameters"], json!({"lr": 0.1}));
+    assert_eq!(from_spool["verdict"]["cause"], "succeeded");
+    assert_eq!(from_spool["final"]["value"], 0.25);
+    assert_eq!(from_spool["intermediate"].as_array().unwrap().len(), 2);
+    assert_eq!(from_spool["files"], json!({"stdout": 19, "stderr": 0}));
+
+    // A manager that takes everything leaves the output alone to tell.
+    fs::remove_dir_all(ended.path("out/spool")).unwrap();
+    let from_output: Value =
+        serde_json::from_slice(&trialkeeper(&["inspect", dir, "--output", "json"]).stdout).unwrap();
+    for member in ["final", "intermediate", "verdict"] {
+        assert_eq!(from_output[member], from_spool[member], "{member}");
+    }
+    let text = String::from_utf8(trialkeeper(&["inspect", dir]).stdout).unwrap();
+    assert!(text.lines().any(|line| line == "metric      loss = 0.25"), "{text}");
+}
+
+#[test]
+fn another_directory_cannot() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = trialkeeper(&["inspect", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(125));
+}
+
+#[test]
+fn the_program_installs_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("a/b");
+    assert_eq!(trialkeeper(&["install", target.to_str().unwrap()]).status.code(), Some(0));
+    let copy = target.join("trialkeeper");
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 1, "nothing else is left there");
+    let output = Command::new(&copy).args(["version", "--output", "json"]).output().unwrap();
+    let version: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&version["name"], &version["version"]),
+        (&json!("trialkeeper"), &json!(env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn shells_can_complete() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = trialkeeper(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("detach-on-death"), "{shell}");
+    }
+}
+
+/// The line of `--print-config` for `name`.
+fn setting(ended: &crate::bed::Ended, name: &str) -> String {
+    let line = ended.stdout().lines().find(|line| line.starts_with(&format!("{name} = ")));
+    line.unwrap_or_else(|| panic!("no {name} in {} {}", ended.stdout(), ended.stderr)).to_owned()
+}
+
+#[test]
+fn each_setting_comes_from_the_highest_place_that_names_it() {
+    let mut keeper = Keeper::new(&["--config", "keeper.toml", "--drain", "3s", "--print-config"]);
+    let file =
+        "# a comment\ngrace = \"1s\"\ndrain = \"1s\"\nflush = \"1s\"\ndetach-on-death = true\n";
+    fs::write(keeper.dir.path().join("keeper.toml"), file).unwrap();
+    keeper.command.env("TRIALKEEPER_FLUSH", "2s").env("TRIALKEEPER_DRAIN", "2s");
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    #[rustfmt::skip]
+    let table = [
+        ("drain",           r#"drain = "3s"  # flag"#),
+        ("flush",           r#"flush = "2s"  # TRIALKEEPER_FLUSH"#),
+        ("grace",           r#"grace = "1s"  # keeper.toml"#),
+        ("detach-on-death", r#"detach-on-death = "true"  # keeper.toml"#),
+        ("heartbeat",       r#"heartbeat = "5s"  # default"#),
+    ];
+    for (name, line) in table {
+        assert_eq!(setting(&ended, name), line);
+    }
+    assert!(!ended.path("out").exists(), "nothing was run");
+}
+
+#[test]
+fn a_settings_file_counts_and_its_faults_are_named() {
+    let run = |text: &str| {
+        let keeper = Keeper::new(&["--config", "keeper.toml", "--", "true"]);
+        fs::write(keeper.dir.path().join("keeper.toml"), text).unwrap();
+        keeper.run()
+    };
+    let ended = run("verbose = 1\nmanager = \"http://127.0.0.1:9\"\n");
+    assert!(ended.stderr.contains("--experiment is needed with a manager"), "{}", ended.stderr);
+    for (text, fault) in [
+        ("gracee = \"1s\"", "keeper.toml, line 1: there is no setting \"gracee\""),
+        ("grace = soon", "keeper.toml: line 1: a \"string\""),
+        ("grace = \"soon\"", "soon"),
+        ("command = [\"x\"]", "there is no setting"),
+    ] {
+        let ended = run(text);
+        assert_eq!(ended.code, Some(125), "{text}");
+        assert!(ended.stderr.contains(fault), "{text}: {}", ended.stderr);
+    }
+}
