@@ -4,7 +4,7 @@ Run it with an interpreter that has `pip install nni==3.0 hyperopt==0.1.2` (Pyth
 
     python tuners_nni.py [Random Evolution Anneal TPE]
 
-GP is not among them: NNI's calls SciPy in a way that no SciPy for Python 3.11 accepts.
+GP is not among them: SciPy 1.10 and 1.17, which were tried, both refuse what NNI's calls them with.
 """
 
 import logging
