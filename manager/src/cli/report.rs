@@ -17,8 +17,12 @@ use crate::tuner::OptimizeMode;
 
 /// How many trials the table shows.
 const BEST: usize = 10;
+/// How many parameters the table shows; the winner's are listed in full below it.
+const COLUMNS: usize = 8;
 /// How long a value may be in the table, in characters.
-const WIDTH: usize = 60;
+const CELL: usize = 16;
+/// How long a value may be on a line of its own, in characters.
+const WIDTH: usize = 200;
 
 /// An experiment's results.
 #[derive(Debug)]
@@ -116,25 +120,65 @@ impl Summary {
 }
 
 fn table(ranked: &[(&TrialRow, &TrialResult, f64)]) -> Table {
+    let best = &ranked[..ranked.len().min(BEST)];
+    let mut names: Vec<&String> = Vec::new();
+    for (row, _, _) in best {
+        // With nested spaces not every trial has every parameter.
+        let own = row.parameters.as_object().into_iter().flat_map(|members| members.keys());
+        own.for_each(|name| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        });
+    }
+    names.truncate(COLUMNS);
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["trial", "id", "final", "seconds", "parameters"]);
-    for (row, result, _) in ranked.iter().take(BEST) {
-        let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
+    table.load_preset(presets::NOTHING);
+    let fixed = ["trial", "id", "seconds", "final"].map(str::to_owned);
+    table.set_header(fixed.into_iter().chain(names.iter().map(|name| printable(name))));
+    for (row, result, _) in best {
         let seconds =
             row.started_at_ms.zip(row.ended_at_ms).map_or_else(String::new, |(from, to)| {
                 let ms = to.saturating_sub(from).max(0);
                 format!("{}.{}", ms / 1000, ms % 1000 / 100)
             });
-        let (sequence, parameters) = (row.sequence.to_string(), shown(&row.parameters));
-        table.add_row([sequence.as_str(), row.id.as_str(), &last, &seconds, &parameters]);
+        let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
+        let fixed = [row.sequence.to_string(), row.id.to_string(), seconds, last];
+        let values =
+            names.iter().map(|name| row.parameters.get(*name).map(brief).unwrap_or_default());
+        table.add_row(fixed.into_iter().chain(values));
     }
-    for column in [0, 3] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+    for column in table.column_iter_mut().enumerate().filter(|(at, _)| *at != 1) {
+        column.1.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+/// A value for a column: six digits of a float are enough to compare by eye.
+fn brief(value: &Value) -> String {
+    let text = match value.as_f64() {
+        Some(number) if value.is_f64() && number.abs() >= 1e-4 && number.abs() < 1e9 => {
+            let digits = 5 - i32::min(5, magnitude(number));
+            let text = format!("{number:.*}", usize::try_from(digits).unwrap_or(0));
+            if text.contains('.') {
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            } else {
+                text
+            }
+        }
+        Some(number) if value.is_f64() && number != 0.0 => format!("{number:.3e}"),
+        Some(_) | None => shown(value),
+    };
+    if text.chars().count() <= CELL {
+        return text;
+    }
+    text.chars().take(CELL - 1).chain(['…']).collect()
+}
+
+/// The power of ten of a number's first digit.
+fn magnitude(number: f64) -> i32 {
+    let text = format!("{number:e}");
+    text.rsplit('e').next().and_then(|power| power.parse().ok()).unwrap_or(0)
 }
 
 fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
@@ -168,4 +212,33 @@ pub(super) fn print(summary: &Summary, as_json: bool) {
     let text = if as_json { format!("{}\n", summary.json()) } else { summary.text() };
     // The reader may have gone; everything is in the store.
     drop(std::io::stdout().lock().write_all(text.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_brief_in_the_table() {
+        #[rustfmt::skip]
+        let table = [
+            (json!(0.162_088_882_652_226),   "0.162089"),
+            (json!(0.9667),                  "0.9667"),
+            (json!(1234.5678),               "1234.57"),
+            (json!(123_456_789.5),           "123456790"),
+            (json!(0.000_030_557),           "3.056e-5"),
+            (json!(5.0),                     "5"),
+            (json!(0.0),                     "0.0"),
+            (json!(-2.5),                    "-2.5"),
+            (json!(64),                      "64"),
+            (json!("tanh"),                  "tanh"),
+            (json!("NaN"),                   "NaN"),
+            (json!("a very long name indeed"), "a very long nam…"),
+            (json!({"_name": "a"}),          r#"{"_name":"a"}"#),
+            (json!("\u{1b}[31m"),            "\u{fffd}[31m"),
+        ];
+        for (value, text) in table {
+            assert_eq!(brief(&value), text, "{value}");
+        }
+    }
 }
