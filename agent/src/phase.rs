@@ -9,9 +9,8 @@
 //!   grace), plus [`KILL_WAIT`] for a process that even KILL does not end at once.
 //! * [`Phase::Done`] is final.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
 use trial_protocol::TrialExit;
 
 /// What is left of the grace after a second TERM.

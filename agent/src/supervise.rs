@@ -121,7 +121,7 @@ pub async fn supervise(world: &mut World) -> Ending {
             }
         };
         let Some(event) = event else { continue };
-        let (next, effect) = phase.step(event, Instant::now(), world.drain);
+        let (next, effect) = phase.step(event, Instant::now().into_std(), world.drain);
         phase = next;
         if let Some(effect) = effect {
             world.perform(effect, &phase, &mut memory);
@@ -139,7 +139,7 @@ impl World {
             // it cannot keep us from hearing a signal or a deadline.
             biased;
             caught = self.signals.next() => Happened::Caught(caught),
-            () = until(phase.deadline()) => Happened::DeadlinePassed,
+            () = until(phase.deadline().map(Instant::from_std)) => Happened::DeadlinePassed,
             () = until(memory.hunt_at) => Happened::HuntDue,
             () = until(memory.watch_at) => Happened::WatchDue,
             () = until(memory.ahead_at) => Happened::AheadDue,
