@@ -43,8 +43,9 @@ impl Book {
         Self { ledger: Ledger::new(spec), spool, clock, live, tally: Tally::default() }
     }
 
-    /// Enters what a collector found.
-    pub fn enter(&mut self, findings: Vec<Finding>) {
+    /// Enters what a collector found, and returns how many intermediate results there were: ends of steps.
+    pub fn enter(&mut self, findings: Vec<Finding>) -> u64 {
+        let before = self.tally.intermediate;
         for finding in findings {
             match finding {
                 Finding::Metric(found) => {
@@ -60,6 +61,7 @@ impl Book {
                 }
             }
         }
+        self.tally.intermediate - before
     }
 
     /// Concludes the final result, where the trial itself reported none.

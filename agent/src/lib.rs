@@ -5,7 +5,7 @@
 //!
 //! Bottom up: `cli, clock, collect, detect, errors, http, last_bytes, parameters, phase, reap, sample, signals, spool,
 //! tree, verdict` -> `channel, dialect, environment, log, run_dir, tail, tools` -> `book, capture, deliver, inspect,
-//! trial` -> `output, replay, settings, standalone` -> `metric_file, observe` -> `supervise` -> `run`. A module imports only from its left.
+//! trial` -> `output, replay, standalone` -> `metric_file, observe` -> `settings, supervise` -> `run`. A module imports only from its left.
 
 pub mod book;
 pub mod capture;

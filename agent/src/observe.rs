@@ -1,34 +1,188 @@
-//! What is known of the trial while it runs: the ground that its verdict stands on.
+//! What is seen of the trial while it runs, beside its output: readings, and the alarms they make. It is the
+//! ground that the verdict stands on.
+//!
+//! Everything here is a short read of the kernel's own files. What may hang, the GPU's driver, hangs in a
+//! process of its own, see [`gpu`].
 
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
+use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::Instant;
+use trial_protocol::{CgroupSample, ProcessSample, Sample};
 
-use crate::output::SharedTail;
+use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
+use crate::output::{Heard, SharedTail};
+use crate::reap::Reaper;
+use crate::sample::amd;
+use crate::sample::cgroup::CgroupReader;
+use crate::sample::gpu::BoardEvent;
+use crate::sample::process::ProcessReader;
 use crate::verdict::Known;
 
-/// Collects what a verdict needs to know.
+mod gpu;
+
+use gpu::Gpus;
+
+/// What to look at, and how often.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// Time between two samples; `None`: none are taken.
+    pub interval: Option<Duration>,
+    /// The program that reads NVIDIA's GPUs; `None`: nobody asks.
+    pub gpu_program: Option<PathBuf>,
+    /// What counts as too long.
+    pub detect: DetectSpec,
+}
+
+/// Something worth a note.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Remark {
+    /// A detector's.
+    Alarm(Alarm),
+    /// A GPU is gone, by UUID or index.
+    GpuLost(String),
+}
+
+impl Remark {
+    /// Stable name of its kind.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Alarm(alarm) => alarm.code(),
+            Self::GpuLost(_) => "gpu-lost",
+        }
+    }
+
+    /// One sentence for a person.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Alarm(alarm) => alarm.message(),
+            Self::GpuLost(gpu) => format!("{gpu} was there and is not there any more."),
+        }
+    }
+}
+
+/// Looks at the trial from outside.
 #[derive(Debug)]
 pub struct Observer {
+    spec: Spec,
+    reaper: Reaper,
     started: Instant,
     stdout: SharedTail,
     stderr: SharedTail,
+    printed: u64,
+    cgroup: Option<CgroupReader>,
+    cgroup_before: Option<CgroupSample>,
+    processes: Option<ProcessReader>,
+    process_peak_bytes: Option<u64>,
+    gpus: Gpus,
+    detectors: Detectors,
 }
 
 impl Observer {
-    /// An observer of a trial that is about to start.
-    pub fn new(stdout: SharedTail, stderr: SharedTail) -> Self {
-        Self { started: Instant::now(), stdout, stderr }
+    /// An observer of a trial that is about to start. It looks at nothing yet.
+    pub fn new(
+        spec: Spec,
+        reaper: Reaper,
+        heard: mpsc::Sender<Heard>,
+        stdout: SharedTail,
+        stderr: SharedTail,
+    ) -> Self {
+        let interval = spec.interval.unwrap_or_default();
+        Self {
+            gpus: Gpus::new(spec.gpu_program.clone(), interval, reaper.clone(), heard),
+            detectors: Detectors::new(spec.detect.clone(), Duration::ZERO),
+            spec,
+            reaper,
+            started: Instant::now(),
+            stdout,
+            stderr,
+            printed: 0,
+            cgroup: None,
+            cgroup_before: None,
+            processes: None,
+            process_peak_bytes: None,
+        }
+    }
+
+    /// Reads what the end will be compared with. The trial may run already: nothing of it is counted yet.
+    pub fn begin(&mut self) {
+        self.cgroup = CgroupReader::find(Path::new("/"));
+        self.cgroup_before = self.cgroup.as_ref().map(CgroupReader::read);
+    }
+
+    /// When the next sample is due after `now`.
+    pub fn next_sample(&self, now: Instant) -> Option<Instant> {
+        let interval = self.spec.interval?;
+        // The first one comes early, or a trial of a few seconds would have none.
+        let first = self.started + interval.min(Duration::from_secs(1));
+        Some(if now < first { first } else { now + interval })
+    }
+
+    /// Takes a sample.
+    pub fn sample(&mut self, remarks: &mut Vec<Remark>) -> Sample {
+        let now = self.started.elapsed();
+        self.gpus.tick(now);
+        let reader = &mut self.processes;
+        if reader.is_none() {
+            *reader = ProcessReader::new();
+        }
+        let helpers = self.reaper.helpers();
+        let process =
+            reader.as_mut().and_then(|reader| reader.read(std::process::id(), &helpers, now));
+        let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
+        self.process_peak_bytes = self.process_peak_bytes.max(memory);
+        let mut gpus = self.gpus.last();
+        if gpus.is_empty() {
+            gpus = amd::read(Path::new("/"));
+        }
+        let sample = Sample { process, cgroup: self.cgroup.as_ref().map(CgroupReader::read), gpus };
+
+        let printed = total(&self.stdout) + total(&self.stderr);
+        let mut alarms = Vec::new();
+        if std::mem::replace(&mut self.printed, printed) != printed {
+            alarms.extend(self.detectors.step(Seen::Output, now));
+        }
+        alarms.extend(self.detectors.step(Seen::Sample(&sample), now));
+        remarks.extend(alarms.into_iter().map(Remark::Alarm));
+        sample
+    }
+
+    /// The trial has ended a step.
+    pub fn step_ended(&mut self) -> Vec<Remark> {
+        let alarms = self.detectors.step(Seen::Metric, self.started.elapsed());
+        alarms.into_iter().map(Remark::Alarm).collect()
+    }
+
+    /// The GPU probe has printed a line.
+    pub fn gpu_row(&mut self, line: &str) -> Vec<Remark> {
+        let events = self.gpus.row(line, self.started.elapsed());
+        let lost = events.into_iter().filter_map(|event| match event {
+            BoardEvent::Lost(gpu) => Some(Remark::GpuLost(gpu)),
+            BoardEvent::Round(_) => None,
+        });
+        lost.collect()
+    }
+
+    /// Ends what was started to observe with.
+    pub fn end(&mut self) {
+        self.gpus.end();
     }
 
     /// Everything known now, but for how the trial ended.
-    pub fn known(&mut self) -> Known {
+    pub fn known(&self) -> Known {
         Known {
             duration_ms: Some(
                 u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             ),
             stdout_tail: last(&self.stdout),
             stderr_tail: last(&self.stderr),
+            cgroup_before: self.cgroup_before.clone(),
+            cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
+            process_peak_bytes: self.process_peak_bytes,
+            gpus: self.gpus.last(),
+            gpus_lost: self.gpus.lost(),
             ..Known::default()
         }
     }
@@ -36,4 +190,8 @@ impl Observer {
 
 fn last(bytes: &SharedTail) -> Vec<u8> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec()
+}
+
+fn total(bytes: &SharedTail) -> u64 {
+    bytes.lock().unwrap_or_else(PoisonError::into_inner).total()
 }

@@ -40,6 +40,8 @@ pub enum Heard {
     },
     /// The stream has ended, and everything was passed on.
     Closed(Stream),
+    /// A line of the GPU probe.
+    GpuRow(String),
     /// The metric file was read to its end, for the last time.
     FileRead,
 }

@@ -94,6 +94,7 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
     }
     let reaper = Reaper::default();
     let (tell, heard) = mpsc::channel(HEARD_ROOM);
+    let watcher = tell.clone();
     let metric_file = sys_dir.map(|dir| MetricFile::new(&dir, tell.clone()));
     let capture = Capture::new(Places {
         dir: dir.clone(),
@@ -124,10 +125,12 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
         tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
         return ExitCode::from(KEEPER_FAULT);
     }
-    let mut observer = Observer::new(stdout_tail, stderr_tail);
+    let observe = settings.observe.clone();
+    let mut observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
     let started = trial::start(&plan, stdout, stderr, &reaper);
     // From here on the trial runs.
 
+    observer.begin();
     let book = Book::new(&settings.collect, spool.clone(), clock, settings.verbose >= 1);
     let trial = started.as_ref().ok().map(|(trial, _)| trial);
     book.report(ReportBody::Started(ends::announcement(&settings, trial)));
@@ -152,13 +155,14 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
                 capture: capture.clone(),
                 grace: settings.grace,
                 drain: settings.drain,
+                stop_on_stall: settings.stop_on_stall,
             };
             let ending = supervise(&mut world).await;
-            let World { mut book, mut observer, .. } = world;
+            let World { mut book, observer, .. } = world;
             let succeeded =
                 ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
             book.conclude(succeeded);
-            (what_is_known(&mut observer, ending), book)
+            (what_is_known(&observer, ending), book)
         }
         Err(error) => {
             tracing::error!("{}", chain(&error));
@@ -192,7 +196,7 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
     settings.termination_log.clone().or_else(usual)
 }
 
-fn what_is_known(observer: &mut Observer, ending: Ending) -> Known {
+fn what_is_known(observer: &Observer, ending: Ending) -> Known {
     let Ending { status, stop, leftovers } = ending;
     let end = match status {
         Some(status) => {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
@@ -10,6 +10,8 @@ use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 use crate::cli::{ExitCodeMap, RunArgs};
 use crate::collect::CollectSpec;
 use crate::deliver::ManagerAddress;
+use crate::detect::DetectSpec;
+use crate::observe;
 use crate::spool::Sender;
 
 /// What a run is to do.
@@ -51,6 +53,10 @@ pub struct Settings {
     pub flush: Duration,
     /// Longest silence towards the manager.
     pub heartbeat: Duration,
+    /// What to look at while the trial runs.
+    pub observe: observe::Spec,
+    /// Whether a trial that makes no progress is ended.
+    pub stop_on_stall: bool,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
     /// How talkative: metrics and summary from 1, what the agent does from 2.
@@ -141,10 +147,21 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
+            observe: observation(args),
+            stop_on_stall: args.stop_on_stall,
             detach_on_death: args.detach_on_death,
             verbose: args.verbose,
         })
     }
+}
+
+fn observation(args: &RunArgs) -> observe::Spec {
+    let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
+    let gpu_program =
+        Some(args.gpu_program.clone()).filter(|program| *program != Path::new("none"));
+    let stall_after = unless_zero(args.stall_after);
+    let detect = DetectSpec { stall_after, ..DetectSpec::default() };
+    observe::Spec { interval: unless_zero(args.sample_interval), gpu_program, detect }
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.

@@ -11,12 +11,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
-use trial_protocol::{Directive, DirectiveBody, Stream, TrialExit};
+use trial_protocol::{Directive, DirectiveBody, ReportBody, Stream, TrialExit};
 
 use crate::book::Book;
 use crate::capture::Capture;
+use crate::detect::Alarm;
 use crate::metric_file::{MetricFile, Watching};
-use crate::observe::Observer;
+use crate::observe::{Observer, Remark};
 use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
@@ -65,6 +66,8 @@ pub struct World {
     pub grace: Duration,
     /// From the end of the trial's own process to the end of everything.
     pub drain: Duration,
+    /// Whether a trial that makes no progress is ended.
+    pub stop_on_stall: bool,
 }
 
 /// How it all ended.
@@ -85,6 +88,7 @@ enum Happened {
     HuntDue,
     WatchDue,
     AheadDue,
+    SampleDue,
     Ordered(Directive),
     Heard(Heard),
 }
@@ -99,6 +103,7 @@ struct Memory {
     hunt_at: Option<Instant>,
     watch_at: Option<Instant>,
     ahead_at: Option<Instant>,
+    sample_at: Option<Instant>,
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
@@ -108,6 +113,7 @@ pub async fn supervise(world: &mut World) -> Ending {
     let mut memory = Memory {
         watch_at: Some(now + WATCH_AFTER),
         ahead_at: Some(now + AHEAD_EVERY),
+        sample_at: world.observer.next_sample(now),
         ..Memory::default()
     };
     // Its end may have come before the first signal could.
@@ -128,6 +134,7 @@ pub async fn supervise(world: &mut World) -> Ending {
         }
         memory.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
     }
+    world.observer.end();
     world.hear_out(memory.watching.take()).await;
     memory.conclude(world, &phase)
 }
@@ -143,6 +150,7 @@ impl World {
             () = until(memory.hunt_at) => Happened::HuntDue,
             () = until(memory.watch_at) => Happened::WatchDue,
             () = until(memory.ahead_at) => Happened::AheadDue,
+            () = until(memory.sample_at) => Happened::SampleDue,
             Some(directive) = self.directives.recv() => Happened::Ordered(directive),
             Some(heard) = self.heard.recv() => Happened::Heard(heard),
         }
@@ -188,6 +196,10 @@ impl World {
                 self.capture.verdict(&conclude(&known));
                 None
             }
+            Happened::SampleDue => {
+                memory.sample_at = self.observer.next_sample(Instant::now());
+                self.take_sample(memory)
+            }
             Happened::Ordered(directive) => self.ordered(&directive, memory),
             Happened::Heard(Heard::Closed(stream)) => {
                 self.open.retain(|open| *open != stream);
@@ -217,6 +229,31 @@ impl World {
         let processes =
             children && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
         Left { output: !self.open.is_empty(), processes }
+    }
+
+    /// Reports a sample; a stall that it shows may be a reason to end the trial.
+    fn take_sample(&mut self, memory: &mut Memory) -> Option<Event> {
+        let mut remarks = Vec::new();
+        let sample = self.observer.sample(&mut remarks);
+        self.book.report(ReportBody::Sample(Box::new(sample)));
+        self.remark(&remarks);
+        let stalled = remarks.iter().find_map(|remark| match remark {
+            Remark::Alarm(Alarm::Stalled { silent, .. }) => Some(*silent),
+            Remark::Alarm(Alarm::GpuIdle { .. } | Alarm::GpuHang { .. }) | Remark::GpuLost(_) => {
+                None
+            }
+        });
+        let silent = stalled.filter(|_| self.stop_on_stall)?;
+        let millis = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+        memory.asked(StopBy::Stalled(millis));
+        Some(Event::StopRequested { grace: self.grace })
+    }
+
+    fn remark(&self, remarks: &[Remark]) {
+        for remark in remarks {
+            tracing::warn!("{}", remark.message());
+            self.book.note(remark.code(), remark.message());
+        }
     }
 
     fn ordered(&mut self, directive: &Directive, memory: &mut Memory) -> Option<Event> {
@@ -284,7 +321,17 @@ impl World {
 
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Findings(found) => self.book.enter(found),
+            Heard::Findings(found) => {
+                let steps = self.book.enter(found);
+                for _ in 0..steps {
+                    let remarks = self.observer.step_ended();
+                    self.remark(&remarks);
+                }
+            }
+            Heard::GpuRow(line) => {
+                let remarks = self.observer.gpu_row(&line);
+                self.remark(&remarks);
+            }
             Heard::Trouble { code, message } => {
                 tracing::warn!("{message}");
                 self.book.note(code, message);

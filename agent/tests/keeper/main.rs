@@ -9,3 +9,4 @@ mod places;
 mod signals;
 mod tools;
 mod tree;
+mod watching;

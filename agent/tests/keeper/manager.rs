@@ -15,20 +15,20 @@ use crate::bed::{Keeper, until};
 
 /// What the scripted manager has, and what it orders.
 #[derive(Default)]
-struct Desk {
-    facts: Vec<Report>,
-    bulk: Vec<Report>,
+pub(crate) struct Desk {
+    pub(crate) facts: Vec<Report>,
+    pub(crate) bulk: Vec<Report>,
     orders: Vec<Directive>,
     obeyed: Vec<u64>,
 }
 
-struct Manager {
+pub(crate) struct Manager {
     url: String,
-    desk: Arc<Mutex<Desk>>,
+    pub(crate) desk: Arc<Mutex<Desk>>,
 }
 
 impl Manager {
-    fn start(orders: Vec<Directive>) -> Self {
+    pub(crate) fn start(orders: Vec<Directive>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let desk = Arc::new(Mutex::new(Desk { orders, ..Desk::default() }));
@@ -43,7 +43,7 @@ impl Manager {
         Self { url, desk }
     }
 
-    fn options<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+    pub(crate) fn options<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let ids = ["--manager", &self.url, "--experiment", "e", "--trial", "t", "--attempt", "a"];
         [&ids[..], more].concat()
     }

@@ -1,0 +1,132 @@
+//! The process that reads NVIDIA's GPUs, and what it printed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use trial_protocol::GpuSample;
+
+use crate::output::Heard;
+use crate::reap::{Reaper, Role};
+use crate::sample::gpu::{
+    Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
+};
+
+/// The longest line that is believed, in bytes.
+const LINE_BYTES: u64 = 4096;
+
+/// The probe's life and its readings.
+#[derive(Debug)]
+pub(super) struct Gpus {
+    program: Option<PathBuf>,
+    interval: Duration,
+    probe: Probe,
+    board: Board,
+    running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
+    reaper: Reaper,
+    heard: mpsc::Sender<Heard>,
+}
+
+impl Gpus {
+    pub(super) fn new(
+        program: Option<PathBuf>,
+        interval: Duration,
+        reaper: Reaper,
+        heard: mpsc::Sender<Heard>,
+    ) -> Self {
+        let (probe, board) = (Probe::new(interval), Board::default());
+        Self { program, interval, probe, board, running: None, reaper, heard }
+    }
+
+    /// Looks after the process.
+    pub(super) fn tick(&mut self, now: Duration) {
+        let Some(program) = self.program.clone() else { return };
+        if let Some((_, ended)) = &mut self.running
+            && ended.try_recv().is_ok()
+        {
+            self.running = None;
+            self.probe.step(ProbeEvent::Ended, now);
+        }
+        match self.probe.step(ProbeEvent::Tick, now) {
+            ProbeAction::Wait(_) => {}
+            ProbeAction::Start => {
+                let event = self.start(program);
+                if event == ProbeEvent::Started {
+                    self.board.probe_started();
+                }
+                self.probe.step(event, now);
+            }
+            ProbeAction::Kill => self.end(),
+            ProbeAction::GiveUp => self.program = None,
+        }
+    }
+
+    fn start(&mut self, program: PathBuf) -> ProbeEvent {
+        let ProbeCommand { program, args } = ProbeCommand::new(program, self.interval);
+        let Ok((reader, writer)) = std::io::pipe() else { return ProbeEvent::Ended };
+        let Ok(errors) = writer.try_clone() else { return ProbeEvent::Ended };
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stdout(writer).stderr(errors);
+        // Its words are looked for, and a translated "lost" is not found.
+        command.env("LC_ALL", "C");
+        match self.reaper.spawn(&mut command, Role::Helper) {
+            Ok(running) => {
+                let heard = self.heard.clone();
+                let named = thread::Builder::new().name("gpu".to_owned()).stack_size(128 * 1024);
+                // Without the thread the pipe is closed, the tool ends, and it is tried again later.
+                named.spawn(move || carry(reader, &heard)).ok();
+                self.running = Some(running);
+                ProbeEvent::Started
+            }
+            Err(_) => ProbeEvent::Absent,
+        }
+    }
+
+    /// Takes a line of its output.
+    pub(super) fn row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
+        let row = parse_row(line);
+        if matches!(row, Row::Reading(_)) {
+            self.probe.step(ProbeEvent::Reading, now);
+        }
+        let mut events = Vec::new();
+        self.board.enter(row, &mut events);
+        events
+    }
+
+    /// Kills the process, if there is one.
+    pub(super) fn end(&mut self) {
+        if let Some((child, ended)) = &mut self.running
+            // One that was reaped has left its number to somebody else.
+            && matches!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+        {
+            child.kill().ok();
+        }
+    }
+
+    pub(super) fn last(&self) -> Vec<GpuSample> {
+        self.board.last()
+    }
+
+    pub(super) fn lost(&self) -> Vec<String> {
+        self.board.lost()
+    }
+}
+
+fn carry(pipe: impl Read, heard: &mpsc::Sender<Heard>) {
+    let mut reader = BufReader::with_capacity(4096, pipe);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(LINE_BYTES).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let text = String::from_utf8_lossy(&line).into_owned();
+        if heard.blocking_send(Heard::GpuRow(text)).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What is seen from outside: samples, GPUs, stalls.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use nix::sys::signal::Signal;
+use trial_protocol::{Cause, Report, ReportBody, Sample};
+
+use crate::bed::{Keeper, lives, until};
+use crate::manager::Manager;
+
+fn samples(reports: &[Report]) -> Vec<Sample> {
+    let sample = |report: &Report| {
+        let ReportBody::Sample(sample) = &report.body else { return None };
+        Some((**sample).clone())
+    };
+    reports.iter().filter_map(sample).collect()
+}
+
+#[test]
+fn samples_tell_of_processes_and_gpus() {
+    let manager = Manager::start(vec![]);
+    let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
+    let keeper = Keeper::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
+    let row = "0, GPU-5f0c, 97, 1024, 81920, 350.5, 700, 60, 1980, 0, Disabled, NVIDIA H200";
+    let script =
+        format!("#!/bin/sh\necho $$ > probe\nwhile :; do echo '{row}'; sleep 0.05; done\n");
+    let program = keeper.dir.path().join("fake-smi");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let running = keeper.start();
+    let probe = running.wait_for_pid("probe");
+    until("a sample with both", || {
+        samples(&manager.desk.lock().unwrap().bulk).iter().any(|sample| {
+            let gpu = sample.gpus.first();
+            gpu.is_some_and(|gpu| gpu.utilization_percent == Some(97.0))
+                && sample.process.as_ref().is_some_and(|process| process.processes == 2)
+        })
+    });
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(143));
+    let evidence = ended.verdict().evidence;
+    assert_eq!(evidence.gpus[0].uuid.as_deref(), Some("GPU-5f0c"));
+    assert!(evidence.memory_peak_bytes.is_some());
+    assert!(evidence.leftovers.is_empty(), "the probe is ours: {:?}", evidence.leftovers);
+    until("the probe is gone too", || !lives(probe));
+}
+
+#[test]
+fn a_trial_without_a_sign_of_life_is_warned_of_and_ended_if_that_is_wanted() {
+    let options = ["--sample-interval", "100ms", "--stall-after", "500ms", "--stop-on-stall"];
+    let ended = Keeper::shell(&options, "exec sleep 1000").run();
+    assert_eq!(ended.code, Some(143));
+    assert_eq!(ended.verdict().cause, Cause::Stalled);
+    assert!(ended.stderr.contains("warning: No metric, no output"), "{}", ended.stderr);
+}
