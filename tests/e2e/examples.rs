@@ -29,7 +29,7 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
             .lines()
             .map(|line| serde_json::from_str(line.split_once("accuracy=").unwrap().1).unwrap())
             .collect();
-        assert_eq!(printed.len(), 40);
+        assert_eq!(printed.len(), 20);
         assert_eq!(trial.intermediate, printed, "{trial:?}");
         assert_eq!(Some(&trial.final_result), printed.last(), "{trial:?}");
 
