@@ -189,6 +189,7 @@ impl Shared {
         let (dir, limit) = (self.places.dir.as_ref(), self.places.rotate_bytes);
         let file = |name| dir.map(|dir| Grown::open(dir, name, limit));
         let mut files = [file("stdout"), file("stderr")];
+        files.iter().flatten().for_each(Grown::make);
         let mut spare = [Vec::new(), Vec::new()];
         loop {
             let work = self.next(spare);
