@@ -112,7 +112,7 @@ fn each_power_lives_in_one_place() {
         ("waitid(",          "agent",   &["reap"]),
         ("waitpid(",         "manager", &[]),
         ("NNISDK_ME",        "agent",   &["collect"]),
-        ("NNISDK_ME",        "manager", &[]),
+        ("NNISDK_ME",        "manager", &["api"]),
         ("/api/v1",          "agent",   &["dialect"]),
         ("unsafe ",          "agent",   &["trial"]),
     ];
