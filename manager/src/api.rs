@@ -7,20 +7,21 @@ mod body;
 mod error;
 mod health;
 pub mod legacy;
+mod serve;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 
-use std::io;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use tokio::net::TcpListener;
 
 use crate::intake::Intake;
 use crate::store::Store;
 use crate::token::Secret;
 pub use error::Error;
+pub use serve::{serve, serve_tls};
 
 /// What the handlers work with; cheap to clone.
 #[derive(Clone)]
@@ -48,13 +49,4 @@ pub fn router(state: State) -> Router {
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(Shared { state, memory: body::Memory::new() })
-}
-
-/// Serves until `shutdown`, then lets the requests in progress end.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
 }

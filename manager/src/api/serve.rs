@@ -1,0 +1,271 @@
+//! Connections: accepted, bounded in number and in idleness, encrypted where asked for, and let end in
+//! peace, for a while, when the manager stops.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::tls::Tls;
+
+/// Connections at the same time; more wait to be accepted. Each of 10,000 agents keeps two at most.
+const CONNECTIONS: usize = 25_000;
+
+/// How long a client may take for a request's head, and how long a connection may rest between two
+/// requests: longer than an agent's heartbeat.
+const IDLE: Duration = Duration::from_secs(75);
+
+/// How long a client may take to agree on keys.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long requests in progress may go on when the manager stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long to wait when the system has no more descriptors or the like.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves without encryption until `shutdown`, then lets the requests in progress end, for 5 s at most.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    run(listener, None, router, shutdown).await;
+    Ok(())
+}
+
+/// Likewise with encryption and nothing else.
+pub async fn serve_tls(
+    listener: TcpListener,
+    tls: &Tls,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    run(listener, Some(tls.acceptor()), router, shutdown).await;
+    Ok(())
+}
+
+async fn run(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let (stream, place) = tokio::select! {
+            biased; // A stop outranks newcomers.
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            (stream, _, place) = accept(&listener, &places) => (stream, place),
+        };
+        let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+        connections.spawn(async move {
+            match tls {
+                None => converse(stream, router, watcher).await,
+                Some(tls) => {
+                    // A client that cannot agree with us is told so by the protocol; nobody else cares.
+                    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
+                        converse(stream, router, watcher).await;
+                    }
+                }
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!("requests were cut off that did not end within {DRAIN:?}");
+    }
+    connections.shutdown().await;
+}
+
+/// The next connection, once there is a place for it.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    let place = Arc::clone(places).acquire_owned().await.expect("it is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                // Answers are small and awaited: they must not wait to be joined by others.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "a connection was gone before it began");
+                }
+                return (stream, address, place);
+            }
+            // Of one connection only: the next may be right behind it.
+            Err(error) if is_of_the_connection(&error) => {}
+            Err(error) => {
+                tracing::error!(%error, "connections cannot be accepted; trying again");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Answers one connection's requests, one after the other.
+async fn converse<S>(stream: S, router: Router, watcher: Watcher)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use rustls::pki_types::ServerName;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::api::tls;
+
+    fn router() -> Router {
+        Router::new().route("/", get(|| async { "hello" }))
+    }
+
+    async fn ask(
+        stream: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin),
+    ) -> String {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello") {
+            let mut part = [0; 1024];
+            let read = stream.read(&mut part).await.unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&part[..read]);
+        }
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stop_closes_resting_connections_and_lets_requests_end() {
+        let (arrived, seen) = oneshot::channel::<()>();
+        let (release, gate) = oneshot::channel::<()>();
+        let once = Arc::new(std::sync::Mutex::new(Some((arrived, gate))));
+        let slow = get(move || async move {
+            let (arrived, gate) = once.lock().unwrap().take().unwrap();
+            arrived.send(()).unwrap();
+            gate.await.unwrap();
+            "hello"
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = router().route("/slow", slow);
+        let server = tokio::spawn(serve(listener, router, async { stopped.await.unwrap() }));
+
+        let mut resting = TcpStream::connect(address).await.unwrap();
+        assert!(ask(&mut resting).await.starts_with("HTTP/1.1 200"));
+        let mut busy = TcpStream::connect(address).await.unwrap();
+        busy.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        seen.await.unwrap();
+        stop.send(()).unwrap();
+        assert_eq!(resting.read(&mut [0; 1]).await.unwrap(), 0, "closed, for it was idle");
+        release.send(()).unwrap();
+        let mut answer = String::new();
+        busy.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("hello"), "{answer}");
+        server.await.unwrap().unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_says_nothing_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(listener, router(), std::future::pending()));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        silent.write_all(b"GET / HTTP/1.1\r\nhost").await.unwrap();
+        tokio::time::pause();
+        // Whatever is said at the end, it is the end.
+        silent.read_to_end(&mut Vec::new()).await.unwrap();
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_request_that_does_not_end_is_cut_off_by_a_stop() {
+        let (arrived, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let stuck = get(move || {
+            arrived.send(()).unwrap();
+            std::future::pending::<&'static str>()
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = router().route("/stuck", stuck);
+        let server = tokio::spawn(serve(listener, router, async { stopped.await.unwrap() }));
+        let mut stuck = TcpStream::connect(address).await.unwrap();
+        stuck.write_all(b"GET /stuck HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        seen.recv().await.unwrap();
+        tokio::time::pause();
+        stop.send(()).unwrap();
+        server.await.unwrap().unwrap();
+        assert_eq!(stuck.read(&mut [0; 1]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn with_encryption_only_those_who_trust_us_are_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let tls = Tls::load_or_create(folder.path(), &names).unwrap();
+        let pinned = tls.ca_pem().unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(async move {
+            serve_tls(listener, &tls, router(), async { stopped.await.unwrap() }).await
+        });
+
+        let connect = async |ca: &str, name: &'static str| {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let name = ServerName::try_from(name).unwrap();
+            tls::connector(ca).connect(name, stream).await
+        };
+        for name in ["localhost", "127.0.0.1"] {
+            let mut stream = connect(&pinned, name).await.unwrap();
+            assert!(ask(&mut stream).await.starts_with("HTTP/1.1 200"), "{name}");
+        }
+        assert!(connect(&pinned, "elsewhere.example").await.is_err());
+        let other = tempfile::tempdir().unwrap();
+        let other = Tls::load_or_create(other.path(), &names).unwrap();
+        assert!(connect(other.ca_pem().unwrap(), "localhost").await.is_err());
+
+        // Someone who speaks plainly is not answered, and harms nobody.
+        let mut plain = TcpStream::connect(address).await.unwrap();
+        plain.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        drop(plain.read_to_end(&mut answer).await);
+        assert!(!answer.starts_with(b"HTTP"));
+        stop.send(()).unwrap();
+        server.await.unwrap().unwrap();
+    }
+}
