@@ -69,7 +69,10 @@ async fn serve(folder: &Path) {
     let intake = Intake::new(store.clone(), handle, experiment, Arc::new(SystemClock));
     let secret = Arc::new(Secret::load_or_create(&folder.join("secret")).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("{}", listener.local_addr().unwrap().port());
+    let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{} {}", listener.local_addr().unwrap().port(), old.local_addr().unwrap().port());
+    let legacy =
+        tokio::spawn(api::serve(old, api::legacy::router(&intake), std::future::pending::<()>()));
     let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
     let router = api::router(State { intake, store: store.clone(), secret });
     api::serve(listener, router, async {
@@ -82,6 +85,8 @@ async fn serve(folder: &Path) {
     })
     .await
     .unwrap();
+    legacy.abort();
+    drop(legacy.await);
     listen.await.unwrap();
     store.close().await;
 }
@@ -92,13 +97,15 @@ async fn measure(time: Duration) {
         "{:<34}{:>12}{:>14}{:>10}{:>10}{:>12}",
         "load", "requests/s", "metrics/s", "p50 ms", "p99 ms", "server MiB"
     );
-    for (name, connections, batch) in [
-        ("batches of 100, 4 connections", 4, 100),
-        ("batches of 100, 32 connections", 32, 100),
-        ("single metrics, 1 connection", 1, 1),
-        ("single metrics, 16 connections", 16, 1),
-        ("single metrics, 64 connections", 64, 1),
-        ("heartbeats, 64 connections", 64, 0),
+    for (name, connections, load) in [
+        ("batches of 100, 4 connections", 4, Load::Batches(100)),
+        ("batches of 100, 32 connections", 32, Load::Batches(100)),
+        ("single metrics, 1 connection", 1, Load::Batches(1)),
+        ("single metrics, 16 connections", 16, Load::Batches(1)),
+        ("single metrics, 64 connections", 64, Load::Batches(1)),
+        ("heartbeats, 64 connections", 64, Load::Batches(0)),
+        ("legacy stdout, 16 conns, 16 trials", 16, Load::Legacy { trials: 16 }),
+        ("legacy stdout, 16 conns, 1 trial", 16, Load::Legacy { trials: 1 }),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::start(folder.path());
@@ -107,15 +114,9 @@ async fn measure(time: Duration) {
         let acknowledged = Arc::new(AtomicU64::new(0));
         let clients: Vec<_> = (0..connections)
             .map(|number| {
-                let client = client(
-                    number,
-                    batch,
-                    server.port,
-                    Arc::clone(&secret),
-                    until,
-                    Arc::clone(&acknowledged),
-                );
-                tokio::spawn(client)
+                let requests = Requests::new(load, number, &secret);
+                let port = server.port(load);
+                tokio::spawn(client(requests, port, until, Arc::clone(&acknowledged)))
             })
             .collect();
         let mut latencies = Vec::new();
@@ -130,6 +131,10 @@ async fn measure(time: Duration) {
                 .unwrap_or_default()
                 .as_secs_f64()
                 * 1e3
+        };
+        let batch = match load {
+            Load::Batches(metrics) => metrics,
+            Load::Legacy { .. } => 1,
         };
         let requests = acknowledged.load(Ordering::Relaxed);
         let per_second = |count: u64| count * 1000 / u64::try_from(time.as_millis()).unwrap();
@@ -157,41 +162,82 @@ fn verify(database: &Path, metrics: u64) {
     assert!(stored >= metrics, "{stored} of {metrics} acknowledged metrics are stored");
 }
 
-/// Posts batch after batch over one connection; how long each took.
-async fn client(
+/// What clients send.
+#[derive(Debug, Clone, Copy)]
+enum Load {
+    /// Batches of so many metrics; none for heartbeats.
+    Batches(u64),
+    /// The old keeper's lines, each with a metric.
+    Legacy { trials: u64 },
+}
+
+/// One client's requests, one after the other.
+struct Requests {
+    load: Load,
     number: u64,
-    batch: u64,
+    token: String,
+    seq: u64,
+}
+
+impl Requests {
+    fn new(load: Load, number: u64, secret: &Secret) -> Self {
+        let token = secret.trial_token(&ExperimentId::new(EXPERIMENT).unwrap(), &trial(number));
+        Self { load, number, token, seq: 0 }
+    }
+
+    fn next(&mut self) -> String {
+        let (path, body) = match self.load {
+            Load::Batches(size) => {
+                let body = batch(self.number, self.seq, size);
+                self.seq += size;
+                ("/api/v1/agent/reports".to_owned(), body)
+            }
+            Load::Legacy { trials } => {
+                let trial = trial(self.number % trials);
+                // Clients of one trial share its numbers, so that nothing is said twice.
+                let sequence = self.number + 1000 * self.seq;
+                let metric = json!({"parameter_id": 0, "trial_job_id": trial, "type": "PERIODICAL",
+                    "sequence": sequence, "value": "0.8765"});
+                let line = format!("NNISDK_MEb'{metric}'");
+                let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line});
+                self.seq += 1;
+                (format!("/api/v1/nni-pai/stdout/{EXPERIMENT}/{trial}"), body.to_string())
+            }
+        };
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.token,
+            body.len()
+        )
+    }
+}
+
+/// Posts until the time is over; how long each took.
+async fn client(
+    mut requests: Requests,
     port: u16,
-    secret: Arc<Secret>,
     until: Instant,
     acknowledged: Arc<AtomicU64>,
 ) -> Vec<Duration> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let token = secret.trial_token(&ExperimentId::new(EXPERIMENT).unwrap(), &trial(number));
     let mut latencies = Vec::new();
-    let mut seq = 0;
     let mut answer = vec![0; 64 << 10];
     while Instant::now() < until {
-        let body = body(number, seq, batch);
-        let request = format!(
-            "POST /api/v1/agent/reports HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
+        let request = requests.next();
         let start = Instant::now();
         stream.write_all(request.as_bytes()).await.unwrap();
         let answer = read_answer(&mut stream, &mut answer).await;
         latencies.push(start.elapsed());
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         acknowledged.fetch_add(1, Ordering::Relaxed);
-        seq += batch;
     }
     latencies
 }
 
-fn body(number: u64, seq: u64, batch: u64) -> String {
-    let reports: Vec<_> = (seq..seq + batch)
+fn batch(number: u64, seq: u64, size: u64) -> String {
+    let reports: Vec<_> = (seq..seq + size)
         .map(|seq| {
             format!(
                 r#"{{"seq":{seq},"observed_at_ms":1700000000000,"body":{{"kind":"metric","name":"default","type":"intermediate","sequence":{seq},"value":0.8765}}}}"#
@@ -227,7 +273,8 @@ async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]) -> &'a st
 
 struct Server {
     process: Child,
-    port: u16,
+    native: u16,
+    legacy: u16,
 }
 
 impl Server {
@@ -241,7 +288,15 @@ impl Server {
             .unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { process, port: line.trim().parse().unwrap() }
+        let (native, legacy) = line.trim().split_once(' ').unwrap();
+        Self { process, native: native.parse().unwrap(), legacy: legacy.parse().unwrap() }
+    }
+
+    fn port(&self, load: Load) -> u16 {
+        match load {
+            Load::Batches(_) => self.native,
+            Load::Legacy { .. } => self.legacy,
+        }
     }
 
     /// Its highest memory use so far.
