@@ -38,6 +38,9 @@ const POLL: Duration = Duration::from_secs(1);
 /// Largest body: a metric of a million characters is encoded as JSON three times.
 const BODY_BYTES: usize = 8 * 1024 * 1024;
 
+/// How long those who wait for an answer at the end are given to get it.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
 /// Most connections at a time; others wait in the kernel's queue.
 const CONNECTIONS: usize = 256;
 
@@ -145,9 +148,10 @@ impl Channel {
                 }
             }
         }
-        // Polls see the end by themselves; whoever is silent is not waited for.
+        // Polls see the end by themselves; whoever is silent is not waited for. Dead processes have closed
+        // their connections, so this costs time only where something lives on.
         let polls = async { while connections.join_next().await.is_some() {} };
-        drop(tokio::time::timeout(Duration::from_millis(100), polls).await);
+        drop(tokio::time::timeout(LAST_ANSWERS, polls).await);
     }
 }
 

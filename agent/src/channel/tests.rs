@@ -124,6 +124,8 @@ async fn every_process_of_a_trial_gets_its_parameters() {
 async fn a_poll_that_waits_is_told_the_end() {
     let mut bed = Bed::new().await;
     let mut stream = bed.connect().await;
+    // An answer shows that the connection was accepted: one that was not is reset by the end.
+    assert_eq!(bed.ask(&mut stream, "DELETE", "").await.0, 405);
     let poll = format!("GET {} HTTP/1.1\r\n\r\n", bed.path);
     stream.write_all(poll.as_bytes()).await.unwrap();
     bed.end.send(true).unwrap();
