@@ -30,6 +30,16 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
     let trial = known(c, &batch.trial)?;
     let (attempt, before) = heard(c, trial, batch, now_ms)?;
 
+    let mut insert_chunk = c.prepare_cached(
+        "INSERT OR IGNORE INTO log_chunk \
+         (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )?;
+    let mut insert_report = c.prepare_cached(
+        "INSERT OR IGNORE INTO report \
+         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )?;
     let mut fresh = Vec::with_capacity(batch.reports.len());
     let mut through = before;
     let mut ended = false;
@@ -41,36 +51,24 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
             _ => None,
         };
         let stored = match chunk {
-            Some((chunk, bytes)) => c
-                .prepare_cached(
-                    "INSERT OR IGNORE INTO log_chunk \
-                     (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
-                     VALUES (?, ?, ?, ?, ?, ?, ?)",
-                )?
-                .execute(params![
-                    trial,
-                    attempt,
-                    seq,
-                    stream_word(chunk.stream),
-                    storable("offset_bytes", chunk.offset_bytes)?,
-                    report.observed_at_ms,
-                    bytes,
-                ])?,
-            None => c
-                .prepare_cached(
-                    "INSERT OR IGNORE INTO report \
-                     (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
-                     VALUES (?, ?, ?, ?, ?, ?, ?)",
-                )?
-                .execute(params![
-                    attempt,
-                    lane_number(batch.lane),
-                    seq,
-                    report.observed_at_ms,
-                    now_ms,
-                    kind,
-                    raw.get(),
-                ])?,
+            Some((chunk, bytes)) => insert_chunk.execute(params![
+                trial,
+                attempt,
+                seq,
+                stream_word(chunk.stream),
+                storable("offset_bytes", chunk.offset_bytes)?,
+                report.observed_at_ms,
+                bytes,
+            ])?,
+            None => insert_report.execute(params![
+                attempt,
+                lane_number(batch.lane),
+                seq,
+                report.observed_at_ms,
+                now_ms,
+                kind,
+                raw.get(),
+            ])?,
         };
         fresh.push(stored == 1);
         through = through.max(Some(report.seq));
