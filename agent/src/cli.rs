@@ -12,6 +12,9 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
+use crate::collect::Pattern;
+use crate::errors::chain;
+
 mod config_file;
 
 /// Exit code for the agent's own faults, a bad command line included.
@@ -168,6 +171,34 @@ pub struct RunArgs {
     /// The trial's parameters: a file with NNI's record or a JSON object, or the JSON object itself.
     #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
     pub parameters: Option<OsString>,
+    /// What is looked for in the trial's output, beside the SDK's metrics; `none`: nothing.
+    #[arg(
+        long,
+        env = "TRIALKEEPER_COLLECT",
+        value_name = "KINDS",
+        value_delimiter = ',',
+        default_value = "text,json"
+    )]
+    pub collect: Vec<Collect>,
+    /// A regular expression for lines of output, its named groups being metrics; may be given several times
+    /// (in the variable: one per line).
+    #[arg(
+        long,
+        env = "TRIALKEEPER_METRIC_PATTERN",
+        value_name = "REGEX",
+        value_delimiter = '\n',
+        value_parser = pattern
+    )]
+    pub metric_pattern: Vec<Pattern>,
+    /// A file that the trial writes metrics to, as lines like those of its output; may be given several times.
+    #[arg(long, env = "TRIALKEEPER_METRIC_FILE", value_name = "FILE", value_delimiter = ':')]
+    pub metric_file: Vec<PathBuf>,
+    /// A directory that the trial writes `TensorBoard`'s event files to; may be given several times.
+    #[arg(long, env = "TRIALKEEPER_TENSORBOARD", value_name = "DIR", value_delimiter = ':')]
+    pub tensorboard: Vec<PathBuf>,
+    /// How NNI's SDK is to report: over its stdout, or over HTTP to trialkeeper.
+    #[arg(long, env = "TRIALKEEPER_SDK_CHANNEL", value_name = "WAY", default_value = "stdout")]
+    pub sdk_channel: SdkWay,
     /// Name of the metric that the search optimises.
     #[arg(long, env = "TRIALKEEPER_OBJECTIVE", value_name = "NAME")]
     pub objective: Option<String>,
@@ -217,6 +248,26 @@ pub struct RunArgs {
     /// Where trialkeeper's own messages go [default: stderr].
     #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+}
+
+/// What is looked for in output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Collect {
+    /// `name=value` text.
+    Text,
+    /// JSON objects on lines of their own.
+    Json,
+    /// Neither.
+    None,
+}
+
+/// How NNI's SDK reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SdkWay {
+    /// With its marker on standard output.
+    Stdout,
+    /// With its command channel.
+    Http,
 }
 
 /// A platform that reads exit codes in its own way.
@@ -269,6 +320,10 @@ fn complete(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         words.insert(1, "run".into());
     }
     words
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    text.parse().map_err(|error| chain(&error))
 }
 
 /// Reads a time: a number with the unit `ms`, `s`, `m` or `h`; without one, seconds.

@@ -3,7 +3,7 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
-//! Bottom up: `cli, clock, collect, detect, errors, http, last_bytes, parameters, phase, reap, sample, signals, spool,
+//! Bottom up: `clock, collect, detect, errors, cli, http, last_bytes, parameters, phase, reap, sample, signals, spool,
 //! tree, verdict` -> `channel, dialect, environment, log, run_dir, tail, tools` -> `book, capture, deliver, inspect,
 //! trial` -> `output, replay, standalone` -> `metric_file, observe` -> `settings, supervise` -> `run`. A module imports only from its left.
 

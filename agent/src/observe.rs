@@ -34,6 +34,8 @@ pub struct Spec {
     pub gpu_program: Option<PathBuf>,
     /// What counts as too long.
     pub detect: DetectSpec,
+    /// Whether a trial that makes no progress is to be ended.
+    pub stop_on_stall: bool,
 }
 
 /// Something worth a note.

@@ -42,8 +42,8 @@ pub enum Heard {
     Closed(Stream),
     /// A line of the GPU probe.
     GpuRow(String),
-    /// The metric file was read to its end, for the last time.
-    FileRead,
+    /// The files of metrics were read to their ends, for the last time.
+    FilesRead,
 }
 
 /// The end of a stream, shared between its pump and the verdict.

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::errors::chain;
-use crate::metric_file::MetricFile;
+use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
 use crate::output::{Heard, Pump, SharedTail};
 use crate::reap::Reaper;
@@ -31,13 +31,16 @@ use crate::settings::Settings;
 use crate::signals::{Signals, unblock_all};
 use crate::spool::{self, Opened, Spool};
 use crate::supervise::{Ending, World, supervise, trial_exit};
+use crate::tail::FileSpec;
 use crate::trial::{self, Plan};
 use crate::verdict::{End, Known, conclude};
 
+mod channel;
 mod delivery;
 mod ends;
 mod prepare;
 
+use channel::{SdkChannel, Served};
 use delivery::Delivery;
 use prepare::{Prepared, prepare};
 
@@ -82,7 +85,7 @@ fn step_aside(plan: &Plan, source: &io::Error) -> ExitCode {
 }
 
 async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
-    let Prepared { settings, plan, dir, earlier, sys_dir } = prepared;
+    let Prepared { settings, mut plan, record, dir, earlier, sys_dir } = prepared;
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(source) => return step_aside(&plan, &source),
@@ -92,10 +95,12 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
             "cannot adopt orphans ({source}); what leaves the trial's group is not ended"
         );
     }
+    let channel = SdkChannel::open(&settings, &mut plan.environment).await;
     let reaper = Reaper::default();
     let (tell, heard) = mpsc::channel(HEARD_ROOM);
     let watcher = tell.clone();
-    let metric_file = sys_dir.map(|dir| MetricFile::new(&dir, tell.clone()));
+    let files = files(&settings, sys_dir.as_deref());
+    let metric_files = MetricFiles::new(&settings.collect, files, tell.clone());
     let capture = Capture::new(Places {
         dir: dir.clone(),
         termination_log: termination_log(&settings),
@@ -130,6 +135,7 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
     let started = trial::start(&plan, stdout, stderr, &reaper);
     // From here on the trial runs.
 
+    let Served { findings, end: channel_end } = channel.serve(record);
     observer.begin();
     let book = Book::new(&settings.collect, spool.clone(), clock, settings.verbose >= 1);
     let trial = started.as_ref().ok().map(|(trial, _)| trial);
@@ -148,14 +154,15 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
                 signals,
                 heard,
                 open,
-                metric_file,
+                metric_files: Some(metric_files),
+                channel: findings,
                 directives: delivery.directives,
                 book,
                 observer,
                 capture: capture.clone(),
                 grace: settings.grace,
                 drain: settings.drain,
-                stop_on_stall: settings.stop_on_stall,
+                stop_on_stall: settings.observe.stop_on_stall,
             };
             let ending = supervise(&mut world).await;
             let World { mut book, observer, .. } = world;
@@ -169,6 +176,7 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
             (Known { end: ends::never_started(&error), ..observer.known() }, book)
         }
     };
+    channel_end.end();
     let verdict = conclude(&known);
 
     // The end: the verdict to the disk and to the manager, and what is left to either.
@@ -205,6 +213,14 @@ fn what_is_known(observer: &Observer, ending: Ending) -> Known {
         None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
     };
     Known { end, stop, leftovers, ..observer.known() }
+}
+
+fn files(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {
+    FileSpec {
+        metric_file: sys_dir.map(|dir| dir.join(".nni/metrics")),
+        line_files: settings.metric_files.clone(),
+        event_dirs: settings.tensorboard.clone(),
+    }
 }
 
 /// Starts the threads that read the trial's output.

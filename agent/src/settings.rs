@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 
-use crate::cli::{ExitCodeMap, RunArgs};
+use crate::cli::{Collect, ExitCodeMap, RunArgs, SdkWay};
 use crate::collect::CollectSpec;
 use crate::deliver::ManagerAddress;
 use crate::detect::DetectSpec;
@@ -45,6 +45,12 @@ pub struct Settings {
     pub exit_code_map: Option<ExitCodeMap>,
     /// What to collect.
     pub collect: CollectSpec,
+    /// Files of lines with metrics.
+    pub metric_files: Vec<PathBuf>,
+    /// Directories with `TensorBoard`'s event files.
+    pub tensorboard: Vec<PathBuf>,
+    /// Whether the SDK's HTTP channel is served.
+    pub sdk_channel: bool,
     /// From the request to end to the kill.
     pub grace: Duration,
     /// From the end of the trial's own process to the end of everything.
@@ -55,8 +61,6 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// What to look at while the trial runs.
     pub observe: observe::Spec,
-    /// Whether a trial that makes no progress is ended.
-    pub stop_on_stall: bool,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
     /// How talkative: metrics and summary from 1, what the agent does from 2.
@@ -142,13 +146,20 @@ impl Settings {
             rotate_bytes: args.rotate_bytes,
             termination_log: args.termination_log.clone(),
             exit_code_map: args.exit_code_map,
-            collect: CollectSpec { objective: args.objective.clone(), ..CollectSpec::default() },
+            collect: CollectSpec {
+                objective: args.objective.clone(),
+                text: args.collect.contains(&Collect::Text),
+                json_lines: args.collect.contains(&Collect::Json),
+                patterns: args.metric_pattern.clone(),
+            },
+            metric_files: args.metric_file.clone(),
+            tensorboard: args.tensorboard.clone(),
+            sdk_channel: args.sdk_channel == SdkWay::Http,
             grace: args.grace,
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
             observe: observation(args),
-            stop_on_stall: args.stop_on_stall,
             detach_on_death: args.detach_on_death,
             verbose: args.verbose,
         })
@@ -160,8 +171,14 @@ fn observation(args: &RunArgs) -> observe::Spec {
     let gpu_program =
         Some(args.gpu_program.clone()).filter(|program| *program != Path::new("none"));
     let stall_after = unless_zero(args.stall_after);
+    let stop_on_stall = args.stop_on_stall;
     let detect = DetectSpec { stall_after, ..DetectSpec::default() };
-    observe::Spec { interval: unless_zero(args.sample_interval), gpu_program, detect }
+    observe::Spec {
+        interval: unless_zero(args.sample_interval),
+        gpu_program,
+        detect,
+        stop_on_stall,
+    }
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.

@@ -15,8 +15,9 @@ use trial_protocol::{Directive, DirectiveBody, ReportBody, Stream, TrialExit};
 
 use crate::book::Book;
 use crate::capture::Capture;
+use crate::collect::Finding;
 use crate::detect::Alarm;
-use crate::metric_file::{MetricFile, Watching};
+use crate::metric_file::{MetricFiles, Watching};
 use crate::observe::{Observer, Remark};
 use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
@@ -28,14 +29,14 @@ use crate::verdict::{Known, Stop, StopBy, conclude};
 /// How often killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a trial must live before its metric file is worth a thread.
+/// How long a trial must live before its files of metrics are worth a thread.
 const WATCH_AFTER: Duration = Duration::from_millis(200);
 
 /// How often the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
 /// whole container, us too.
 const AHEAD_EVERY: Duration = Duration::from_secs(3);
 
-/// The longest wait for the last look at the metric file.
+/// The longest wait for the last look at the files of metrics.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Everything the loop works with.
@@ -48,12 +49,14 @@ pub struct World {
     pub reaper: Reaper,
     /// What we are told by signal.
     pub signals: Signals,
-    /// What the pumps and the metric file's thread say.
+    /// What the pumps and the other threads say.
     pub heard: mpsc::Receiver<Heard>,
     /// Streams that are still open.
     pub open: Vec<Stream>,
-    /// The metric file, where there is a directory for it.
-    pub metric_file: Option<MetricFile>,
+    /// The files of metrics.
+    pub metric_files: Option<MetricFiles>,
+    /// What the trial tells over the SDK's channel.
+    pub channel: mpsc::Receiver<Finding>,
     /// Orders of the manager's.
     pub directives: mpsc::Receiver<Directive>,
     /// Where observations go.
@@ -153,6 +156,7 @@ impl World {
             () = until(memory.sample_at) => Happened::SampleDue,
             Some(directive) = self.directives.recv() => Happened::Ordered(directive),
             Some(heard) = self.heard.recv() => Happened::Heard(heard),
+            Some(finding) = self.channel.recv() => Happened::Heard(Heard::Findings(vec![finding])),
         }
     }
 
@@ -187,7 +191,7 @@ impl World {
             }
             Happened::WatchDue => {
                 memory.watch_at = None;
-                memory.watching = self.watch_metric_file();
+                memory.watching = self.watch_metric_files();
                 None
             }
             Happened::AheadDue => {
@@ -309,11 +313,11 @@ impl World {
         }
     }
 
-    fn watch_metric_file(&mut self) -> Option<Watching> {
-        match self.metric_file.take()?.watch() {
+    fn watch_metric_files(&mut self) -> Option<Watching> {
+        match self.metric_files.take()?.watch() {
             Ok(watching) => Some(watching),
             Err(source) => {
-                self.book.note("metric-file", format!("the metric file is not read: {source}"));
+                self.book.note("metric-files", format!("files of metrics are not read: {source}"));
                 None
             }
         }
@@ -336,18 +340,21 @@ impl World {
                 tracing::warn!("{message}");
                 self.book.note(code, message);
             }
-            Heard::Closed(_) | Heard::FileRead => {}
+            Heard::Closed(_) | Heard::FilesRead => {}
         }
     }
 
-    /// Takes in what was found up to the end, the metric file's last records too.
+    /// Takes in what was found up to the end, the last records of files too.
     async fn hear_out(&mut self, watching: Option<Watching>) {
-        if let Some(watching) = watching.or_else(|| self.watch_metric_file()) {
+        if let Some(watching) = watching.or_else(|| self.watch_metric_files()) {
             drop(watching);
             self.hear_last_look().await;
         }
         while let Ok(heard) = self.heard.try_recv() {
             self.hear(heard);
+        }
+        while let Ok(finding) = self.channel.try_recv() {
+            self.hear(Heard::Findings(vec![finding]));
         }
     }
 }
@@ -357,11 +364,11 @@ impl World {
         let bound = Instant::now() + LAST_LOOK;
         loop {
             match timeout_at(bound, self.heard.recv()).await {
-                Ok(Some(Heard::FileRead) | None) => return,
+                Ok(Some(Heard::FilesRead) | None) => return,
                 Ok(Some(heard)) => self.hear(heard),
                 Err(_) => {
-                    let message = "the metric file does not answer; its end was not read";
-                    self.book.note("metric-file", message.to_owned());
+                    let message = "files of metrics do not answer; their ends were not read";
+                    self.book.note("metric-files", message.to_owned());
                     return;
                 }
             }

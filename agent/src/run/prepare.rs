@@ -17,6 +17,8 @@ use crate::trial::Plan;
 pub(super) struct Prepared {
     pub(super) settings: Settings,
     pub(super) plan: Plan,
+    /// The parameters as NNI's record.
+    pub(super) record: String,
     pub(super) dir: Option<PathBuf>,
     /// The verdict of an earlier attempt in the same directory.
     pub(super) earlier: Option<Verdict>,
@@ -34,7 +36,8 @@ pub(super) fn prepare(
     let settings = Settings::resolve(args, &variable, random)?;
     let their_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
-    let parameters = parameters(args, their_sys_dir.as_deref())?;
+    let sys_dir = their_sys_dir.as_deref().or(settings.output_dir.as_deref());
+    let parameters = parameters(args, sys_dir)?;
 
     let wanted = match &settings.output_dir {
         Some(dir) => Wanted::Dir(dir.clone()),
@@ -67,7 +70,14 @@ pub(super) fn prepare(
         environment,
         detach_on_death: settings.detach_on_death,
     };
-    Ok(Prepared { plan, sys_dir: their_sys_dir.or_else(|| dir.clone()), dir, earlier, settings })
+    Ok(Prepared {
+        plan,
+        record: parameters.record,
+        sys_dir: their_sys_dir.or_else(|| dir.clone()),
+        dir,
+        earlier,
+        settings,
+    })
 }
 
 /// Why the parameters are not known. The trial is not started then: its result would be another point's.
@@ -88,7 +98,7 @@ fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, Para
                 .map_err(ParametersError::ParseInline);
         }
         Some(path) => PathBuf::from(path),
-        // Whoever set NNI_SYS_DIR may have put the record there.
+        // Whoever made the directory may have put the record there.
         None => match sys_dir.map(|dir| dir.join("parameter.cfg")).filter(|path| path.exists()) {
             Some(path) => path,
             None => return Ok(Parameters::none()),

@@ -1,0 +1,71 @@
+//! The task that serves the SDK's channel, where one is wanted.
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::channel::{CHANNEL_VARIABLE, Channel, no_proxy};
+use crate::collect::Finding;
+use crate::environment::Changes;
+use crate::errors::chain;
+use crate::settings::Settings;
+
+/// Findings that may wait for the main task.
+const ROOM: usize = 64;
+
+/// The channel, bound and not yet served.
+pub(super) struct SdkChannel(Option<Channel>);
+
+/// The channel that is served.
+pub(super) struct Served {
+    pub(super) findings: mpsc::Receiver<Finding>,
+    pub(super) end: End,
+}
+
+/// What ends it.
+pub(super) struct End {
+    ended: watch::Sender<bool>,
+    _task: Option<JoinHandle<()>>,
+}
+
+impl SdkChannel {
+    /// Binds it, if it is wanted, and tells the trial where it is.
+    pub(super) async fn open(settings: &Settings, environment: &mut Changes) -> Self {
+        if !settings.sdk_channel {
+            return Self(None);
+        }
+        match Channel::bind().await {
+            Ok(channel) => {
+                let mut set = |name: &str, value: String| {
+                    environment.set.push((name.into(), value.into()));
+                };
+                set(CHANNEL_VARIABLE, channel.url());
+                for name in ["NO_PROXY", "no_proxy"] {
+                    set(name, no_proxy(std::env::var(name).ok().as_deref()));
+                }
+                Self(Some(channel))
+            }
+            Err(error) => {
+                tracing::warn!("{}", chain(&error));
+                Self(None)
+            }
+        }
+    }
+
+    /// Serves it. `record` is what a trial is answered that asks for its parameters.
+    pub(super) fn serve(self, record: String) -> Served {
+        let (found, findings) = mpsc::channel(ROOM);
+        let (ended, told) = watch::channel(false);
+        // A task, so that a panic in it is not ours. It ends with the runtime at the latest.
+        let task = self
+            .0
+            .map(|channel| tokio::spawn(async move { channel.serve(&record, found, told).await }));
+        Served { findings, end: End { ended, _task: task } }
+    }
+}
+
+impl End {
+    /// Tells whoever still asks that the trial is over.
+    pub(super) fn end(self) {
+        self.ended.send(true).ok();
+    }
+}

@@ -1,0 +1,72 @@
+//! The ways a metric can take.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::json;
+
+use crate::bed::{Ended, Keeper, read};
+
+/// What the summary says of the result.
+fn result(ended: &Ended) -> Option<&str> {
+    ended.stderr.lines().find_map(|line| line.strip_prefix("trialkeeper: metric")).map(str::trim)
+}
+
+#[test]
+fn options_say_what_is_collected() {
+    #[rustfmt::skip]
+    let table: [(&str, &[&str], &str, Option<&str>); 8] = [
+        ("text",              &[],                                        "echo loss=1",                  Some("loss = 1")),
+        ("JSON",              &[],                                        r#"echo '{"loss": 1}'"#,        Some("loss = 1")),
+        ("text only",         &["--collect", "text"],                     r#"echo '{"loss": 1}'"#,        None),
+        ("nothing",           &["--collect", "none"],                     "echo loss=1",                  None),
+        ("a pattern",         &["--metric-pattern", r"is (?P<acc>\S+)"],  "echo it is 0.5",               Some("acc = 0.5")),
+        ("a file of lines",   &["--metric-file", "m.log"],                "printf acc=0.5 >> m.log",      Some("acc = 0.5")),
+        ("an objective",      &["--objective", "b"],                      "echo a=1 b=2 c=3",             Some("b = 2")),
+        ("the SDK's marker",  &["--collect", "none"],
+            r#"printf '%s\n' "NNISDK_MEb'{\"type\": \"FINAL\", \"sequence\": 0, \"value\": \"0.5\"}'""#, Some("default = 0.5")),
+    ];
+    for (says, options, line, metric) in table {
+        let ended = Keeper::shell(options, line).run();
+        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
+        assert_eq!(result(&ended), metric, "{says}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_pattern_that_names_nothing_is_refused() {
+    let ended = Keeper::shell(&["--metric-pattern", "x"], "true").run();
+    assert_eq!(ended.code, Some(125));
+    assert!(ended.stderr.contains("names no metric"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_earlier_attempts_file_is_not_read_again() {
+    let keeper = Keeper::shell(&["--metric-file", "m.log"], "true");
+    fs::write(keeper.dir.path().join("m.log"), "acc=0.5\n").unwrap();
+    assert_eq!(result(&keeper.run()), None);
+}
+
+#[test]
+fn the_sdks_channel_is_served() {
+    let line = r#"printf %s "$NNI_TRIAL_COMMAND_CHANNEL" > url; touch ready
+        while ! test -e done; do sleep 0.02; done"#;
+    let options = ["--sdk-channel", "http", "--parameters", r#"{"lr": 0.1}"#];
+    let running = Keeper::shell(&options, line).start().wait_for("ready");
+    let url = String::from_utf8(read(&running.path("url"))).unwrap();
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+
+    let metric = json!({"parameter_id": 0, "trial_job_id": "x", "type": "FINAL", "sequence": 0, "value": "0.75"});
+    let body = json!({"type": "metric", "metric": metric.to_string()}).to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(stream, "PUT /{path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    fs::write(running.path("done"), "").unwrap();
+    let ended = running.wait();
+    assert_eq!(result(&ended), Some("default = 0.75"), "{}", ended.stderr);
+}
