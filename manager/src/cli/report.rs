@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
@@ -17,12 +17,12 @@ use crate::tuner::OptimizeMode;
 
 /// How many trials the table shows.
 const BEST: usize = 10;
-/// How many parameters the table shows; the winner's are listed in full below it.
+/// How many parameters have a column in it.
 const COLUMNS: usize = 8;
-/// How long a value may be in the table, in characters.
-const CELL: usize = 16;
-/// How long a value may be on a line of its own, in characters.
-const WIDTH: usize = 200;
+/// How long a value may be, in characters.
+const WIDTH: usize = 60;
+/// How long a parameter's value may be in its column, in characters.
+const BRIEF: usize = 20;
 
 /// An experiment's results.
 #[derive(Debug)]
@@ -121,64 +121,58 @@ impl Summary {
 
 fn table(ranked: &[(&TrialRow, &TrialResult, f64)]) -> Table {
     let best = &ranked[..ranked.len().min(BEST)];
-    let mut names: Vec<&String> = Vec::new();
-    for (row, _, _) in best {
-        // With nested spaces not every trial has every parameter.
-        let own = row.parameters.as_object().into_iter().flat_map(|members| members.keys());
-        own.for_each(|name| {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        });
-    }
-    names.truncate(COLUMNS);
+    let names = parameter_names(best.iter().map(|(row, ..)| &row.parameters));
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    let fixed = ["trial", "id", "seconds", "final"].map(str::to_owned);
+    for component in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+        table.set_style(component, '─');
+    }
+    let fixed = ["trial", "id", "final", "seconds"].map(str::to_owned);
     table.set_header(fixed.into_iter().chain(names.iter().map(|name| printable(name))));
     for (row, result, _) in best {
-        let seconds =
-            row.started_at_ms.zip(row.ended_at_ms).map_or_else(String::new, |(from, to)| {
-                let ms = to.saturating_sub(from).max(0);
-                format!("{}.{}", ms / 1000, ms % 1000 / 100)
-            });
-        let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
-        let fixed = [row.sequence.to_string(), row.id.to_string(), seconds, last];
-        let values =
-            names.iter().map(|name| row.parameters.get(*name).map(brief).unwrap_or_default());
-        table.add_row(fixed.into_iter().chain(values));
+        let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
+        let fixed = [row.sequence.to_string(), row.id.to_string(), last, seconds(row)];
+        let value = |name: &String| row.parameters.get(name).map(brief).unwrap_or_default();
+        table.add_row(fixed.into_iter().chain(names.iter().map(value)));
     }
-    for column in table.column_iter_mut().enumerate().filter(|(at, _)| *at != 1) {
-        column.1.set_cell_alignment(CellAlignment::Right);
+    for column in [0, 2, 3] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table
 }
 
-/// A value for a column: six digits of a float are enough to compare by eye.
-fn brief(value: &Value) -> String {
-    let text = match value.as_f64() {
-        Some(number) if value.is_f64() && number.abs() >= 1e-4 && number.abs() < 1e9 => {
-            let digits = 5 - i32::min(5, magnitude(number));
-            let text = format!("{number:.*}", usize::try_from(digits).unwrap_or(0));
-            if text.contains('.') {
-                text.trim_end_matches('0').trim_end_matches('.').to_owned()
-            } else {
-                text
-            }
+/// The names of the parameters, in the order in which they are first met; as many as a line has room for.
+fn parameter_names<'a>(parameters: impl Iterator<Item = &'a Value>) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in parameters.filter_map(Value::as_object).flat_map(|members| members.keys()) {
+        if names.len() < COLUMNS && !names.contains(name) {
+            names.push(name.clone());
         }
-        Some(number) if value.is_f64() && number != 0.0 => format!("{number:.3e}"),
-        Some(_) | None => shown(value),
-    };
-    if text.chars().count() <= CELL {
-        return text;
     }
-    text.chars().take(CELL - 1).chain(['…']).collect()
+    names
 }
 
-/// The power of ten of a number's first digit.
-fn magnitude(number: f64) -> i32 {
-    let text = format!("{number:e}");
-    text.rsplit('e').next().and_then(|power| power.parse().ok()).unwrap_or(0)
+/// How long a trial took, in seconds.
+fn seconds(row: &TrialRow) -> String {
+    row.started_at_ms.zip(row.ended_at_ms).map_or_else(String::new, |(from, to)| {
+        let ms = to.saturating_sub(from).max(0);
+        format!("{}.{}", ms / 1000, ms % 1000 / 100)
+    })
+}
+
+/// A parameter's value for a column: floats to four significant digits, for all are shown for the winner.
+fn brief(value: &Value) -> String {
+    let rounded = value.as_f64().filter(|_| value.is_f64()).and_then(|number| {
+        let number: f64 = format!("{number:.3e}").parse().ok()?;
+        Some(if (1e-4..1e6).contains(&number.abs()) || number == 0.0 {
+            number.to_string()
+        } else {
+            format!("{number:e}")
+        })
+    });
+    rounded.unwrap_or_else(|| shown(value).chars().take(BRIEF).collect())
 }
 
 fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
@@ -219,26 +213,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_brief_in_the_table() {
+    fn a_column_shows_four_digits() {
         #[rustfmt::skip]
         let table = [
-            (json!(0.162_088_882_652_226),   "0.162089"),
-            (json!(0.9667),                  "0.9667"),
-            (json!(1234.5678),               "1234.57"),
-            (json!(123_456_789.5),           "123456790"),
-            (json!(0.000_030_557),           "3.056e-5"),
-            (json!(5.0),                     "5"),
-            (json!(0.0),                     "0.0"),
-            (json!(-2.5),                    "-2.5"),
-            (json!(64),                      "64"),
-            (json!("tanh"),                  "tanh"),
-            (json!("NaN"),                   "NaN"),
-            (json!("a very long name indeed"), "a very long nam…"),
-            (json!({"_name": "a"}),          r#"{"_name":"a"}"#),
-            (json!("\u{1b}[31m"),            "\u{fffd}[31m"),
+            (json!(0.284_934_476_086_128_8), "0.2849"),
+            (json!(0.000_030_557_031_8),     "3.056e-5"),
+            (json!(123_456.789),             "123500"),
+            (json!(-2.5e30),                 "-2.5e30"),
+            (json!(0.0),                     "0"),
+            (json!(16),                      "16"),
+            (json!("relu"),                  "relu"),
+            (json!("a\nb"),                  "a\u{fffd}b"),
+            (json!([1, 2]),                  "[1,2]"),
         ];
         for (value, text) in table {
             assert_eq!(brief(&value), text, "{value}");
         }
+    }
+
+    #[test]
+    fn parameters_of_different_branches_each_have_a_column() {
+        let parameters =
+            [json!({"a": 1, "b": 2}), json!({"b": 1, "c": {"_name": "x"}}), json!(null)];
+        assert_eq!(parameter_names(parameters.iter()), ["a", "b", "c"]);
     }
 }
