@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, StopReason, TrialJobId};
 
 pub mod conduct;
+pub mod ending;
+pub mod notice;
 pub mod result;
 pub mod state;
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
@@ -27,6 +27,18 @@ pub struct TrialJobSpec {
     pub parameter_record: Value,
     /// The bearer token with which the agent reports. Never shown.
     pub token: Token,
+}
+
+/// A parameter record as NNI's SDK reads it from `parameter.cfg` (NNI 3.0, `nni/trial.py`): the content
+/// of the dispatcher's `TR` message.
+pub fn parameter_record(parameter_id: Option<u64>, parameters: &Value) -> Value {
+    let source = if parameter_id.is_some() { "algorithm" } else { "customized" };
+    json!({
+        "parameter_id": parameter_id,
+        "parameter_source": source,
+        "parameters": parameters,
+        "parameter_index": 0,
+    })
 }
 
 /// A secret text: its `Debug` hides it.

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trial_protocol::ExperimentId;
 
 use crate::app::Running;
-use crate::experiment::conduct::Notice;
+use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;

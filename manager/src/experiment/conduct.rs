@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, ExperimentId, Metric, ReportBody, StopReason, TrialJobId};
 
+use super::ending::{End, Gone};
+use super::notice::Notice;
 use super::result::{self, Steps, TrialResult};
-use super::state::{
-    self, Effect, End, ExperimentState, Fate, Gone, Limits, Remembered, State, parameter_record,
-};
+use super::state::{self, Effect, ExperimentState, Fate, Limits, Remembered, State};
 use super::{Event, Handle};
 use crate::assessor::{Assessor, Judgement};
 use crate::clock::Clock;
@@ -25,7 +25,9 @@ use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::store::{self, NewTrial, Store, TrialChange, TrialRow};
 use crate::token::Secret;
-use crate::training_service::{Adopted, JobEvent, Token, TrainingService, TrialJobSpec};
+use crate::training_service::{
+    Adopted, JobEvent, Token, TrainingService, TrialJobSpec, parameter_record,
+};
 use crate::tuner::{Outcome, Tuner};
 
 /// Everything the conductor works with.
@@ -54,31 +56,6 @@ pub struct Conductor {
     pub notices: mpsc::UnboundedSender<Notice>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-}
-
-/// What a person who watches is told.
-#[derive(Debug, Clone)]
-pub enum Notice {
-    /// A trial's agent started the command.
-    Running {
-        /// Which trial.
-        trial: TrialJobId,
-    },
-    /// A trial ended.
-    Ended {
-        /// Which trial.
-        trial: TrialJobId,
-        /// Its position.
-        sequence: u64,
-        /// How.
-        end: End,
-        /// What it achieved.
-        result: TrialResult,
-        /// Last lines of its output, for a failure.
-        last_lines: String,
-    },
-    /// The experiment stands elsewhere.
-    State(ExperimentState),
 }
 
 /// What the conductor keeps of a trial that has not ended.

@@ -1,22 +1,5 @@
-//! PURE: the life of an experiment. Events in, effects out; no clock, no randomness, no I/O.
-//!
-//! # Who is believed
-//!
-//! The job's lifecycle belongs to the training service (it says when a job is *gone*), exit and verdict
-//! belong to the agent, intent belongs to us. A trial ends when its job is gone, as this table says; the
-//! first line that fits decides ([`conclude`]):
-//!
-//! | the agent's verdict            | our intent         | the trial is     |
-//! | ------------------------------ | ------------------ | ---------------- |
-//! | succeeded, no stop seen by it  | any                | `SUCCEEDED`      |
-//! | any or none                    | user               | `USER_CANCELED`  |
-//! | any or none                    | early stop, deadline | `EARLY_STOPPED` |
-//! | any or none                    | another            | `SYS_CANCELED`   |
-//! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
-//! | preempted                      | none               | `SYS_CANCELED`   |
-//! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
-//! | anything else                  | none               | `FAILED`         |
-//! | none                           | none               | `FAILED`         |
+//! PURE: the life of an experiment. Events in, effects out; no clock, no randomness, no I/O. How
+//! a trial ended is [`ending`](super::ending)'s to say.
 //!
 //! # Invariants
 //!
@@ -29,9 +12,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::Value;
-use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
+use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
 
+use super::ending::{End, Gone, conclude};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::{Outcome, Proposal};
@@ -84,15 +67,6 @@ pub struct Limits {
     pub duration: Option<Duration>,
     /// Running time of one trial. `None`: no limit.
     pub trial_duration: Option<Duration>,
-}
-
-/// How a job left its training service.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gone {
-    /// Exit code of the job's first process as a shell shows it, where the service knows it.
-    pub exit_code: Option<i32>,
-    /// Why, where the service knows more than a code. For a person.
-    pub message: Option<String>,
 }
 
 /// What happened.
@@ -190,17 +164,6 @@ pub enum Effect {
     },
     /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
     RecordState(ExperimentState),
-}
-
-/// A trial's end as it is recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
-    /// A final state.
-    pub state: JobState,
-    /// Why, for a person.
-    pub message: Option<String>,
-    /// The trial's exit code as a shell shows it, where known.
-    pub exit_code: Option<i32>,
 }
 
 /// A trial that has not ended.
@@ -527,54 +490,6 @@ impl State {
 
 fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-/// How a trial ended: the table in this module's head.
-pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
-    let exit_code = match verdict.and_then(|verdict| verdict.exit) {
-        Some(exit) => Some(i32::from(exit.shell_code())),
-        None => gone.exit_code,
-    };
-    let state = match (verdict.map(|verdict| (verdict.cause, verdict.stop)), intent) {
-        (Some((Cause::Succeeded, None)), _) => JobState::Succeeded,
-        (_, Some(StopReason::User)) => JobState::UserCanceled,
-        (_, Some(StopReason::EarlyStop | StopReason::Deadline)) => JobState::EarlyStopped,
-        (
-            _,
-            Some(
-                StopReason::Budget
-                | StopReason::ManagerShutdown
-                | StopReason::Preempted
-                | StopReason::Other,
-            ),
-        ) => JobState::SysCanceled,
-        (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
-        (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
-        (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
-        (Some(_) | None, None) => JobState::Failed,
-    };
-    let message = match (verdict, &gone.message, gone.exit_code) {
-        (Some(verdict), _, _) => Some(verdict.message.clone()),
-        (None, Some(message), _) => Some(message.clone()),
-        (None, None, Some(code)) => {
-            Some(format!("the agent ended with code {code} and left no verdict"))
-        }
-        (None, None, None) => Some("the agent ended and left no verdict".to_owned()),
-    };
-    let message = message.filter(|_| state != JobState::Succeeded);
-    End { state, message, exit_code }
-}
-
-/// A parameter record as NNI's SDK reads it from `parameter.cfg` (NNI 3.0, `nni/trial.py`): the content
-/// of the dispatcher's `TR` message.
-pub fn parameter_record(parameter_id: Option<u64>, parameters: &Value) -> Value {
-    let source = if parameter_id.is_some() { "algorithm" } else { "customized" };
-    serde_json::json!({
-        "parameter_id": parameter_id,
-        "parameter_source": source,
-        "parameters": parameters,
-        "parameter_index": 0,
-    })
 }
 
 #[cfg(test)]

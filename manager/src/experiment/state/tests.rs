@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::json;
-use trial_protocol::{Class, Confidence, Evidence, TrialExit};
+use trial_protocol::{Cause, Class, Confidence, Evidence, TrialExit};
 
 use super::*;
 
@@ -256,39 +256,6 @@ fn a_result_without_a_number_is_no_result() {
     let effects = state.step(gone, Duration::ZERO);
     assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
     assert_eq!(effects[1], Effect::Observe { parameter_id: 0, outcome: Outcome::Failed });
-}
-
-#[test]
-fn ends_follow_the_table() {
-    use StopReason::{Deadline, EarlyStop, ManagerShutdown, User};
-    let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
-    let stopped = Verdict { stop: Some(User), ..verdict(Cause::Stopped, TrialExit::Code(0)) };
-    let deadline = verdict(Cause::Deadline, TrialExit::Signal(15));
-    let preempted = verdict(Cause::Preempted, TrialExit::Signal(15));
-    let broken = verdict(Cause::Exit, TrialExit::Code(7));
-    let killed = verdict(Cause::Signal, TrialExit::Signal(9));
-    #[rustfmt::skip]
-    let table = [
-        // what it says                           intent                 verdict           state                  code
-        ("success",                               None,                  Some(&fine),      JobState::Succeeded,   Some(0)),
-        ("success outruns a stop",                Some(User),            Some(&fine),      JobState::Succeeded,   Some(0)),
-        ("a stopped trial that exits with 0",     Some(User),            Some(&stopped),   JobState::UserCanceled, Some(0)),
-        ("a stop without a verdict",              Some(User),            None,             JobState::UserCanceled, None),
-        ("an early stop",                         Some(EarlyStop),       Some(&killed),    JobState::EarlyStopped, Some(137)),
-        ("our deadline",                          Some(Deadline),        Some(&broken),    JobState::EarlyStopped, Some(7)),
-        ("the manager's end",                     Some(ManagerShutdown), Some(&killed),    JobState::SysCanceled, Some(137)),
-        ("the agent's own deadline",              None,                  Some(&deadline),  JobState::EarlyStopped, Some(143)),
-        ("the platform took it",                  None,                  Some(&preempted), JobState::SysCanceled, Some(143)),
-        ("somebody's signal to the agent",        None,                  Some(&stopped),   JobState::UserCanceled, Some(0)),
-        ("a failure",                             None,                  Some(&broken),    JobState::Failed,      Some(7)),
-        ("a killed trial",                        None,                  Some(&killed),    JobState::Failed,      Some(137)),
-        ("a lost agent",                          None,                  None,             JobState::Failed,      None),
-    ];
-    for (says, intent, verdict, state, code) in table {
-        let end = conclude(intent, verdict, &unknown_end());
-        assert_eq!((end.state, end.exit_code), (state, code), "{says}");
-        assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
-    }
 }
 
 /// What the model does next; numbers choose among the trials alive.

@@ -1,0 +1,132 @@
+//! PURE: how a trial ended.
+//!
+//! # Who is believed
+//!
+//! The job's lifecycle belongs to the training service (it says when a job is *gone*), exit and verdict
+//! belong to the agent, intent belongs to us. A trial ends when its job is gone, as this table says; the
+//! first line that fits decides ([`conclude`]):
+//!
+//! | the agent's verdict            | our intent         | the trial is     |
+//! | ------------------------------ | ------------------ | ---------------- |
+//! | succeeded, no stop seen by it  | any                | `SUCCEEDED`      |
+//! | any or none                    | user               | `USER_CANCELED`  |
+//! | any or none                    | early stop, deadline | `EARLY_STOPPED` |
+//! | any or none                    | another            | `SYS_CANCELED`   |
+//! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
+//! | preempted                      | none               | `SYS_CANCELED`   |
+//! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
+//! | anything else                  | none               | `FAILED`         |
+//! | none                           | none               | `FAILED`         |
+
+use trial_protocol::{Cause, StopReason, Verdict};
+
+use crate::job_state::JobState;
+
+/// How a job left its training service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// Exit code of the job's first process as a shell shows it, where the service knows it.
+    pub exit_code: Option<i32>,
+    /// Why, where the service knows more than a code. For a person.
+    pub message: Option<String>,
+}
+
+/// A trial's end as it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// A final state.
+    pub state: JobState,
+    /// Why, for a person.
+    pub message: Option<String>,
+    /// The trial's exit code as a shell shows it, where known.
+    pub exit_code: Option<i32>,
+}
+
+/// How a trial ended: the table in this module's head.
+pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
+    let exit_code = match verdict.and_then(|verdict| verdict.exit) {
+        Some(exit) => Some(i32::from(exit.shell_code())),
+        None => gone.exit_code,
+    };
+    let state = match (verdict.map(|verdict| (verdict.cause, verdict.stop)), intent) {
+        (Some((Cause::Succeeded, None)), _) => JobState::Succeeded,
+        (_, Some(StopReason::User)) => JobState::UserCanceled,
+        (_, Some(StopReason::EarlyStop | StopReason::Deadline)) => JobState::EarlyStopped,
+        (
+            _,
+            Some(
+                StopReason::Budget
+                | StopReason::ManagerShutdown
+                | StopReason::Preempted
+                | StopReason::Other,
+            ),
+        ) => JobState::SysCanceled,
+        (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
+        (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
+        (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
+        (Some(_) | None, None) => JobState::Failed,
+    };
+    let message = match (verdict, &gone.message, gone.exit_code) {
+        (Some(verdict), _, _) => Some(verdict.message.clone()),
+        (None, Some(message), _) => Some(message.clone()),
+        (None, None, Some(code)) => {
+            Some(format!("the agent ended with code {code} and left no verdict"))
+        }
+        (None, None, None) => Some("the agent ended and left no verdict".to_owned()),
+    };
+    let message = message.filter(|_| state != JobState::Succeeded);
+    End { state, message, exit_code }
+}
+
+#[cfg(test)]
+mod tests {
+    use trial_protocol::{Class, Confidence, Evidence, TrialExit};
+
+    use super::*;
+
+    fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
+        Verdict {
+            cause,
+            class: Class::None,
+            confidence: Confidence::Certain,
+            exit: Some(exit),
+            message: "as the agent saw it".to_owned(),
+            stop: None,
+            duration_ms: None,
+            evidence: Evidence::default(),
+        }
+    }
+
+    #[test]
+    fn ends_follow_the_table() {
+        use StopReason::{Deadline, EarlyStop, ManagerShutdown, User};
+        let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
+        let stopped = Verdict { stop: Some(User), ..verdict(Cause::Stopped, TrialExit::Code(0)) };
+        let deadline = verdict(Cause::Deadline, TrialExit::Signal(15));
+        let preempted = verdict(Cause::Preempted, TrialExit::Signal(15));
+        let broken = verdict(Cause::Exit, TrialExit::Code(7));
+        let killed = verdict(Cause::Signal, TrialExit::Signal(9));
+        #[rustfmt::skip]
+        let table = [
+            // what it says                           intent                 verdict           state                  code
+            ("success",                               None,                  Some(&fine),      JobState::Succeeded,   Some(0)),
+            ("success outruns a stop",                Some(User),            Some(&fine),      JobState::Succeeded,   Some(0)),
+            ("a stopped trial that exits with 0",     Some(User),            Some(&stopped),   JobState::UserCanceled, Some(0)),
+            ("a stop without a verdict",              Some(User),            None,             JobState::UserCanceled, None),
+            ("an early stop",                         Some(EarlyStop),       Some(&killed),    JobState::EarlyStopped, Some(137)),
+            ("our deadline",                          Some(Deadline),        Some(&broken),    JobState::EarlyStopped, Some(7)),
+            ("the manager's end",                     Some(ManagerShutdown), Some(&killed),    JobState::SysCanceled, Some(137)),
+            ("the agent's own deadline",              None,                  Some(&deadline),  JobState::EarlyStopped, Some(143)),
+            ("the platform took it",                  None,                  Some(&preempted), JobState::SysCanceled, Some(143)),
+            ("somebody's signal to the agent",        None,                  Some(&stopped),   JobState::UserCanceled, Some(0)),
+            ("a failure",                             None,                  Some(&broken),    JobState::Failed,      Some(7)),
+            ("a killed trial",                        None,                  Some(&killed),    JobState::Failed,      Some(137)),
+            ("a lost agent",                          None,                  None,             JobState::Failed,      None),
+        ];
+        for (says, intent, verdict, state, code) in table {
+            let end = conclude(intent, verdict, &Gone { exit_code: None, message: None });
+            assert_eq!((end.state, end.exit_code), (state, code), "{says}");
+            assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
+        }
+    }
+}
