@@ -1,17 +1,15 @@
 //! Composition: builds the parts of a manager that runs one experiment, starts them, and ends them in
 //! order. It decides nothing.
 
-use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use trial_protocol::{ExperimentId, IdError};
 
@@ -42,6 +40,9 @@ pub struct Settings {
     pub port: u16,
     /// The agent program. `None`: `trialkeeper` beside this program, else in `PATH`.
     pub agent: Option<PathBuf>,
+    /// Port for images that still carry NNI's own keeper, which knows neither tokens nor encryption.
+    /// `None`: there is no such listener.
+    pub legacy_port: Option<u16>,
 }
 
 /// A new experiment, or one to go on with.
@@ -82,12 +83,6 @@ pub enum Error {
         /// Which.
         id: ExperimentId,
     },
-    /// Another manager runs it.
-    #[error("experiment {id} is being run by another manager; stop that one first")]
-    InUse {
-        /// Which.
-        id: ExperimentId,
-    },
     /// A folder or file under the data directory.
     #[error("cannot write {}; choose a writable folder with --data-dir", .path.display())]
     DataDir {
@@ -114,6 +109,9 @@ pub enum Error {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The certificate for encrypted connections.
+    #[error("connections from other machines cannot be encrypted")]
+    Tls(#[from] api::tls::Error),
     /// The trial tokens' secret.
     #[error("cannot make the experiment's secret")]
     Secret(#[from] token::Error),
@@ -134,12 +132,19 @@ impl Error {
             | Self::Id(_)
             | Self::NoSuchExperiment { .. }
             | Self::AlreadyDone { .. }
-            | Self::InUse { .. }
             | Self::DataDir { .. }
             | Self::Listen { .. }
             | Self::NoAgent { .. }
+            | Self::Tls(_)
             | Self::Secret(_) => true,
-            Self::Store(_) | Self::Lost => false,
+            Self::Store(error) => matches!(
+                error,
+                store::Error::Open { .. }
+                    | store::Error::InUse { .. }
+                    | store::Error::NotOurs { .. }
+                    | store::Error::Newer { .. }
+            ),
+            Self::Lost => false,
         }
     }
 }
@@ -152,8 +157,8 @@ pub struct Running {
     pub spec: ExperimentSpec,
     /// Its folder.
     pub dir: ExperimentDir,
-    /// Where the manager listens.
-    pub address: SocketAddr,
+    /// Base URL of the manager, as this machine reaches it.
+    pub url: String,
     /// What happens.
     pub notices: mpsc::UnboundedReceiver<Notice>,
     /// Talks to the experiment.
@@ -161,11 +166,9 @@ pub struct Running {
     /// Everything it records.
     pub store: Store,
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
-    served: tokio::task::JoinHandle<io::Result<()>>,
+    served: JoinSet<io::Result<()>>,
     stop_serving: CancellationToken,
     service: Local,
-    /// Held for as long as the experiment runs.
-    _lock: Flock<File>,
 }
 
 /// Starts a manager for one experiment.
@@ -191,7 +194,6 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         // The folder that the user can do something about.
         Error::DataDir { path: settings.data_dir.clone(), source }
     })?;
-    let lock = take_lock(&dir, &id)?;
     let store = Store::open(&dir.database())?;
     let (spec, seed) = match new {
         Some(spec) => create(&store, &id, *spec, clock.as_ref()).await?,
@@ -204,12 +206,31 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let (handle, events) = Handle::new(EVENTS);
     let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::clone(&clock));
     let stop_serving = CancellationToken::new();
-    let stopped = stop_serving.clone().cancelled_owned();
+    let mut served = JoinSet::new();
+    if let Some(port) = settings.legacy_port {
+        let listen = |source| Error::Listen { host: settings.host.clone(), port, source };
+        let listener = TcpListener::bind((settings.host.as_str(), port)).await.map_err(listen)?;
+        let stopped = stop_serving.clone().cancelled_owned();
+        served.spawn(api::serve(listener, api::legacy::router(&intake), stopped));
+    }
     let state = api::State { intake, store: store.clone(), secret: Arc::clone(&secret) };
     let router = api::router(state);
-    let served = tokio::spawn(api::serve(listener, router, stopped));
+    // What leaves the machine is encrypted; the loopback interface does not leave it.
+    let leaves = !address.ip().is_loopback();
+    let tls = leaves.then(|| certificate(&dir, &settings.host)).transpose()?;
+    let (ca_file, url) = match &tls {
+        Some(_) => (Some(dir.ca_file()), format!("https://{}", reachable(address))),
+        None => (None, format!("http://{}", reachable(address))),
+    };
+    let stopped = stop_serving.clone().cancelled_owned();
+    served.spawn(async move {
+        match tls {
+            Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
+            None => api::serve(listener, router, stopped).await,
+        }
+    });
     let url_file = dir.manager_url();
-    write_file(&url_file, 0o644, &format!("http://{}\n", reachable(address)))
+    write_file(&url_file, 0o644, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file, source })?;
 
     let (job_events, jobs) = mpsc::unbounded_channel();
@@ -218,6 +239,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         dir: dir.clone(),
         code_directory: spec.trial_code_directory.clone(),
         objective: spec.objective.clone(),
+        ca_file,
         events: job_events,
     });
     let (notify, notices) = mpsc::unbounded_channel();
@@ -240,7 +262,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         id,
         spec,
         dir,
-        address,
+        url,
         notices,
         handle,
         store,
@@ -248,7 +270,6 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         served,
         stop_serving,
         service,
-        _lock: lock,
     })
 }
 
@@ -264,7 +285,8 @@ impl Running {
         self.service.close().await;
         self.stop_serving.cancel();
         // A server that failed has already shown it in its log; everything acknowledged is stored.
-        drop(self.served.await);
+        let mut served = self.served;
+        while served.join_next().await.is_some() {}
         let reported = report(stands, self.store.clone()).await;
         self.store.close().await;
         Ok(reported?)
@@ -303,16 +325,15 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64
     Ok((config::from_canonical(&row.canonical)?, row.seed))
 }
 
-fn take_lock(dir: &ExperimentDir, id: &ExperimentId) -> Result<Flock<File>, Error> {
-    let path = dir.lock();
-    let file = File::options().create(true).append(true).open(&path);
-    let file = file.map_err(|source| Error::DataDir { path: path.clone(), source })?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        if errno == Errno::EWOULDBLOCK {
-            return Error::InUse { id: id.clone() };
-        }
-        Error::DataDir { path, source: errno.into() }
-    })
+/// The manager's own certificate, for the names under which this machine's agents and others reach it.
+fn certificate(dir: &ExperimentDir, host: &str) -> Result<api::tls::Tls, Error> {
+    let folder = dir.authority();
+    std::fs::create_dir_all(&folder)
+        .map_err(|source| Error::DataDir { path: folder.clone(), source })?;
+    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    names.extend(own.into_iter().chain([host.to_owned()]).filter(|name| !name.is_empty()));
+    Ok(api::tls::Tls::load_or_create(&folder, &names)?)
 }
 
 /// The address under which this machine's agents reach a listener: an unspecified address listens

@@ -6,13 +6,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use trial_protocol::ExperimentId;
 
 use crate::app::{self, What};
 use crate::config;
+use crate::layout::ExperimentDir;
 
 mod progress;
 mod report;
 mod run;
+mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
 const DONE: u8 = 0;
@@ -47,6 +50,24 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Copy an experiment's database into one file, beside a running manager or without one.
+    Backup {
+        /// Id of the experiment.
+        id: ExperimentId,
+        /// The new file; it must not exist.
+        to: PathBuf,
+        /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
+        #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
+        data_dir: Option<PathBuf>,
+    },
+    /// Read all of an experiment's database and say what is wrong with it. Exit code 1 if anything is.
+    Check {
+        /// Id of the experiment.
+        id: ExperimentId,
+        /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
+        #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
+        data_dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -66,6 +87,10 @@ struct Common {
     /// The agent program [default: `trialkeeper` beside this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
+    /// Serve images that still carry NNI's own keeper on this port (NNI's convention: port + 1). Whoever
+    /// reaches it can report for a known trial: it knows no tokens.
+    #[arg(long, env = "TRIAL_MANAGER_LEGACY_PORT")]
+    legacy_port: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -98,6 +123,10 @@ pub fn main() -> ExitCode {
             Err(error) => return fail(&error, BAD_INPUT),
         },
         Command::Resume { id, common } => (common, What::Resume(id)),
+        Command::Backup { id, to, data_dir } => {
+            return upkeep::backup(&data_dir_of(data_dir, &id), &to);
+        }
+        Command::Check { id, data_dir } => return upkeep::check(&data_dir_of(data_dir, &id)),
     };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -125,6 +154,10 @@ fn exit_code_of(error: &app::Error) -> u8 {
 fn log_level() -> tracing::Level {
     let wanted = std::env::var("TRIAL_MANAGER_LOG").ok();
     wanted.and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN)
+}
+
+fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {
+    ExperimentDir::new(&data_dir(given), id)
 }
 
 /// `--data-dir`, or the XDG base directory for user data (XDG Base Directory Specification 0.8).

@@ -25,11 +25,6 @@ impl ExperimentDir {
         self.0.join("trialkeeper.db")
     }
 
-    /// Locked by the manager that runs the experiment.
-    pub fn lock(&self) -> PathBuf {
-        self.0.join("lock")
-    }
-
     /// First line: the manager's base URL. Agents read it again whenever a delivery fails, so a manager
     /// that was started again may listen elsewhere.
     pub fn manager_url(&self) -> PathBuf {
@@ -39,6 +34,16 @@ impl ExperimentDir {
     /// What the tokens of the experiment's trials are made from; readable by its owner only.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
+    }
+
+    /// The certificate authority that the manager made for itself, with its key.
+    pub fn authority(&self) -> PathBuf {
+        self.0.join("tls")
+    }
+
+    /// That authority's certificate, which agents are to trust and no other.
+    pub fn ca_file(&self) -> PathBuf {
+        self.authority().join("ca.pem")
     }
 
     /// The folder of one trial.

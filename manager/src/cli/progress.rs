@@ -49,7 +49,7 @@ impl Progress {
             failed: 0,
             ended: 0,
         };
-        progress.line(&format!("experiment {} on http://{}", running.id, running.address));
+        progress.line(&format!("experiment {} on {}", running.id, running.url));
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
         progress
     }

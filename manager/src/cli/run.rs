@@ -17,6 +17,7 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
         host: common.host,
         port: common.port,
         agent: common.agent,
+        legacy_port: common.legacy_port,
     };
     // Before anything is started, so that no signal is missed.
     let mut signals = match Signals::new() {

@@ -47,6 +47,8 @@ pub struct Settings {
     pub code_directory: PathBuf,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
+    /// Certificate authority of the manager's own certificate, where connections are encrypted.
+    pub ca_file: Option<PathBuf>,
     /// Where the end of each job is told.
     pub events: JobEvents,
 }
@@ -110,6 +112,9 @@ impl Shared {
         if let Some(objective) = &self.settings.objective {
             command.args(["--objective", objective]);
         }
+        if let Some(ca_file) = &self.settings.ca_file {
+            command.arg("--ca-file").arg(ca_file);
+        }
         command.args(["--shell", &job.command]);
         command.current_dir(&self.settings.code_directory);
         // A group of its own: the terminal's Ctrl-C is for the manager, which then stops trials politely.
@@ -125,6 +130,9 @@ impl Shared {
         command.arg("replay").arg(dir.path());
         command.arg("--manager-file").arg(self.settings.dir.manager_url());
         command.arg("--token-file").arg(dir.token());
+        if let Some(ca_file) = &self.settings.ca_file {
+            command.arg("--ca-file").arg(ca_file);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         match command.output().await {
             Ok(output) if output.status.success() => {}

@@ -43,6 +43,7 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         dir: ExperimentDir::new(root.path(), &experiment),
         code_directory: root.path().to_owned(),
         objective: Some("loss".to_owned()),
+        ca_file: None,
         events,
     });
     Bed { root, service, events: receiver }
