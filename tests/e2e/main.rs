@@ -10,3 +10,4 @@ mod interrupt;
 mod output;
 mod parameters;
 mod sdk;
+mod secure;
