@@ -8,6 +8,7 @@ use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 
 use crate::clock::Clock;
 use crate::collect::{CollectSpec, Finding, Ledger};
+use crate::log_lines::Secrets;
 use crate::spool::Spool;
 
 /// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
@@ -19,6 +20,7 @@ pub struct Book {
     spool: Spool,
     clock: Arc<dyn Clock>,
     live: bool,
+    secrets: Secrets,
     tally: Tally,
 }
 
@@ -38,9 +40,17 @@ pub struct Tally {
 }
 
 impl Book {
-    /// An empty book that writes into `spool`. `live`: metrics are printed to stderr too.
-    pub fn new(spec: &CollectSpec, spool: Spool, clock: Arc<dyn Clock>, live: bool) -> Self {
-        Self { ledger: Ledger::new(spec), spool, clock, live, tally: Tally::default() }
+    /// An empty book that writes into `spool`. `live`: metrics are printed to stderr too. `secrets` are masked
+    /// in notes.
+    pub fn new(
+        spec: &CollectSpec,
+        spool: Spool,
+        clock: Arc<dyn Clock>,
+        live: bool,
+        secrets: Secrets,
+    ) -> Self {
+        let (ledger, tally) = (Ledger::new(spec), Tally::default());
+        Self { ledger, spool, clock, live, secrets, tally }
     }
 
     /// Enters what a collector found, and returns how many intermediate results there were: ends of steps.
@@ -80,6 +90,7 @@ impl Book {
 
     /// Enters something a person should see in the trial's timeline.
     pub fn note(&self, code: &str, message: String) {
+        let message = self.secrets.mask_text(message);
         self.report(ReportBody::Note { code: code.to_owned(), message });
     }
 

@@ -168,6 +168,19 @@ pub struct RunArgs {
     /// the trial's own code.
     #[arg(long, env = "TRIALKEEPER_EXIT_CODE_MAP", value_name = "PLATFORM")]
     pub exit_code_map: Option<ExitCodeMap>,
+    /// Whether the trial's output is sent to the manager.
+    #[arg(long, env = "TRIALKEEPER_LOG_COLLECTION", value_name = "WAY", default_value = "none")]
+    pub log_collection: LogCollection,
+    /// The longest line that is sent whole, in bytes.
+    #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = "16384")]
+    pub log_line_bytes: usize,
+    /// Bytes of output a second that are sent, of each stream; more is counted and left out.
+    #[arg(long, env = "TRIALKEEPER_LOG_RATE", value_name = "N", default_value = "67108864")]
+    pub log_rate: u64,
+    /// A variable whose value must not leave this machine: it is masked in what is sent; may be given several
+    /// times.
+    #[arg(long, env = "TRIALKEEPER_MASK_ENV", value_name = "NAME", value_delimiter = ',')]
+    pub mask_env: Vec<String>,
     /// The trial's parameters: a file with NNI's record or a JSON object, or the JSON object itself.
     #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
     pub parameters: Option<OsString>,
@@ -259,6 +272,15 @@ pub enum Collect {
     Json,
     /// Neither.
     None,
+}
+
+/// Whether output is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogCollection {
+    /// It is not.
+    None,
+    /// All of it, beside metrics.
+    Http,
 }
 
 /// How NNI's SDK reports.

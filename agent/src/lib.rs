@@ -3,9 +3,10 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
-//! Bottom up: `clock, collect, detect, errors, cli, http, last_bytes, parameters, phase, reap, sample, signals, spool,
-//! tree, verdict` -> `channel, dialect, environment, log, run_dir, tail, tools` -> `book, capture, deliver, inspect,
-//! trial` -> `output, replay, standalone` -> `metric_file, observe` -> `settings, supervise` -> `run`. A module imports only from its left.
+//! Bottom up: `clock, collect, detect, errors, cli, http, last_bytes, log_lines, parameters, phase, reap, sample,
+//! signals, spool, tree, verdict` -> `channel, dialect, environment, log, log_ship, run_dir, tail, tools` -> `book,
+//! capture, deliver, inspect, trial` -> `output, replay, standalone` -> `metric_file, observe` -> `settings, supervise` ->
+//! `run`. A module imports only from its left.
 
 pub mod book;
 pub mod capture;
@@ -22,6 +23,8 @@ pub mod http;
 pub mod inspect;
 pub mod last_bytes;
 pub mod log;
+pub mod log_lines;
+pub mod log_ship;
 pub mod metric_file;
 pub mod observe;
 pub mod output;

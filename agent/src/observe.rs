@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use trial_protocol::{CgroupSample, ProcessSample, Sample};
 
 use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
+use crate::log_lines::Secrets;
 use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
 use crate::sample::amd;
@@ -36,6 +37,8 @@ pub struct Spec {
     pub detect: DetectSpec,
     /// Whether a trial that makes no progress is to be ended.
     pub stop_on_stall: bool,
+    /// What is masked in what is told of its output.
+    pub secrets: Secrets,
 }
 
 /// Something worth a note.
@@ -172,14 +175,20 @@ impl Observer {
         self.gpus.end();
     }
 
+    fn last(&self, bytes: &SharedTail) -> Vec<u8> {
+        let mut last = bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec();
+        self.spec.secrets.mask(&mut last);
+        last
+    }
+
     /// Everything known now, but for how the trial ended.
     pub fn known(&self) -> Known {
         Known {
             duration_ms: Some(
                 u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             ),
-            stdout_tail: last(&self.stdout),
-            stderr_tail: last(&self.stderr),
+            stdout_tail: self.last(&self.stdout),
+            stderr_tail: self.last(&self.stderr),
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
@@ -188,10 +197,6 @@ impl Observer {
             ..Known::default()
         }
     }
-}
-
-fn last(bytes: &SharedTail) -> Vec<u8> {
-    bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec()
 }
 
 fn total(bytes: &SharedTail) -> u64 {

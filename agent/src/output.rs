@@ -22,6 +22,7 @@ use trial_protocol::Stream;
 use crate::capture::Capture;
 use crate::collect::{CollectSpec, Finding, StreamScanner};
 use crate::last_bytes::LastBytes;
+use crate::log_ship::Shipper;
 
 /// Bytes read at once: what a pipe holds.
 const CHUNK: usize = 64 * 1024;
@@ -50,7 +51,6 @@ pub enum Heard {
 pub type SharedTail = Arc<Mutex<LastBytes>>;
 
 /// Everything one pump works with.
-#[derive(Debug)]
 pub struct Pump {
     /// Which stream it is.
     pub stream: Stream,
@@ -58,6 +58,8 @@ pub struct Pump {
     pub capture: Capture,
     /// Where its end is kept.
     pub tail: SharedTail,
+    /// Where its log goes, if it is collected.
+    pub shipper: Option<Arc<Shipper>>,
     /// Who is told.
     pub heard: mpsc::Sender<Heard>,
 }
@@ -99,12 +101,14 @@ impl Pump {
             // First what must not wait for a slow consumer.
             self.tell(scanner.scan(|scanner, found| scanner.feed(bytes, found)));
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+            self.ship(|shipper| shipper.feed(bytes));
             self.capture.output(self.stream, bytes);
             if let Err(source) = sink.pass_on(bytes) {
                 self.trouble("output-closed", format!("cannot pass the output on: {source}"));
             }
         }
         self.tell(scanner.scan(StreamScanner::finish));
+        self.ship(|shipper| shipper.flush(true));
         self.send(Heard::Closed(self.stream));
     }
 
@@ -116,6 +120,13 @@ impl Pump {
                 "collector-failed",
                 "a collector failed; no further metrics are read from this stream".to_owned(),
             ),
+        }
+    }
+
+    /// A bug in it must not stop the trial's output.
+    fn ship(&self, work: impl FnOnce(&Shipper)) {
+        if let Some(shipper) = &self.shipper {
+            catch_unwind(AssertUnwindSafe(|| work(shipper))).ok();
         }
     }
 
@@ -198,7 +209,8 @@ mod tests {
     fn pump(heard: mpsc::Sender<Heard>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
         let capture = Capture::new(Places::default());
-        (Pump { stream: Stream::Stdout, capture, tail: Arc::clone(&tail), heard }, tail)
+        let stream = Stream::Stdout;
+        (Pump { stream, capture, tail: Arc::clone(&tail), shipper: None, heard }, tail)
     }
 
     #[test]

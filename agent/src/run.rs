@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,6 @@ use crate::clock::{Clock, SystemClock};
 use crate::errors::chain;
 use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
-use crate::output::{Heard, Pump, SharedTail};
 use crate::reap::Reaper;
 use crate::settings::Settings;
 use crate::signals::{Signals, unblock_all};
@@ -39,10 +38,12 @@ mod channel;
 mod delivery;
 mod ends;
 mod prepare;
+mod pumps;
 
 use channel::{SdkChannel, Served};
 use delivery::Delivery;
 use prepare::{Prepared, prepare};
+use pumps::{Pumps, Running};
 
 /// Messages of the pumps that may wait for the main task.
 const HEARD_ROOM: usize = 64;
@@ -106,14 +107,6 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
         termination_log: termination_log(&settings),
         rotate_bytes: settings.rotate_bytes,
     });
-    let mut pumps = Pumps { settings: &settings, capture: &capture, tell, open: Vec::new() };
-    let (stdout, stdout_tail) =
-        pumps.start(Stream::Stdout, io::stdout().as_fd().try_clone_to_owned());
-    let (stderr, stderr_tail) =
-        pumps.start(Stream::Stderr, io::stderr().as_fd().try_clone_to_owned());
-    let open = std::mem::take(&mut pumps.open);
-    drop(pumps);
-
     // Before the trial, because its lock tells whether somebody runs this very attempt already.
     let Opened { spool, warnings, attempt_in_use } = Spool::open(spool::Options {
         dir: settings.spool_dir.clone().or_else(|| Some(dir.as_ref()?.join("spool"))),
@@ -130,6 +123,12 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
         tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
         return ExitCode::from(KEEPER_FAULT);
     }
+    let mut pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
+    let (stdout, stdout_tail) =
+        pumps.start(Stream::Stdout, io::stdout().as_fd().try_clone_to_owned());
+    let (stderr, stderr_tail) =
+        pumps.start(Stream::Stderr, io::stderr().as_fd().try_clone_to_owned());
+    let Running { open, shippers } = pumps.running();
     let observe = settings.observe.clone();
     let mut observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
     let started = trial::start(&plan, stdout, stderr, &reaper);
@@ -137,7 +136,9 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
 
     let Served { findings, end: channel_end } = channel.serve(record);
     observer.begin();
-    let book = Book::new(&settings.collect, spool.clone(), clock, settings.verbose >= 1);
+    let secrets = settings.observe.secrets.clone();
+    let live = settings.verbose >= 1;
+    let book = Book::new(&settings.collect, spool.clone(), clock, live, secrets);
     let trial = started.as_ref().ok().map(|(trial, _)| trial);
     book.report(ReportBody::Started(ends::announcement(&settings, trial)));
     if let Some(earlier) = earlier {
@@ -159,6 +160,7 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
                 directives: delivery.directives,
                 book,
                 observer,
+                shippers,
                 capture: capture.clone(),
                 grace: settings.grace,
                 drain: settings.drain,
@@ -220,47 +222,5 @@ fn files(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {
         metric_file: sys_dir.map(|dir| dir.join(".nni/metrics")),
         line_files: settings.metric_files.clone(),
         event_dirs: settings.tensorboard.clone(),
-    }
-}
-
-/// Starts the threads that read the trial's output.
-struct Pumps<'a> {
-    settings: &'a Settings,
-    capture: &'a Capture,
-    tell: mpsc::Sender<Heard>,
-    open: Vec<Stream>,
-}
-
-impl Pumps<'_> {
-    /// What the trial gets as `stream`: a pipe with a pump behind it, or, where that cannot be had, our own.
-    fn start(
-        &mut self,
-        stream: Stream,
-        sink: Result<std::os::fd::OwnedFd, io::Error>,
-    ) -> (Stdio, SharedTail) {
-        let tail = SharedTail::default();
-        let pump = Pump {
-            stream,
-            capture: self.capture.clone(),
-            tail: Arc::clone(&tail),
-            heard: self.tell.clone(),
-        };
-        let started = sink.and_then(|sink| {
-            let (source, trials) = io::pipe()?;
-            pump.start(source.into(), sink, &self.settings.collect)?;
-            Ok(trials)
-        });
-        match started {
-            Ok(trials) => {
-                self.open.push(stream);
-                (Stdio::from(trials), tail)
-            }
-            Err(source) => {
-                tracing::warn!(
-                    "cannot read the trial's output ({source}); no metrics are found in it"
-                );
-                (Stdio::inherit(), tail)
-            }
-        }
     }
 }

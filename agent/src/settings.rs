@@ -1,16 +1,17 @@
 //! PURE: the command line and the caller's variables -> what a run is to do.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 
-use crate::cli::{Collect, ExitCodeMap, RunArgs, SdkWay};
+use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay};
 use crate::collect::CollectSpec;
 use crate::deliver::ManagerAddress;
 use crate::detect::DetectSpec;
+use crate::log_lines::{self, Secrets};
 use crate::observe;
 use crate::spool::Sender;
 
@@ -45,6 +46,8 @@ pub struct Settings {
     pub exit_code_map: Option<ExitCodeMap>,
     /// What to collect.
     pub collect: CollectSpec,
+    /// How the output is sent, if it is.
+    pub logs: Option<log_lines::Spec>,
     /// Files of lines with metrics.
     pub metric_files: Vec<PathBuf>,
     /// Directories with `TensorBoard`'s event files.
@@ -109,6 +112,8 @@ impl Settings {
         let output_dir = args.output_dir.clone().or_else(|| {
             variable("NNI_OUTPUT_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
         });
+        let values = args.mask_env.iter().filter_map(|name| variable(name));
+        let secrets = Secrets::new(values.map(OsString::into_vec));
         let named = |given: bool, name| given || text(variable(name)).is_some();
         Ok(Self {
             command,
@@ -152,6 +157,11 @@ impl Settings {
                 json_lines: args.collect.contains(&Collect::Json),
                 patterns: args.metric_pattern.clone(),
             },
+            logs: (args.log_collection == LogCollection::Http).then(|| log_lines::Spec {
+                line_bytes: args.log_line_bytes,
+                bytes_per_second: args.log_rate,
+                secrets: secrets.clone(),
+            }),
             metric_files: args.metric_file.clone(),
             tensorboard: args.tensorboard.clone(),
             sdk_channel: args.sdk_channel == SdkWay::Http,
@@ -159,26 +169,22 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(args),
+            observe: observation(args, secrets),
             detach_on_death: args.detach_on_death,
             verbose: args.verbose,
         })
     }
 }
 
-fn observation(args: &RunArgs) -> observe::Spec {
+fn observation(args: &RunArgs, secrets: Secrets) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
     let gpu_program =
         Some(args.gpu_program.clone()).filter(|program| *program != Path::new("none"));
     let stall_after = unless_zero(args.stall_after);
     let stop_on_stall = args.stop_on_stall;
     let detect = DetectSpec { stall_after, ..DetectSpec::default() };
-    observe::Spec {
-        interval: unless_zero(args.sample_interval),
-        gpu_program,
-        detect,
-        stop_on_stall,
-    }
+    let interval = unless_zero(args.sample_interval);
+    observe::Spec { interval, gpu_program, detect, stop_on_stall, secrets }
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.

@@ -6,6 +6,7 @@
 use std::future::pending;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -17,6 +18,7 @@ use crate::book::Book;
 use crate::capture::Capture;
 use crate::collect::Finding;
 use crate::detect::Alarm;
+use crate::log_ship::Shipper;
 use crate::metric_file::{MetricFiles, Watching};
 use crate::observe::{Observer, Remark};
 use crate::output::Heard;
@@ -28,6 +30,9 @@ use crate::verdict::{Known, Stop, StopBy, conclude};
 
 /// How often killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
+
+/// How long finished lines of log may wait for more.
+const LOG_LINGER: Duration = Duration::from_millis(250);
 
 /// How long a trial must live before its files of metrics are worth a thread.
 const WATCH_AFTER: Duration = Duration::from_millis(200);
@@ -63,6 +68,8 @@ pub struct World {
     pub book: Book,
     /// What the verdict will stand on.
     pub observer: Observer,
+    /// The logs of its streams, where they are collected.
+    pub shippers: Vec<Arc<Shipper>>,
     /// Where verdicts are written ahead.
     pub capture: Capture,
     /// From a request to end to the kill, unless the request says otherwise.
@@ -92,6 +99,7 @@ enum Happened {
     WatchDue,
     AheadDue,
     SampleDue,
+    LogDue,
     Ordered(Directive),
     Heard(Heard),
 }
@@ -107,6 +115,7 @@ struct Memory {
     watch_at: Option<Instant>,
     ahead_at: Option<Instant>,
     sample_at: Option<Instant>,
+    log_at: Option<Instant>,
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
@@ -117,6 +126,7 @@ pub async fn supervise(world: &mut World) -> Ending {
         watch_at: Some(now + WATCH_AFTER),
         ahead_at: Some(now + AHEAD_EVERY),
         sample_at: world.observer.next_sample(now),
+        log_at: world.next_log(),
         ..Memory::default()
     };
     // Its end may have come before the first signal could.
@@ -138,6 +148,7 @@ pub async fn supervise(world: &mut World) -> Ending {
         memory.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
     }
     world.observer.end();
+    world.end_logs();
     world.hear_out(memory.watching.take()).await;
     memory.conclude(world, &phase)
 }
@@ -154,6 +165,7 @@ impl World {
             () = until(memory.watch_at) => Happened::WatchDue,
             () = until(memory.ahead_at) => Happened::AheadDue,
             () = until(memory.sample_at) => Happened::SampleDue,
+            () = until(memory.log_at) => Happened::LogDue,
             Some(directive) = self.directives.recv() => Happened::Ordered(directive),
             Some(heard) = self.heard.recv() => Happened::Heard(heard),
             Some(finding) = self.channel.recv() => Happened::Heard(Heard::Findings(vec![finding])),
@@ -204,6 +216,11 @@ impl World {
                 memory.sample_at = self.observer.next_sample(Instant::now());
                 self.take_sample(memory)
             }
+            Happened::LogDue => {
+                self.shippers.iter().for_each(|shipper| shipper.flush(false));
+                memory.log_at = self.next_log();
+                None
+            }
             Happened::Ordered(directive) => self.ordered(&directive, memory),
             Happened::Heard(Heard::Closed(stream)) => {
                 self.open.retain(|open| *open != stream);
@@ -233,6 +250,10 @@ impl World {
         let processes =
             children && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
         Left { output: !self.open.is_empty(), processes }
+    }
+
+    fn next_log(&self) -> Option<Instant> {
+        (!self.shippers.is_empty()).then(|| Instant::now() + LOG_LINGER)
     }
 
     /// Reports a sample; a stall that it shows may be a reason to end the trial.
@@ -360,6 +381,17 @@ impl World {
 }
 
 impl World {
+    /// Ships what the pumps have not: a stream may still be held open by somebody.
+    fn end_logs(&self) {
+        self.shippers.iter().for_each(|shipper| shipper.flush(true));
+        let shed: u64 = self.shippers.iter().map(|shipper| shipper.shed_bytes()).sum();
+        if shed > 0 {
+            let message =
+                format!("{shed} bytes of log were more than the rate allows, and not sent");
+            self.book.note("log-shed", message);
+        }
+    }
+
     async fn hear_last_look(&mut self) {
         let bound = Instant::now() + LAST_LOOK;
         loop {

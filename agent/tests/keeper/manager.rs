@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use trial_protocol::{
-    Cause, Directive, DirectiveBody, Lane, Metric, Offer, Report, ReportAck, ReportBatch,
-    ReportBody, StopReason, VERSION_NEWEST, VERSION_OLDEST,
+    Cause, Directive, DirectiveBody, Lane, LogChunk, LogText, Metric, Offer, Report, ReportAck,
+    ReportBatch, ReportBody, StopReason, Stream, VERSION_NEWEST, VERSION_OLDEST,
 };
 
 use crate::bed::{Keeper, until};
@@ -186,4 +186,53 @@ fn an_attempt_that_runs_is_not_run_twice() {
     assert!(!running.path("twice").exists());
     running.send(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
+}
+
+/// The log that has arrived, joined.
+fn log(manager: &Manager, wanted: Stream) -> String {
+    let desk = manager.desk.lock().unwrap();
+    let piece = |report: &Report| {
+        let ReportBody::Log(LogChunk { stream, text: LogText::Text(text), .. }) = &report.body
+        else {
+            return None;
+        };
+        (*stream == wanted).then(|| text.clone())
+    };
+    desk.bulk.iter().filter_map(piece).collect()
+}
+
+#[test]
+fn logs_are_sent_when_asked_for_whole_in_order_and_without_secrets() {
+    let manager = Manager::start(vec![]);
+    let line = r#"seq 1 200000; echo "token $SECRET" >&2; printf '1%%\r2%%\rdone\n' >&2"#;
+    let options = manager.options(&["--log-collection", "http", "--mask-env", "OTHER,SECRET"]);
+    let mut keeper = Keeper::shell(&options, line);
+    keeper.command.env("SECRET", "hunter22");
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let expected = (1..=200_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
+    assert!(log(&manager, Stream::Stdout) == expected, "every line, in order");
+    assert_eq!(log(&manager, Stream::Stderr), "token ***\ndone\n");
+    assert!(ended.stderr.starts_with("token hunter22\n1%\r"), "what stays here stays as it is");
+    assert!(ended.verdict().evidence.stderr_tail.starts_with("token ***\n"));
+}
+
+#[test]
+fn logs_are_not_sent_unless_asked_for() {
+    let manager = Manager::start(vec![]);
+    assert_eq!(Keeper::shell(&manager.options(&[]), "echo hello").run().code, Some(0));
+    assert_eq!(log(&manager, Stream::Stdout), "");
+}
+
+#[test]
+fn logs_beyond_the_rate_are_counted() {
+    let manager = Manager::start(vec![]);
+    let options = manager.options(&["--log-collection", "http", "--log-rate", "1000"]);
+    assert_eq!(Keeper::shell(&options, "seq 1 100000").run().code, Some(0));
+    let desk = manager.desk.lock().unwrap();
+    let shed = desk
+        .facts
+        .iter()
+        .any(|report| matches!(&report.body, ReportBody::Note { code, .. } if code == "log-shed"));
+    assert!(shed, "{:?}", desk.facts);
 }

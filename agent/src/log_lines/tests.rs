@@ -1,0 +1,120 @@
+//! Streams as pieces, as tables and properties.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn spec() -> Spec {
+    Spec { line_bytes: 20, bytes_per_second: 1 << 30, secrets: Secrets::default() }
+}
+
+/// The pieces of a stream that comes in the given portions.
+fn pieces(spec: Spec, portions: &[&[u8]]) -> Vec<LogChunk> {
+    let mut lines = Lines::new(Stream::Stdout, spec);
+    let mut pieces = Vec::new();
+    for portion in portions {
+        lines.feed(portion, Duration::ZERO, &mut pieces);
+    }
+    lines.flush(true, Duration::ZERO, &mut pieces);
+    pieces
+}
+
+fn texts(pieces: &[LogChunk]) -> Vec<(u64, &str)> {
+    pieces
+        .iter()
+        .map(|piece| match &piece.text {
+            LogText::Text(text) => (piece.offset_bytes, text.as_str()),
+            LogText::Base64(text) => (piece.offset_bytes, text.as_str()),
+        })
+        .collect()
+}
+
+/// What it says, the portions, and the pieces: their positions and texts.
+type Row<'a> = (&'a str, &'a [&'a [u8]], &'a [(u64, &'a str)]);
+
+#[test]
+fn lines_become_pieces() {
+    let secrets = Secrets::new([b"s3cret".to_vec(), b"s3cret-longer".to_vec(), b"abc".to_vec()]);
+    #[rustfmt::skip]
+    let table: [Row<'_>; 13] = [
+        ("lines are joined",                  &[b"a\nb\n"],                        &[(0, "a\nb\n")]),
+        ("whatever the portions",             &[b"a", b"\n", b"b\n"],              &[(0, "a\nb\n")]),
+        ("the last may lack its newline",     &[b"a\nb"],                          &[(0, "a\nb")]),
+        ("an empty line is one",              &[b"\n\n"],                          &[(0, "\n\n")]),
+        ("a progress bar is its last state",  &[b" 1%\r 50%\r100%\ndone\n"],       &[(9, "100%\ndone\n")]),
+        ("one that ends with a return",       &[b" 1%\r100%\r"],                   &[(4, "100%")]),
+        ("in portions, too",                  &[b" 1%\r", b"2%\r", b"\ndone\n"],   &[(4, "2%\n"), (8, "done\n")]),
+        ("CRLF is a newline",                 &[b"a\r\nb\r\n"],                    &[(0, "a\n"), (3, "b\n")]),
+        ("a long line is cut and says so",    &[b"0123456789012345678901234\nx\n"], &[(0, "01234567890123456789 [... 5 bytes cut]\n"), (26, "x\n")]),
+        ("a secret is masked",                &[b"is s3cret!\n"],                  &[(0, "is ***!\n")]),
+        ("also over portions",                &[b"is s3c", b"ret!\n"],             &[(0, "is ***!\n")]),
+        ("the longest one as a whole",        &[b"s3cret-longer\n"],               &[(0, "***\n")]),
+        ("a short one would mask everything", &[b"abc\n"],                         &[(0, "abc\n")]),
+    ];
+    for (says, portions, expected) in table {
+        let spec = Spec { secrets: secrets.clone(), ..spec() };
+        let pieces = pieces(spec, portions);
+        assert_eq!(texts(&pieces), expected, "{says}");
+    }
+}
+
+#[test]
+fn what_is_not_utf8_survives() {
+    let pieces = pieces(spec(), &[b"\xff\xfe\xfd\n"]);
+    assert_eq!(pieces[0].text, LogText::Base64("//79Cg==".to_owned()));
+}
+
+#[test]
+fn more_than_the_rate_is_shed_and_counted_and_the_rate_recovers() {
+    let spec = Spec { bytes_per_second: 8, ..spec() };
+    let mut lines = Lines::new(Stream::Stdout, spec);
+    let mut pieces = Vec::new();
+    let mut feed = |second, text: &str| {
+        let now = Duration::from_secs(second);
+        lines.feed(text.as_bytes(), now, &mut pieces);
+        lines.flush(false, now, &mut pieces);
+    };
+    feed(0, "12345\n");
+    feed(0, "lost\n");
+    feed(1, "1234567\n");
+    assert_eq!(lines.shed_bytes(), 5);
+    assert_eq!(texts(&pieces), [(0, "12345\n"), (11, "1234567\n")]);
+}
+
+#[test]
+fn a_piece_is_sent_when_it_is_long_enough() {
+    let line = format!("{}\n", "x".repeat(15)).repeat(PIECE_BYTES / 16 + 1);
+    let mut lines = Lines::new(Stream::Stdout, spec());
+    let mut pieces = Vec::new();
+    lines.feed(line.as_bytes(), Duration::ZERO, &mut pieces);
+    assert_eq!(
+        texts(&pieces).iter().map(|(_, text)| text.len()).collect::<Vec<_>>(),
+        [PIECE_BYTES]
+    );
+}
+
+proptest! {
+    #[test]
+    fn plain_text_survives_whole_and_in_place(
+        portions in prop::collection::vec("[a-c\n]{0,30}", 0..20),
+    ) {
+        let spec = Spec { line_bytes: 1000, ..spec() };
+        let portions: Vec<_> = portions.iter().map(String::as_bytes).collect();
+        let pieces = pieces(spec, &portions);
+        let mut position = 0;
+        let mut whole = String::new();
+        for (offset, text) in texts(&pieces) {
+            prop_assert_eq!(offset, position);
+            position += u64::try_from(text.len()).unwrap();
+            whole.push_str(text);
+        }
+        prop_assert_eq!(whole.as_bytes(), portions.concat());
+    }
+
+    #[test]
+    fn any_bytes_become_rising_pieces(portions in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
+        let portions: Vec<_> = portions.iter().map(Vec::as_slice).collect();
+        let pieces = pieces(spec(), &portions);
+        prop_assert!(pieces.is_sorted_by(|a, b| a.offset_bytes < b.offset_bytes));
+    }
+}
