@@ -26,6 +26,8 @@ pub struct MetricFiles {
     collectors: FileCollectors,
     /// What may be watched, and is not yet: it may not be there yet either.
     places: Vec<(PathBuf, RecursiveMode)>,
+    /// The files and directories themselves.
+    wanted: Vec<PathBuf>,
     heard: mpsc::Sender<Heard>,
 }
 
@@ -60,9 +62,16 @@ impl MetricFiles {
         });
         let dirs = spec.event_dirs.iter().cloned().map(|dir| (dir, RecursiveMode::Recursive));
         let places = parents.chain(dirs).collect();
+        let files = spec.metric_file.iter().chain(&spec.line_files);
+        let wanted = files.chain(&spec.event_dirs).cloned().collect();
         let mut collectors = FileCollectors::new(collect, spec);
         collectors.poll(&mut Vec::new());
-        Self { collectors, places, heard }
+        Self { collectors, places, wanted, heard }
+    }
+
+    /// Whether any of the files or directories is there by now.
+    pub fn any_is_there(&self) -> bool {
+        self.wanted.iter().any(|path| path.exists())
     }
 
     /// Starts the thread.

@@ -71,6 +71,8 @@ pub struct Options {
     /// Size over which bulk reports are shed, in bytes.
     pub limit_bytes: u64,
     /// Longest time between an append and its fsync, terminal reports excepted (those at once).
+    /// [`Duration::MAX`]: the kernel writes when it likes, for reports that nobody waits for. They outlive the
+    /// agent all the same, though not a power failure.
     pub sync_interval: Duration,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: i64,

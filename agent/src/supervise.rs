@@ -367,6 +367,9 @@ impl World {
 
     /// Takes in what was found up to the end, the last records of files too.
     async fn hear_out(&mut self, watching: Option<Watching>) {
+        // A trial that was over before anybody watched has, as a rule, written no such file; a thread to find
+        // that out would be the dearest part of its end.
+        self.metric_files = self.metric_files.take().filter(MetricFiles::any_is_there);
         if let Some(watching) = watching.or_else(|| self.watch_metric_files()) {
             drop(watching);
             self.hear_last_look().await;
