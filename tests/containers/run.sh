@@ -68,8 +68,12 @@ cp "$program" "$work/context/trialkeeper"
   printf 'FROM scratch AS agent\nCOPY trialkeeper /out/trialkeeper\n'
   sed -n '/^FROM ${BASE}/,$p' Dockerfile.trial
 } >"$work/context/Dockerfile"
-docker build --quiet --build-arg BASE="$base" --tag trialkeeper-test "$work/context" >/dev/null
-docker build --quiet --build-arg BASE=scratch --tag trialkeeper-test-empty "$work/context" >/dev/null
+image() {
+  docker build --quiet --build-arg BASE="$1" --tag "$2" "$work/context" >"$work/build.log" 2>&1 ||
+    { cat "$work/build.log" && exit 1; }
+}
+image "$base" trialkeeper-test
+image scratch trialkeeper-test-empty
 
 # --- what it must do -----------------------------------------------------------------------------------------
 failed=0
