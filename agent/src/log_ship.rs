@@ -26,15 +26,18 @@ impl Shipper {
 
     /// Takes the next bytes of the stream.
     pub fn feed(&self, bytes: &[u8]) {
+        // Held over both: the pump and the one who flushes must not overtake each other.
+        let mut lines = self.lock();
         let mut pieces = Vec::new();
-        self.lock().feed(bytes, self.began.elapsed(), &mut pieces);
+        lines.feed(bytes, self.began.elapsed(), &mut pieces);
         self.append(pieces);
     }
 
     /// Ships the lines that wait, the unfinished one too if the stream has `ended`.
     pub fn flush(&self, ended: bool) {
+        let mut lines = self.lock();
         let mut pieces = Vec::new();
-        self.lock().flush(ended, self.began.elapsed(), &mut pieces);
+        lines.flush(ended, self.began.elapsed(), &mut pieces);
         self.append(pieces);
     }
 
