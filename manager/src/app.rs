@@ -11,10 +11,11 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 use trial_protocol::{ExperimentId, IdError};
 
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, ExperimentSpec};
+use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
 use crate::experiment::conduct::{Conductor, conduct};
 use crate::experiment::notice::Notice;
@@ -23,6 +24,7 @@ use crate::intake::Intake;
 use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 use crate::token::Secret;
+use crate::training_service::local::gpus::{self, Gpus, Wanted};
 use crate::training_service::local::{self, Local, write_file};
 use crate::{api, assessor, ids, token, tuner};
 
@@ -109,6 +111,9 @@ pub enum Error {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The machine's GPUs.
+    #[error(transparent)]
+    Gpus(#[from] gpus::Error),
     /// The certificate for encrypted connections.
     #[error("connections from other machines cannot be encrypted")]
     Tls(#[from] api::tls::Error),
@@ -135,6 +140,7 @@ impl Error {
             | Self::DataDir { .. }
             | Self::Listen { .. }
             | Self::NoAgent { .. }
+            | Self::Gpus(_)
             | Self::Tls(_)
             | Self::Secret(_) => true,
             Self::Store(error) => matches!(
@@ -195,10 +201,15 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         Error::DataDir { path: settings.data_dir.clone(), source }
     })?;
     let store = Store::open(&dir.database())?;
-    let (spec, seed) = match new {
+    let (mut spec, seed) = match new {
         Some(spec) => create(&store, &id, *spec, clock.as_ref()).await?,
         None => recall(&store, &id).await?,
     };
+    let gpus = gpus(&spec)?;
+    if let Some(room) = gpus.room().filter(|room| *room < spec.trial_concurrency) {
+        warn!("the GPUs have room for {room} trials at a time, not for {}", spec.trial_concurrency);
+        spec.trial_concurrency = room;
+    }
     let tuner = tuner::build(&spec.tuner, &spec.search_space, seed)?;
     let assessor = spec.assessor.as_ref().map(assessor::build).transpose()?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
@@ -234,14 +245,15 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         .map_err(|source| Error::DataDir { path: url_file, source })?;
 
     let (job_events, jobs) = mpsc::unbounded_channel();
-    let service = Local::new(local::Settings {
+    let local = local::Settings {
         agent,
         dir: dir.clone(),
         code_directory: spec.trial_code_directory.clone(),
         objective: spec.objective.clone(),
         ca_file,
         events: job_events,
-    });
+    };
+    let service = Local::new(local, gpus);
     let (notify, notices) = mpsc::unbounded_channel();
     let conductor = Conductor {
         id: id.clone(),
@@ -323,6 +335,22 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64
         return Err(Error::AlreadyDone { id: id.clone() });
     }
     Ok((config::from_canonical(&row.canonical)?, row.seed))
+}
+
+/// Shares this machine's GPUs out as the experiment wants; asks for them only if it wants any.
+fn gpus(spec: &ExperimentSpec) -> Result<Gpus, gpus::Error> {
+    let TrainingServiceSpec::Local(local) = &spec.training_service;
+    let wanted = Wanted {
+        each: spec.trial_gpu_number,
+        sharers: local.max_trial_number_per_gpu,
+        indices: local.gpu_indices.clone(),
+        active: local.use_active_gpu.unwrap_or(true),
+    };
+    let machine = match spec.trial_gpu_number {
+        None | Some(0) => Vec::new(),
+        Some(_) => gpus::of_this_machine(),
+    };
+    Gpus::new(&wanted, &machine)
 }
 
 /// The manager's own certificate, for the names under which this machine's agents and others reach it.

@@ -23,8 +23,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
+use self::gpus::Gpus;
 use super::{Adopted, Error, JobEvent, JobEvents, TrainingService, TrialJobSpec};
 use crate::layout::{ExperimentDir, TrialDir};
+
+pub mod gpus;
 
 /// How long an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
 /// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
@@ -56,6 +59,7 @@ pub struct Settings {
 #[derive(Debug)]
 struct Shared {
     settings: Settings,
+    gpus: Mutex<Gpus>,
     /// Process ids of the agents that live, by trial. An id is removed as soon as its process is known
     /// to be gone, long before the kernel gives the number to another.
     agents: Mutex<HashMap<TrialJobId, Pid>>,
@@ -64,9 +68,9 @@ struct Shared {
 
 impl Local {
     /// Makes the service; nothing is started.
-    pub fn new(settings: Settings) -> Self {
-        let agents = Mutex::new(HashMap::new());
-        Self { shared: Arc::new(Shared { settings, agents, tasks: TaskTracker::new() }) }
+    pub fn new(settings: Settings, gpus: Gpus) -> Self {
+        let (agents, gpus) = (Mutex::new(HashMap::new()), Mutex::new(gpus));
+        Self { shared: Arc::new(Shared { settings, gpus, agents, tasks: TaskTracker::new() }) }
     }
 
     /// Waits for the tasks that watch jobs; they end with their jobs.
@@ -81,7 +85,12 @@ impl Shared {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn gpus(&self) -> MutexGuard<'_, Gpus> {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn tell(&self, event: JobEvent) {
+        self.gpus().give_back(&event.trial);
         // The receiver lives as long as the experiment; after it nobody needs to know.
         drop(self.settings.events.send(event));
     }
@@ -150,9 +159,13 @@ impl TrainingService for Local {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let dir = shared.prepare(job)?;
-        let child = shared.command(job, &dir).spawn().map_err(|source| Error::StartAgent {
-            program: shared.settings.agent.clone(),
-            source,
+        let mut command = shared.command(job, &dir);
+        if let Some(visible) = shared.gpus().take(&job.trial) {
+            command.env("CUDA_VISIBLE_DEVICES", visible);
+        }
+        let child = command.spawn().map_err(|source| {
+            shared.gpus().give_back(&job.trial);
+            Error::StartAgent { program: shared.settings.agent.clone(), source }
         })?;
         if let Some(pid) = pid_of(&child) {
             shared.agents().insert(job.trial.clone(), pid);
@@ -176,6 +189,8 @@ impl TrainingService for Local {
                 Adopted::Gone
             }
             Ok(Err(file)) => {
+                // It was given GPUs by the earlier manager; how many are taken is what counts here.
+                self.shared.gpus().take(trial);
                 if let Some(pid) = pid_in(&file) {
                     self.shared.agents().insert(trial.clone(), pid);
                 }

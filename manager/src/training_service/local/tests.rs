@@ -38,14 +38,16 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
     write_file(&agent, 0o755, AGENT).unwrap();
     let experiment = ExperimentId::new("exp").unwrap();
     let (events, receiver) = mpsc::unbounded_channel();
-    let service = Local::new(Settings {
+    let settings = Settings {
         agent,
         dir: ExperimentDir::new(root.path(), &experiment),
         code_directory: root.path().to_owned(),
         objective: Some("loss".to_owned()),
         ca_file: None,
         events,
-    });
+    };
+    let wanted = gpus::Wanted { each: Some(0), sharers: 1, indices: None, active: true };
+    let service = Local::new(settings, Gpus::new(&wanted, &[]).unwrap());
     Bed { root, service, events: receiver }
 }
 
@@ -130,6 +132,17 @@ async fn a_job_gets_its_files_and_no_secret_in_its_arguments() {
         std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(bed.dir().join("token")).unwrap());
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(bed.file("parameter.cfg").await, r#"{"parameters":{"x":1}}"#);
+}
+
+#[tokio::test]
+async fn a_job_sees_the_gpus_it_was_given() {
+    let mut bed = bed();
+    bed.service
+        .submit(&job(r#"echo "<${CUDA_VISIBLE_DEVICES-unset}>" > "$dir/gpus""#))
+        .await
+        .unwrap();
+    bed.event().await;
+    assert_eq!(bed.file("gpus").await.trim(), "<>", "none: they are hidden");
 }
 
 #[tokio::test]

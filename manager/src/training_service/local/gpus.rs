@@ -1,0 +1,200 @@
+//! Which GPUs of this machine a trial may see.
+//!
+//! A trial that wants GPUs is given the least used ones; it sees no others (`CUDA_VISIBLE_DEVICES`). There are
+//! never more trials than places ([`Gpus::room`] bounds the concurrency), so a trial that may start finds its
+//! GPUs free and nobody waits.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::process::Command;
+
+use trial_protocol::TrialJobId;
+
+/// The GPUs for trials, and who has which.
+#[derive(Debug)]
+pub struct Gpus {
+    /// How many a trial gets. `None`: GPUs are left alone; `Some(0)`: hidden from trials.
+    each: Option<usize>,
+    /// Trials that may share a GPU.
+    sharers: usize,
+    /// Users of each GPU, by its index.
+    users: BTreeMap<u64, usize>,
+    given: HashMap<TrialJobId, Vec<u64>>,
+}
+
+/// What is wanted of the machine's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// `trialGpuNumber`.
+    pub each: Option<u32>,
+    /// `maxTrialNumberPerGpu`.
+    pub sharers: u64,
+    /// `gpuIndices`. `None`: all.
+    pub indices: Option<Vec<u64>>,
+    /// `useActiveGpu`: also those that other processes compute on.
+    pub active: bool,
+}
+
+/// The machine cannot give what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("trialGpuNumber is {each}, but {there}")]
+pub struct Error {
+    each: usize,
+    there: String,
+}
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// As `nvidia-smi` numbers it.
+    pub index: u64,
+    /// Whether some process computes on it.
+    pub busy: bool,
+}
+
+impl Gpus {
+    /// Shares `machine`'s GPUs out as `wanted`.
+    pub fn new(wanted: &Wanted, machine: &[Gpu]) -> Result<Self, Error> {
+        let each = wanted.each.map(|each| usize::try_from(each).unwrap_or(usize::MAX));
+        let allowed = |gpu: &&Gpu| {
+            wanted.indices.as_ref().is_none_or(|indices| indices.contains(&gpu.index))
+                && (wanted.active || !gpu.busy)
+        };
+        let users: BTreeMap<_, _> =
+            machine.iter().filter(allowed).map(|gpu| (gpu.index, 0)).collect();
+        let sharers = usize::try_from(wanted.sharers).unwrap_or(usize::MAX);
+        if let Some(each) = each
+            && users.len() < each
+        {
+            let busy = machine.iter().filter(|gpu| gpu.busy).count();
+            let there = format!(
+                "of {} GPUs that nvidia-smi shows ({busy} in use) {} may be used; see gpuIndices and useActiveGpu",
+                machine.len(),
+                users.len(),
+            );
+            return Err(Error { each, there });
+        }
+        Ok(Self { each, sharers, users, given: HashMap::new() })
+    }
+
+    /// Trials that can run at a time. `None`: GPUs set no bound.
+    pub fn room(&self) -> Option<usize> {
+        let each = self.each.filter(|each| *each > 0)?;
+        Some(self.users.len().saturating_mul(self.sharers) / each)
+    }
+
+    /// Gives a trial its GPUs: the value for `CUDA_VISIBLE_DEVICES`, or `None` to leave it as it is.
+    pub fn take(&mut self, trial: &TrialJobId) -> Option<String> {
+        let each = self.each?;
+        let mut by_use: Vec<_> = self.users.iter().map(|(index, users)| (*users, *index)).collect();
+        by_use.sort_unstable();
+        let mut taken: Vec<_> = by_use.into_iter().take(each).map(|(_, index)| index).collect();
+        taken.sort_unstable();
+        for index in &taken {
+            *self.users.entry(*index).or_default() += 1;
+        }
+        let visible = taken.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        self.given.insert(trial.clone(), taken);
+        Some(visible)
+    }
+
+    /// Takes a trial's GPUs back.
+    pub fn give_back(&mut self, trial: &TrialJobId) {
+        for index in self.given.remove(trial).into_iter().flatten() {
+            if let Some(users) = self.users.get_mut(&index) {
+                *users = users.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// Asks `nvidia-smi` for this machine's GPUs; none where it cannot be asked.
+pub fn of_this_machine() -> Vec<Gpu> {
+    let ask = |query: &str| {
+        let output = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output();
+        let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+        String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
+    };
+    let gpus = ask("--query-gpu=index,uuid");
+    let busy =
+        if gpus.trim().is_empty() { String::new() } else { ask("--query-compute-apps=gpu_uuid") };
+    read(&gpus, &busy)
+}
+
+/// Reads the two answers of `nvidia-smi`; lines that are none of its own are passed over.
+fn read(gpus: &str, busy: &str) -> Vec<Gpu> {
+    let busy: HashSet<_> = busy.lines().map(str::trim).collect();
+    let gpu = |line: &str| {
+        let (index, uuid) = line.split_once(',')?;
+        Some(Gpu { index: index.trim().parse().ok()?, busy: busy.contains(uuid.trim()) })
+    };
+    gpus.lines().filter_map(gpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn machine(count: u64) -> Vec<Gpu> {
+        (0..count).map(|index| Gpu { index, busy: index == 1 }).collect()
+    }
+
+    fn wanted(each: Option<u32>) -> Wanted {
+        Wanted { each, sharers: 1, indices: None, active: true }
+    }
+
+    fn trial(number: usize) -> TrialJobId {
+        TrialJobId::new(format!("t{number}")).unwrap()
+    }
+
+    #[test]
+    fn gpus_are_shared_out_as_wanted() {
+        let indices = Some(vec![0, 2]);
+        #[rustfmt::skip]
+        let table = [
+            // what it says             wanted                                                GPUs  room           what three trials see
+            ("left alone",              wanted(None),                                          2,   Some(None),    [None, None, None]),
+            ("hidden",                  wanted(Some(0)),                                       2,   Some(None),    [Some(""), Some(""), Some("")]),
+            ("hidden where none is",    wanted(Some(0)),                                       0,   Some(None),    [Some(""), Some(""), Some("")]),
+            ("one each",                wanted(Some(1)),                                       3,   Some(Some(3)), [Some("0"), Some("1"), Some("2")]),
+            ("a machine of one",        wanted(Some(1)),                                       1,   Some(Some(1)), [Some("0"), Some("0"), Some("0")]),
+            ("two each, shared",        Wanted { sharers: 2, ..wanted(Some(2)) },              3,   Some(Some(3)), [Some("0,1"), Some("0,2"), Some("1,2")]),
+            ("only these",              Wanted { indices, ..wanted(Some(1)) },                 4,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("not those in use",        Wanted { active: false, ..wanted(Some(1)) },           3,   Some(Some(2)), [Some("0"), Some("2"), Some("0")]),
+            ("more than there are",     wanted(Some(2)),                                       1,   None,          [None, None, None]),
+            ("none at all",             wanted(Some(1)),                                       0,   None,          [None, None, None]),
+        ];
+        for (says, wanted, count, room, seen) in table {
+            let gpus = Gpus::new(&wanted, &machine(count));
+            assert_eq!(gpus.as_ref().ok().map(Gpus::room), room, "{says}");
+            let Ok(mut gpus) = gpus else { continue };
+            for (number, visible) in seen.into_iter().enumerate() {
+                assert_eq!(gpus.take(&trial(number)).as_deref(), visible, "{says}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_is_given_again() {
+        let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
+        assert_eq!(gpus.take(&trial(0)).as_deref(), Some("0"));
+        assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
+        gpus.give_back(&trial(0));
+        gpus.give_back(&trial(0)); // Said twice.
+        assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn nvidia_smi_is_read() {
+        let found = read("0, GPU-aa\n1, GPU-bb\nnonsense\n", "GPU-bb\nGPU-bb\n");
+        assert_eq!(found, machine(2));
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read(gpus in ".*", busy in ".*") {
+            drop(read(&gpus, &busy));
+        }
+    }
+}
