@@ -265,10 +265,11 @@ impl Run {
         if self.jobs.get(&trial).is_none_or(|job| job.attempt != attempt) {
             return Ok(()); // An attempt that was given up before.
         }
-        if !self.c.store.attempt_state(&trial, &attempt).await?.ended {
+        let mut ended = self.c.store.attempt_state(&trial, &attempt).await?.ended;
+        if !ended {
             self.recover(&trial).await?;
+            ended = self.c.store.attempt_state(&trial, &attempt).await?.ended;
         }
-        let ended = self.c.store.attempt_state(&trial, &attempt).await?.ended;
         let verdict = if ended { self.c.store.verdict(&trial).await? } else { None };
         let result = trial_result(&self.c.store, &self.c.spec, &trial, &attempt).await?.last;
         let gone = Gone { exit_code, message };
