@@ -7,9 +7,13 @@ use std::sync::Arc;
 use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 
 use crate::clock::Clock;
-use crate::collect::{CollectSpec, Finding, Ledger};
+use crate::collect::{CollectSpec, Finding, Ledger, Line, Source};
 use crate::log_lines::Secrets;
 use crate::spool::Spool;
+
+mod scribe;
+
+pub use scribe::Scribe;
 
 /// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
 const UNREADABLE_NOTED: u64 = 10;
@@ -22,6 +26,8 @@ pub struct Book {
     live: bool,
     secrets: Secrets,
     tally: Tally,
+    /// Writes for an NNI manager, if it is one.
+    scribe: Option<Scribe>,
 }
 
 /// What was collected, in short.
@@ -50,18 +56,47 @@ impl Book {
         secrets: Secrets,
     ) -> Self {
         let (ledger, tally) = (Ledger::new(spec), Tally::default());
-        Self { ledger, spool, clock, live, secrets, tally }
+        Self { ledger, spool, clock, live, secrets, tally, scribe: None }
+    }
+
+    /// The same for an NNI manager: everything is said in its keeper's words.
+    #[must_use]
+    pub fn for_nni(self, scribe: Scribe) -> Self {
+        Self { scribe: Some(scribe), ..self }
     }
 
     /// Enters what a collector found, and returns how many intermediate results there were: ends of steps.
     pub fn enter(&mut self, findings: Vec<Finding>) -> u64 {
+        self.enter_all(findings, false)
+    }
+
+    /// Enters a portion of a stream, for a manager that wants lines, and what was found in them; returns the same.
+    pub fn enter_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
+        if let Some(scribe) = &mut self.scribe {
+            for line in lines {
+                scribe.line(self.clock.now_ms(), line);
+            }
+        }
+        self.enter_all(findings, true)
+    }
+
+    fn enter_all(&mut self, findings: Vec<Finding>, from_lines: bool) -> u64 {
         let before = self.tally.intermediate;
         for finding in findings {
             match finding {
                 Finding::Metric(found) => {
+                    // The SDK's own line has gone out as it was printed.
+                    let told = from_lines && found.source == Source::Sdk;
                     if let Some(metric) = self.ledger.enter(found) {
-                        self.metric(metric);
+                        self.count(&metric);
+                        if !told {
+                            self.report(ReportBody::Metric(metric));
+                        }
                     }
+                }
+                // The line itself says so.
+                Finding::Unreadable { source: Source::Sdk, .. } if from_lines => {
+                    self.tally.unreadable += 1;
                 }
                 Finding::Unreadable { excerpt, why, .. } => {
                     self.tally.unreadable += 1;
@@ -77,7 +112,8 @@ impl Book {
     /// Concludes the final result, where the trial itself reported none.
     pub fn conclude(&mut self, succeeded: bool) {
         if let Some(metric) = self.ledger.conclude(succeeded) {
-            self.metric(metric);
+            self.count(&metric);
+            self.report(ReportBody::Metric(metric));
         }
         for (code, message) in self.ledger.notes() {
             self.note(code, message);
@@ -96,7 +132,11 @@ impl Book {
 
     /// Enters any other report.
     pub fn report(&self, body: ReportBody) {
-        self.spool.append(self.clock.now_ms(), body);
+        let now_ms = self.clock.now_ms();
+        match &self.scribe {
+            Some(scribe) => scribe.report(now_ms, &body),
+            None => self.spool.append(now_ms, body),
+        }
     }
 
     /// What was collected so far.
@@ -104,7 +144,7 @@ impl Book {
         &self.tally
     }
 
-    fn metric(&mut self, metric: Metric) {
+    fn count(&mut self, metric: &Metric) {
         match metric.kind {
             MetricKind::Intermediate => self.tally.intermediate += 1,
             MetricKind::Final if self.tally.last.is_none() => {
@@ -123,6 +163,5 @@ impl Book {
             // A closed stderr is no reason to stop.
             writeln!(std::io::stderr(), "trialkeeper: {}{kind} = {value}", metric.name).ok();
         }
-        self.report(ReportBody::Metric(metric));
     }
 }

@@ -14,6 +14,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::collect::Pattern;
 use crate::errors::chain;
+use crate::legacy_cli::{self, Legacy};
 
 mod config_file;
 
@@ -50,6 +51,24 @@ pub enum Command {
         #[arg(long, default_value = "text")]
         output: Output,
     },
+    /// Print one reading of the GPUs. Exit code: 0, or 1 if there are none to be read.
+    Gpu {
+        /// The program that reads NVIDIA's GPUs.
+        #[arg(
+            long,
+            env = "TRIALKEEPER_GPU_PROGRAM",
+            value_name = "PROGRAM",
+            default_value = "nvidia-smi"
+        )]
+        gpu_program: PathBuf,
+        /// How to show it.
+        #[arg(long, default_value = "text")]
+        output: Output,
+    },
+    /// Look at what a trial would find here: the way to the manager hop by hop, room, GPUs, limits.
+    ///
+    /// Exit code: 0 if nothing fails, 1 if something does.
+    Doctor(DoctorArgs),
     /// Copy this program into a directory, for an init container.
     Install {
         /// Where to.
@@ -72,6 +91,7 @@ pub enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     /// For a person.
+    #[value(alias = "table")]
     Text,
     /// For a program.
     Json,
@@ -102,6 +122,40 @@ pub struct ReplayArgs {
     /// How long to try.
     #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub flush: Duration,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Base URL of the manager.
+    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
+    pub manager: Option<String>,
+    /// A file whose first line is the manager's URL.
+    #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
+    pub manager_file: Option<PathBuf>,
+    /// A file with the token that the manager wants to see.
+    #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// PEM file with the certificate authority of the manager's certificate.
+    #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// The trial's directory [default: the current one].
+    #[arg(long, env = "TRIALKEEPER_OUTPUT_DIR", value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Where reports would wait for delivery [default: spool, in the output directory].
+    #[arg(long, env = "TRIALKEEPER_SPOOL_DIR", value_name = "DIR")]
+    pub spool_dir: Option<PathBuf>,
+    /// The program that reads NVIDIA's GPUs.
+    #[arg(
+        long,
+        env = "TRIALKEEPER_GPU_PROGRAM",
+        value_name = "PROGRAM",
+        default_value = "nvidia-smi"
+    )]
+    pub gpu_program: PathBuf,
+    /// How to show it.
+    #[arg(long, default_value = "text")]
+    pub output: Output,
 }
 
 /// Options of `run`.
@@ -261,6 +315,10 @@ pub struct RunArgs {
     /// Where trialkeeper's own messages go [default: stderr].
     #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+
+    /// What an NNI manager asked for, where the words were those of its own keeper.
+    #[arg(skip)]
+    pub legacy: Option<Legacy>,
 }
 
 /// What is looked for in output.
@@ -301,6 +359,29 @@ pub enum ExitCodeMap {
 
 /// Reads the command line, or prints why it cannot (or what was asked for) and returns the exit code.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    match words.get(1..) {
+        Some(rest) if legacy_cli::is_legacy(rest) => parse_legacy(rest),
+        _ => parse_own(words),
+    }
+}
+
+/// NNI's keeper's words, as a run of ours.
+fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
+    let legacy = legacy_cli::parse(words).map_err(|error| {
+        writeln!(io::stderr(), "trialkeeper: error: {error}").ok();
+        ExitCode::from(KEEPER_FAULT)
+    })?;
+    let mut cli = parse_own(legacy_cli::as_run(&legacy))?;
+    if let Command::Run(args) = &mut cli.command {
+        args.manager = Some(legacy.manager.clone());
+        args.manager_file = None;
+        args.legacy = Some(legacy);
+    }
+    Ok(cli)
+}
+
+fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = complete(words);
     let read = || {
         let settings = config_file::find(Cli::command(), &words)?;
@@ -369,87 +450,4 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
-        let words = complete(words.iter().map(OsString::from));
-        let Command::Run(args) = Cli::try_parse_from(words)?.command else { panic!("not a run") };
-        Ok(*args)
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn every_flag_has_its_variable() {
-        let command = Cli::command();
-        let run = command.find_subcommand("run").unwrap();
-        for flag in run.get_arguments().filter(|flag| flag.get_long().is_some()) {
-            let long = flag.get_long().unwrap();
-            if ["help", "verbose", "print-config"].contains(&long) {
-                continue;
-            }
-            let variable = format!("TRIALKEEPER_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(flag.get_env(), Some(variable.as_ref()), "--{long}");
-        }
-    }
-
-    #[test]
-    fn a_command_is_found_however_it_is_given() {
-        #[rustfmt::skip]
-        let table: [&[&str]; 5] = [
-            &["trialkeeper", "run", "--", "python", "-u", "train.py", "--grace", "1"],
-            &["trialkeeper", "--", "python", "-u", "train.py", "--grace", "1"],
-            &["trialkeeper", "--drain", "1s", "--", "python", "-u", "train.py", "--grace", "1"],
-            &["trialkeeper", "run", "python", "-u", "train.py", "--grace", "1"],
-            &["trialkeeper", "-v", "python", "-u", "train.py", "--grace", "1"],
-        ];
-        for words in table {
-            let args = run(words).unwrap();
-            assert_eq!(args.command, ["python", "-u", "train.py", "--grace", "1"], "{words:?}");
-            assert_eq!(args.grace, Duration::from_secs(20), "{words:?}");
-        }
-    }
-
-    #[test]
-    fn bad_command_lines_are_refused() {
-        #[rustfmt::skip]
-        let table: [&[&str]; 7] = [
-            &["trialkeeper"],
-            &["trialkeeper", "run"],
-            &["trialkeeper", "run", "--"],
-            &["trialkeeper", "run", "--shell", "x", "--", "y"],
-            &["trialkeeper", "run", "--grace", "soon", "--", "y"],
-            &["trialkeeper", "run", "--experiment", "a/b", "--", "y"],
-            &["trialkeeper", "run", "--manager", "http://x", "--manager-file", "f", "--", "y"],
-        ];
-        for words in table {
-            assert!(run(words).is_err(), "{words:?}");
-        }
-    }
-
-    #[test]
-    fn times_have_units() {
-        #[rustfmt::skip]
-        let table = [
-            ("20s",   Some(20_000)), ("20", Some(20_000)), ("500ms", Some(500)), ("1.5m", Some(90_000)),
-            ("2h",    Some(7_200_000)), ("0", Some(0)), ("-1s", None), ("1w", None), ("", None), ("s", None),
-            ("inf",   None), ("NaN", None), ("1e300h", None), ("1 s", None),
-        ];
-        for (text, millis) in table {
-            assert_eq!(duration(text).ok(), millis.map(Duration::from_millis), "{text:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_a_time_or_refused(text in ".*") {
-            drop(duration(&text));
-        }
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ mod ansi;
 mod events;
 mod json_lines;
 mod ledger;
+mod lines;
 mod metric_file;
 mod pattern;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod text;
 
 pub use events::EventFileReader;
 pub use ledger::Ledger;
+pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::StreamScanner;

@@ -2,13 +2,14 @@
 //!
 //! Each lane has one request in flight at a time, so that its order is kept, and neither waits for the
 //! other. While a request is under way, new reports gather and make the next one. An idle lane sends at once.
+//! What a batch looks like on the wire is the dialect's; an NNI manager's has one lane and no heartbeat.
 //!
 //! Nothing here may end or delay the trial: every error is a reason to try again later. The total time is
 //! not limited while the trial runs; after its end it is ([`Settings::flush`]), and what is left stays in
 //! the spool.
 
-use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,14 +21,16 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck, capability};
 
-use crate::dialect::native;
+use crate::dialect::{legacy, native};
 use crate::http;
-use crate::spool::{LaneFiles, Record, Sender, Spool};
+use crate::spool::{Dialect, LaneFiles, Record, Sender, Spool};
 
+mod address;
 #[cfg(test)]
 mod tests;
 
 pub use crate::dialect::{Error, Verdict};
+pub use address::{ManagerAddress, read_token};
 
 /// Most JSON in a batch of facts, in bytes; a longer report travels alone.
 const FACTS_BYTES: usize = 256 << 10;
@@ -41,16 +44,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 /// Time between tries where only a person can help.
 const HOPELESS: Duration = Duration::from_mins(1);
-
-/// Where the manager is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ManagerAddress {
-    /// Base URL, such as `http://10.0.0.1:8080`.
-    Url(String),
-    /// A file whose first line is the base URL, read again whenever a delivery fails: a manager that was
-    /// started again may listen elsewhere.
-    File(PathBuf),
-}
 
 /// What delivery needs to know.
 #[derive(Debug, Clone)]
@@ -88,7 +81,12 @@ pub async fn run(
     ended: watch::Receiver<bool>,
 ) -> Outcome {
     let courier = Courier::new(settings, spool, directives, ended);
-    tokio::join!(courier.deliver_lane(Lane::Facts), courier.deliver_lane(Lane::Bulk));
+    match courier.settings.sender.dialect {
+        Dialect::Native => {
+            tokio::join!(courier.deliver_lane(Lane::Facts), courier.deliver_lane(Lane::Bulk));
+        }
+        Dialect::Nni => courier.deliver_lane(Lane::Facts).await,
+    }
     let last_error = courier.lock().last_error.take();
     let undelivered = courier.spool.pending();
     Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
@@ -135,6 +133,10 @@ struct Courier {
 #[derive(Default)]
 struct Contact {
     client: Option<Client>,
+    /// To an NNI manager, between two uses of it.
+    connection: Option<legacy::Connection>,
+    /// How far the batch at hand was taken, where it is taken piece by piece.
+    taken: Option<u64>,
     base: Option<String>,
     token: Option<String>,
     heartbeat: Option<Duration>,
@@ -173,6 +175,7 @@ impl Courier {
             Lane::Facts => FACTS_BYTES,
             Lane::Bulk => BULK_BYTES,
         };
+        let beats = lane == Lane::Facts && self.settings.sender.dialect == Dialect::Native;
         let mut ended = self.ended.clone();
         let mut spoke = Instant::now();
         loop {
@@ -189,7 +192,7 @@ impl Courier {
                     }
                     self.spool.peek(lane, max_bytes).await
                 }
-                () = tokio::time::sleep_until(heartbeat), if lane == Lane::Facts => Vec::new(),
+                () = tokio::time::sleep_until(heartbeat), if beats => Vec::new(),
                 changed = ended.changed(), if !over => match changed {
                     Ok(()) => continue,
                     Err(_) => return, // Nobody is left who could say that the trial has ended.
@@ -291,7 +294,7 @@ impl Courier {
         loop {
             let sent = tokio::select! {
                 sent = self.send(attempt, lane, &records) => sent,
-                () = self.deadline_after_end() => return None,
+                () = self.deadline_after_end() => return self.lock().taken.take().map(Some),
             };
             let error = match sent {
                 Ok(ack) => {
@@ -339,12 +342,37 @@ impl Courier {
         lane: Lane,
         records: &[Record],
     ) -> Result<ReportAck, Error> {
+        if self.settings.sender.dialect == Dialect::Nni {
+            return self.post_lines(records).await;
+        }
         let (client, base, token, obeyed) = self.contact()?;
         let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed);
         let ack = native::post(&client, &base, token.as_deref(), body).await?;
         // The manager has them now; it repeats a directive until it does.
         self.lock().obeyed.retain(|id| !obeyed.contains(id));
         Ok(ack)
+    }
+
+    /// Posts lines to an NNI manager; its answers become an ack.
+    async fn post_lines(&self, records: &[Record]) -> Result<ReportAck, Error> {
+        let (base, mut connection) = {
+            let mut contact = self.lock();
+            contact.taken = None;
+            (self.base(&mut contact)?, contact.connection.take())
+        };
+        let taken = |seq| self.lock().taken = Some(seq);
+        let posted =
+            legacy::post(&mut connection, &base, &self.settings.sender, records, taken).await;
+        let mut contact = self.lock();
+        contact.connection = connection;
+        contact.taken = None;
+        Ok(ReportAck {
+            offer: Offer::new([]),
+            through: posted?,
+            directives: Vec::new(),
+            lease_ms: None,
+            other: BTreeMap::new(),
+        })
     }
 
     /// What is needed to speak, read when it is needed first and again after [`Courier::refresh`].
@@ -357,14 +385,18 @@ impl Courier {
                 contact.client.insert(client).clone()
             }
         };
-        let base = match &contact.base {
-            Some(base) => base.clone(),
-            None => contact.base.insert(address(&self.settings.manager)?).clone(),
-        };
+        let base = self.base(&mut contact)?;
         if contact.token.is_none() {
             contact.token = self.settings.token_file.as_deref().and_then(read_token);
         }
         Ok((client, base, contact.token.clone(), contact.obeyed.clone()))
+    }
+
+    fn base(&self, contact: &mut Contact) -> Result<String, Error> {
+        Ok(match &contact.base {
+            Some(base) => base.clone(),
+            None => contact.base.insert(self.settings.manager.url()?).clone(),
+        })
     }
 
     /// Has address and token read again: the manager may have moved, the token been replaced.
@@ -452,26 +484,4 @@ fn pause() -> ExponentialBackoff {
         .with_randomization_factor(1.0)
         .with_max_elapsed_time(None)
         .build()
-}
-
-fn address(manager: &ManagerAddress) -> Result<String, Error> {
-    match manager {
-        ManagerAddress::Url(url) => Ok(url.clone()),
-        ManagerAddress::File(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| Error::NoAddress { path: path.clone(), source })?;
-            Ok(text.lines().next().unwrap_or_default().trim().to_owned())
-        }
-    }
-}
-
-/// The token; without one the manager says what it thinks of that.
-fn read_token(path: &Path) -> Option<String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Some(text.trim().to_owned()),
-        Err(error) => {
-            warn!("cannot read the token file {}: {error}", path.display());
-            None
-        }
-    }
 }

@@ -3,10 +3,10 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
-//! Bottom up: `clock, collect, detect, errors, cli, http, last_bytes, log_lines, parameters, phase, reap, sample,
-//! signals, spool, tree, verdict` -> `channel, dialect, environment, log, log_ship, run_dir, tail, tools` -> `book,
-//! capture, deliver, inspect, trial` -> `output, replay, standalone` -> `metric_file, observe` -> `settings, supervise` ->
-//! `run`. A module imports only from its left.
+//! Bottom up: `clock, collect, detect, errors, legacy_cli, cli, http, last_bytes, log_lines, parameters, phase, reap,
+//! sample, signals, spool, tree, verdict` -> `channel, dialect, environment, log, log_ship, run_dir, tail, tools` -> `book,
+//! capture, deliver, gpus, inspect, trial` -> `doctor, output, replay, standalone` -> `metric_file, observe` -> `settings,
+//! supervise` -> `run`. A module imports only from its left.
 
 pub mod book;
 pub mod capture;
@@ -17,11 +17,14 @@ pub mod collect;
 pub mod deliver;
 pub mod detect;
 pub mod dialect;
+pub mod doctor;
 pub mod environment;
 pub mod errors;
+pub mod gpus;
 pub mod http;
 pub mod inspect;
 pub mod last_bytes;
+pub mod legacy_cli;
 pub mod log;
 pub mod log_lines;
 pub mod log_ship;
@@ -57,6 +60,8 @@ pub fn main() -> ExitCode {
             Command::Run(args) => run::run(&args),
             Command::Replay(args) => replay::main(args),
             Command::Inspect { dir, output } => inspect::inspect(&dir, output),
+            Command::Doctor(args) => doctor::main(args),
+            Command::Gpu { gpu_program, output } => gpus::main(&gpu_program, output),
             Command::Install { dir } => tools::install(&dir),
             Command::Completions { shell } => tools::completions(shell),
             Command::Version { output } => tools::version(output),

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use trial_protocol::Stream;
 
 use crate::capture::Capture;
-use crate::collect::{CollectSpec, Finding, StreamScanner};
+use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
 use crate::last_bytes::LastBytes;
 use crate::log_ship::Shipper;
 
@@ -32,6 +32,8 @@ const CHUNK: usize = 64 * 1024;
 pub enum Heard {
     /// Findings of one portion, in order.
     Findings(Vec<Finding>),
+    /// The lines of one portion, in order, and what was found in them.
+    Lines(Vec<Line>, Vec<Finding>),
     /// Something a person should know.
     Trouble {
         /// Stable name, for the note.
@@ -60,6 +62,8 @@ pub struct Pump {
     pub tail: SharedTail,
     /// Where its log goes, if it is collected.
     pub shipper: Option<Arc<Shipper>>,
+    /// Cuts the stream into lines, where somebody wants them.
+    pub lines: Option<LineCutter>,
     /// Who is told.
     pub heard: mpsc::Sender<Heard>,
 }
@@ -85,7 +89,7 @@ impl Pump {
         Ok(())
     }
 
-    fn carry(self, mut source: File, sink: File, mut scanner: Scanner) {
+    fn carry(mut self, mut source: File, sink: File, mut scanner: Scanner) {
         let mut sink = Sink { file: sink, open: true, told: false };
         let mut buffer = vec![0; CHUNK];
         loop {
@@ -99,7 +103,8 @@ impl Pump {
                 }
             };
             // First what must not wait for a slow consumer.
-            self.tell(scanner.scan(|scanner, found| scanner.feed(bytes, found)));
+            let found = scanner.scan(|scanner, found| scanner.feed(bytes, found));
+            self.tell(found, |cutter, lines| cutter.feed(bytes, lines));
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
             self.ship(|shipper| shipper.feed(bytes));
             self.capture.output(self.stream, bytes);
@@ -107,19 +112,33 @@ impl Pump {
                 self.trouble("output-closed", format!("cannot pass the output on: {source}"));
             }
         }
-        self.tell(scanner.scan(StreamScanner::finish));
+        self.tell(scanner.scan(StreamScanner::finish), LineCutter::finish);
         self.ship(|shipper| shipper.flush(true));
         self.send(Heard::Closed(self.stream));
     }
 
-    fn tell(&self, scanned: Scanned) {
-        match scanned {
-            Scanned::Found(found) if found.is_empty() => {}
-            Scanned::Found(found) => self.send(Heard::Findings(found)),
-            Scanned::Panicked => self.trouble(
-                "collector-failed",
-                "a collector failed; no further metrics are read from this stream".to_owned(),
-            ),
+    fn tell(&mut self, scanned: Scanned, cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>)) {
+        let found = match scanned {
+            Scanned::Found(found) => found,
+            Scanned::Panicked => {
+                self.trouble(
+                    "collector-failed",
+                    "a collector failed; no further metrics are read from this stream".to_owned(),
+                );
+                Vec::new()
+            }
+        };
+        match &mut self.lines {
+            None if found.is_empty() => {}
+            None => self.send(Heard::Findings(found)),
+            Some(cutter) => {
+                let mut lines = Vec::new();
+                // A bug in it must not stop the trial's output.
+                catch_unwind(AssertUnwindSafe(|| cut(cutter, &mut lines))).ok();
+                if !(lines.is_empty() && found.is_empty()) {
+                    self.send(Heard::Lines(lines, found));
+                }
+            }
         }
     }
 
@@ -210,7 +229,9 @@ mod tests {
         let tail = SharedTail::default();
         let capture = Capture::new(Places::default());
         let stream = Stream::Stdout;
-        (Pump { stream, capture, tail: Arc::clone(&tail), shipper: None, heard }, tail)
+        let tail_of_pump = Arc::clone(&tail);
+        let pump = Pump { stream, capture, tail: tail_of_pump, shipper: None, lines: None, heard };
+        (pump, tail)
     }
 
     #[test]

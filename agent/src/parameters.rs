@@ -54,6 +54,14 @@ impl Parameters {
         Self { record: record.to_string(), values }
     }
 
+    /// The record's `parameter_id`; null where it has none.
+    pub fn id(&self) -> Value {
+        let record: Option<Map<String, Value>> = MetricValue::parse(&self.record)
+            .ok()
+            .and_then(|record| record.as_json().as_object().cloned());
+        record.and_then(|mut record| record.remove("parameter_id")).unwrap_or_default()
+    }
+
     /// The parameters as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(&self.values).expect("a map of JSON values is JSON")

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use trial_protocol::{ReportBody, Stream};
 
-use crate::book::Book;
+use crate::book::{Book, Scribe};
 use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
@@ -86,7 +86,7 @@ fn step_aside(plan: &Plan, source: &io::Error) -> ExitCode {
 }
 
 async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
-    let Prepared { settings, mut plan, record, dir, earlier, sys_dir } = prepared;
+    let Prepared { settings, mut plan, record, dir, earlier, sys_dir, parameter_id } = prepared;
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(source) => return step_aside(&plan, &source),
@@ -139,7 +139,16 @@ async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
     observer.begin();
     let secrets = settings.observe.secrets.clone();
     let live = settings.verbose >= 1;
-    let book = Book::new(&settings.collect, spool.clone(), clock, live, secrets);
+    let mut book = Book::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
+    if let Some(legacy) = &settings.legacy {
+        let objective = settings.collect.objective.clone();
+        let mut scribe =
+            Scribe::new(spool.clone(), settings.sender.clone(), parameter_id, objective, secrets);
+        if let Some(version) = &legacy.manager_version {
+            scribe.compare_versions(version, settings.nni_version.as_deref());
+        }
+        book = book.for_nni(scribe);
+    }
     let trial = started.as_ref().ok().map(|(trial, _)| trial);
     book.report(ReportBody::Started(ends::announcement(&settings, trial)));
     if let Some(earlier) = earlier {

@@ -124,7 +124,8 @@ fn new_name(now_ms: i64, random: u64) -> String {
 
 /// Year, month and day of the month of a day since 1970-01-01, in the Gregorian calendar: counted from
 /// March, the leap day comes last in its year, so that months have fixed lengths.
-fn civil(day: i64) -> (i64, i64, i64) {
+/// PURE: year, month and day of a day since 1970-01-01 (the proleptic Gregorian calendar).
+pub fn civil(day: i64) -> (i64, i64, i64) {
     const DAYS_IN_400_YEARS: i64 = 146_097;
     let since_march_0000 = day + 719_468;
     let era = since_march_0000.div_euclid(DAYS_IN_400_YEARS);

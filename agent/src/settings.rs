@@ -11,9 +11,10 @@ use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay};
 use crate::collect::CollectSpec;
 use crate::deliver::ManagerAddress;
 use crate::detect::DetectSpec;
+use crate::legacy_cli::Legacy;
 use crate::log_lines::{self, Secrets};
 use crate::observe;
-use crate::spool::Sender;
+use crate::spool::{Dialect, Sender};
 
 /// What a run is to do.
 #[derive(Debug, Clone)]
@@ -66,6 +67,10 @@ pub struct Settings {
     pub observe: observe::Spec,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
+    /// What an NNI manager asked for, if it is one.
+    pub legacy: Option<Legacy>,
+    /// The version of NNI that this keeper stands in for. `None`: any that speaks its words.
+    pub nni_version: Option<String>,
     /// How talkative: metrics and summary from 1, what the agent does from 2.
     pub verbose: u8,
 }
@@ -132,6 +137,10 @@ impl Settings {
                     "NNI_TRIAL_JOB_ID",
                     TrialJobId::new,
                 )?,
+                dialect: match args.legacy {
+                    Some(_) => Dialect::Nni,
+                    None => Dialect::Native,
+                },
             },
             attempt: match (&args.attempt, text(variable("FC_TASK_ATTEMPT_INSTANCE_UID"))) {
                 (Some(attempt), _) => attempt.clone(),
@@ -153,7 +162,9 @@ impl Settings {
             exit_code_map: args.exit_code_map,
             collect: CollectSpec {
                 objective: args.objective.clone(),
-                text: args.collect.contains(&Collect::Text),
+                // NNI's manager knows one metric: what else a trial prints is not taken for it unasked.
+                text: args.collect.contains(&Collect::Text)
+                    && (args.legacy.is_none() || args.objective.is_some()),
                 json_lines: args.collect.contains(&Collect::Json),
                 patterns: args.metric_pattern.clone(),
             },
@@ -171,6 +182,8 @@ impl Settings {
             heartbeat: args.heartbeat,
             observe: observation(args, secrets),
             detach_on_death: args.detach_on_death,
+            legacy: args.legacy.clone(),
+            nni_version: text(variable("TRIALKEEPER_NNI_VERSION")),
             verbose: args.verbose,
         })
     }
@@ -263,7 +276,7 @@ mod tests {
         for (says, words, variables, ids) in table {
             let found = resolve(words, variables).ok();
             let found = found.as_ref().map(|settings| {
-                let Sender { experiment, trial } = &settings.sender;
+                let Sender { experiment, trial, .. } = &settings.sender;
                 [experiment.as_str(), trial.as_str(), settings.attempt.as_str()]
             });
             assert_eq!(found, ids, "{says}");

@@ -85,6 +85,39 @@ pub struct Sender {
     pub experiment: ExperimentId,
     /// Which trial.
     pub trial: TrialJobId,
+    /// In whose words they are kept. Absence means our own.
+    #[serde(default, skip_serializing_if = "Dialect::is_native")]
+    pub dialect: Dialect,
+}
+
+/// Whose protocol a spool's records belong to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// Reports of `trial-protocol`, in two lanes.
+    #[default]
+    Native,
+    /// Bodies of requests to an NNI manager's cluster server, all on the facts lane: one line after the
+    /// other, as they came.
+    Nni,
+}
+
+impl Dialect {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks in this way")]
+    fn is_native(&self) -> bool {
+        *self == Self::Native
+    }
+}
+
+/// How much a text is worth when the spool is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// It is dropped.
+    IfRoom,
+    /// It is kept.
+    Always,
+    /// It is kept, and safe on the disk at once: the last one of an attempt.
+    AtOnce,
 }
 
 impl Sender {
@@ -251,6 +284,21 @@ impl Spool {
         if offered {
             self.shared.notify_readers();
         }
+    }
+
+    /// Appends a record of another dialect's, on the facts lane, so that the order of all is kept. Never
+    /// waits for the disk or the network; `false` if it was dropped.
+    pub fn append_text(&self, text: String, keep: Keep) -> bool {
+        let mut state = self.shared.lock();
+        let taken =
+            state.life == Life::Open && state.push_text(text, keep, self.shared.limit_bytes);
+        let offered = state.disk == DiskState::Absent;
+        drop(state);
+        self.shared.work.notify_one();
+        if offered {
+            self.shared.notify_readers();
+        }
+        taken
     }
 
     /// The oldest reports of `lane` that are not acknowledged, at most `max_bytes` of JSON but at least

@@ -344,14 +344,22 @@ impl World {
         }
     }
 
+    fn end_steps(&mut self, steps: u64) {
+        for _ in 0..steps {
+            let remarks = self.observer.step_ended();
+            self.remark(&remarks);
+        }
+    }
+
     fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Findings(found) => {
                 let steps = self.book.enter(found);
-                for _ in 0..steps {
-                    let remarks = self.observer.step_ended();
-                    self.remark(&remarks);
-                }
+                self.end_steps(steps);
+            }
+            Heard::Lines(lines, found) => {
+                let steps = self.book.enter_lines(lines, found);
+                self.end_steps(steps);
             }
             Heard::GpuRow(line) => {
                 let remarks = self.observer.gpu_row(&line);

@@ -18,8 +18,8 @@ use super::sdk::{self, Record};
 use super::{CollectSpec, EXCERPT_BYTES, Finding, Found, Source, ansi, json_lines, text};
 
 /// What stands before each record of NNI's SDK on stdout, and the apostrophe that ends it.
-const MARKER: &[u8] = b"NNISDK_MEb'";
-const END: u8 = b'\'';
+pub(super) const MARKER: &[u8] = b"NNISDK_MEb'";
+pub(super) const END: u8 = b'\'';
 
 /// What is read at once into the tail.
 const PORTION_BYTES: usize = 64 * 1024;
@@ -304,14 +304,14 @@ impl StreamScanner {
 
 /// Where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
 /// newline.
-fn last_state(piece: &[u8]) -> usize {
+pub(super) fn last_state(piece: &[u8]) -> usize {
     let returns = piece.iter().rev().take_while(|byte| **byte == b'\r').count();
     let states = &piece[..piece.len() - returns];
     memchr::memrchr(b'\r', states).map_or(0, |last| last + 1)
 }
 
 /// How many bytes at the end of `piece` may be the beginning of a marker.
-fn marker_begun(piece: &[u8]) -> usize {
+pub(super) fn marker_begun(piece: &[u8]) -> usize {
     let longest = piece.len().min(MARKER.len() - 1);
     (1..=longest).rev().find(|length| piece.ends_with(&MARKER[..*length])).unwrap_or(0)
 }

@@ -1,6 +1,7 @@
 //! Delivery against a server that follows a script: for each request one answer, then for ever the last.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 
 use reqwest::StatusCode;
@@ -12,7 +13,7 @@ use trial_protocol::{
 };
 
 use super::*;
-use crate::spool::Options;
+use crate::spool::{Dialect, Options};
 
 const BOUND: Duration = Duration::from_mins(1);
 
@@ -228,6 +229,7 @@ fn sender() -> Sender {
     Sender {
         experiment: ExperimentId::new("exp").unwrap(),
         trial: TrialJobId::new("trial").unwrap(),
+        dialect: Dialect::Native,
     }
 }
 

@@ -31,6 +31,29 @@ pub enum Error {
         #[source]
         source: reqwest::Error,
     },
+    /// No answer from an NNI manager, or no HTTP.
+    #[error("cannot reach the manager at {url}")]
+    Unanswered {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Where no NNI manager can be.
+    #[error("{url:?} is not the address of an NNI manager; http://HOST:PORT is expected")]
+    Address {
+        /// What was given.
+        url: String,
+    },
+    /// An answer of an NNI manager's that explains nothing.
+    #[error("the manager at {url} answered {status}")]
+    Answered {
+        /// Where.
+        url: String,
+        /// Which.
+        status: u16,
+    },
     /// HTTP 200 with something else than an ack.
     #[error("what answers at {url} is not a manager")]
     NotAManager {
@@ -124,6 +147,8 @@ impl Error {
         match self {
             Self::NoAddress { .. }
             | Self::Unreachable { .. }
+            | Self::Unanswered { .. }
+            | Self::Answered { .. }
             | Self::NotAManager { .. }
             | Self::NotStored
             | Self::Failed { .. }
@@ -133,7 +158,7 @@ impl Error {
             | Self::Unknown { .. } => Verdict::Retry,
             Self::Busy { after: Some(after), .. } => Verdict::RetryAfter(*after),
             Self::TooLarge { .. } | Self::Refused { .. } => Verdict::Split,
-            Self::Client(_) | Self::WireVersion { .. } => Verdict::Hopeless,
+            Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => Verdict::Hopeless,
         }
     }
 }

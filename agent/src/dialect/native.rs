@@ -119,12 +119,14 @@ mod tests {
     use trial_protocol::{ExperimentId, Report, ReportBody, TrialJobId};
 
     use super::*;
+    use crate::spool::Dialect;
 
     #[test]
     fn a_body_is_the_batch_that_the_protocol_describes() {
         let sender = Sender {
             experiment: ExperimentId::new("exp").unwrap(),
             trial: TrialJobId::new("trial").unwrap(),
+            dialect: Dialect::Native,
         };
         let attempt = AttemptId::new("trial-1").unwrap();
         let note = |message: &str| ReportBody::Note {

@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use trial_protocol::Verdict;
 
 use crate::cli::RunArgs;
 use crate::environment::{self, Facts};
+use crate::legacy_cli::Legacy;
 use crate::parameters::Parameters;
 use crate::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
 use crate::settings::{Settings, is_inline};
@@ -24,6 +26,8 @@ pub(super) struct Prepared {
     pub(super) earlier: Option<Verdict>,
     /// Where NNI's SDK keeps its files.
     pub(super) sys_dir: Option<PathBuf>,
+    /// The id of the parameters, which an NNI manager wants back with each metric.
+    pub(super) parameter_id: Value,
 }
 
 pub(super) fn prepare(
@@ -34,6 +38,9 @@ pub(super) fn prepare(
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let variable = |name: &str| std::env::var_os(name);
     let settings = Settings::resolve(args, &variable, random)?;
+    if let Some(legacy) = &settings.legacy {
+        prepare_legacy(legacy);
+    }
     let their_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
     let sys_dir = their_sys_dir.as_deref().or(settings.output_dir.as_deref());
@@ -70,14 +77,28 @@ pub(super) fn prepare(
         environment,
         detach_on_death: settings.detach_on_death,
     };
+    let parameter_id = parameters.id();
     Ok(Prepared {
         plan,
         record: parameters.record,
         sys_dir: their_sys_dir.or_else(|| dir.clone()),
         dir,
         earlier,
+        parameter_id,
         settings,
     })
+}
+
+/// What NNI's keeper does before its trial starts.
+fn prepare_legacy(legacy: &Legacy) {
+    for warning in &legacy.warnings {
+        tracing::warn!("{warning}");
+    }
+    if let Some(path) = &legacy.job_id_file
+        && let Err(error) = std::fs::write(path, std::process::id().to_string())
+    {
+        tracing::warn!("cannot write the job id file {}: {error}", path.display());
+    }
 }
 
 /// Why the parameters are not known. The trial is not started then: its result would be another point's.

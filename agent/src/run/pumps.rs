@@ -10,6 +10,7 @@ use trial_protocol::Stream;
 
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::collect::LineCutter;
 use crate::log_ship::Shipper;
 use crate::output::{Heard, Pump, SharedTail};
 use crate::settings::Settings;
@@ -54,7 +55,10 @@ impl<'a> Pumps<'a> {
         sink: Result<OwnedFd, io::Error>,
     ) -> (Stdio, SharedTail) {
         let tail = SharedTail::default();
-        let shipper = self.settings.logs.clone().map(|spec| {
+        // An NNI manager wants lines, and no log of ours.
+        let legacy = self.settings.legacy.as_ref();
+        let logs = self.settings.logs.clone().filter(|_| legacy.is_none());
+        let shipper = logs.map(|spec| {
             Arc::new(Shipper::new(stream, spec, self.spool.clone(), Arc::clone(self.clock)))
         });
         let pump = Pump {
@@ -62,6 +66,7 @@ impl<'a> Pumps<'a> {
             capture: self.capture.clone(),
             tail: Arc::clone(&tail),
             shipper: shipper.clone(),
+            lines: legacy.map(|legacy| LineCutter::new(legacy.collect_logs)),
             heard: self.tell.clone(),
         };
         let started = sink.and_then(|sink| {

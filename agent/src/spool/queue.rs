@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use trial_protocol::{Lane, Report, ReportBody, Shed};
 
+use super::Keep;
 use super::disk;
 use super::record::{self, Record};
 
@@ -136,6 +137,23 @@ impl State {
         lane.memory_bytes += size;
         let record = Record { seq, json: json.into() };
         lane.memory.push_back(Entry { record, class, written: false, log_bytes });
+    }
+
+    /// Keeps a text of another dialect's; `false` if it is dropped.
+    pub(super) fn push_text(&mut self, text: String, keep: Keep, limit_bytes: u64) -> bool {
+        let class = match keep {
+            Keep::IfRoom if !self.make_room(Class::Log, text.len(), limit_bytes) => return false,
+            // On this lane nothing that was taken is dropped any more.
+            Keep::IfRoom | Keep::Always => Class::Fact,
+            Keep::AtOnce => Class::Terminal,
+        };
+        let lane = &mut self.facts;
+        let seq = lane.next_seq;
+        lane.next_seq += 1;
+        lane.memory_bytes += text.len();
+        let record = Record { seq, json: text.into() };
+        lane.memory.push_back(Entry { record, class, written: false, log_bytes: 0 });
+        true
     }
 
     /// Whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit

@@ -155,6 +155,7 @@ async fn what_another_trial_left_is_not_delivered_as_ours() {
     let sender = |trial: &str| Sender {
         experiment: ExperimentId::new("exp").unwrap(),
         trial: TrialJobId::new(trial).unwrap(),
+        dialect: Dialect::Native,
     };
     let open_as = |name: &str, trial: &str| {
         let own = Some(sender(trial));

@@ -3,8 +3,10 @@
 
 mod bed;
 mod collecting;
+mod doctor;
 mod ends;
 mod manager;
+mod nni;
 mod output;
 mod places;
 mod signals;

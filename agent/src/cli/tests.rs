@@ -1,0 +1,82 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
+    let words = complete(words.iter().map(OsString::from));
+    let Command::Run(args) = Cli::try_parse_from(words)?.command else { panic!("not a run") };
+    Ok(*args)
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_flag_has_its_variable() {
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    for flag in run.get_arguments().filter(|flag| flag.get_long().is_some()) {
+        let long = flag.get_long().unwrap();
+        if ["help", "verbose", "print-config"].contains(&long) {
+            continue;
+        }
+        let variable = format!("TRIALKEEPER_{}", long.to_uppercase().replace('-', "_"));
+        assert_eq!(flag.get_env(), Some(variable.as_ref()), "--{long}");
+    }
+}
+
+#[test]
+fn a_command_is_found_however_it_is_given() {
+    #[rustfmt::skip]
+    let table: [&[&str]; 5] = [
+        &["trialkeeper", "run", "--", "python", "-u", "train.py", "--grace", "1"],
+        &["trialkeeper", "--", "python", "-u", "train.py", "--grace", "1"],
+        &["trialkeeper", "--drain", "1s", "--", "python", "-u", "train.py", "--grace", "1"],
+        &["trialkeeper", "run", "python", "-u", "train.py", "--grace", "1"],
+        &["trialkeeper", "-v", "python", "-u", "train.py", "--grace", "1"],
+    ];
+    for words in table {
+        let args = run(words).unwrap();
+        assert_eq!(args.command, ["python", "-u", "train.py", "--grace", "1"], "{words:?}");
+        assert_eq!(args.grace, Duration::from_secs(20), "{words:?}");
+    }
+}
+
+#[test]
+fn bad_command_lines_are_refused() {
+    #[rustfmt::skip]
+    let table: [&[&str]; 7] = [
+        &["trialkeeper"],
+        &["trialkeeper", "run"],
+        &["trialkeeper", "run", "--"],
+        &["trialkeeper", "run", "--shell", "x", "--", "y"],
+        &["trialkeeper", "run", "--grace", "soon", "--", "y"],
+        &["trialkeeper", "run", "--experiment", "a/b", "--", "y"],
+        &["trialkeeper", "run", "--manager", "http://x", "--manager-file", "f", "--", "y"],
+    ];
+    for words in table {
+        assert!(run(words).is_err(), "{words:?}");
+    }
+}
+
+#[test]
+fn times_have_units() {
+    #[rustfmt::skip]
+    let table = [
+        ("20s",   Some(20_000)), ("20", Some(20_000)), ("500ms", Some(500)), ("1.5m", Some(90_000)),
+        ("2h",    Some(7_200_000)), ("0", Some(0)), ("-1s", None), ("1w", None), ("", None), ("s", None),
+        ("inf",   None), ("NaN", None), ("1e300h", None), ("1 s", None),
+    ];
+    for (text, millis) in table {
+        assert_eq!(duration(text).ok(), millis.map(Duration::from_millis), "{text:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_time_or_refused(text in ".*") {
+        drop(duration(&text));
+    }
+}

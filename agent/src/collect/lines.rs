@@ -1,0 +1,247 @@
+//! PURE: one output stream's bytes -> lines, for a manager that wants them one by one.
+//!
+//! What the SDK marked as a metric comes out as the object it printed, whatever else stands on the line;
+//! everything else is text. Decisions depend on the line's bytes alone, never on the portions they came in.
+
+use memchr::memmem;
+
+use super::scanner::{END, MARKER, last_state, marker_begun};
+use super::sdk::{self, Record};
+use super::{EXCERPT_BYTES, EXCERPT_CHARS};
+
+/// Longest line, in bytes; a longer one becomes several. One with a marker may be as long as the SDK admits.
+const TEXT: usize = 64 * 1024;
+const MARKED: usize = 1024 * 1024 + TEXT;
+
+/// A line of the trial's, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// Text, without the white space at its end, lossy.
+    Text(String),
+    /// A metric of the SDK's: the JSON object as the trial printed it.
+    Metric(String),
+    /// A marker without a readable metric behind it.
+    Unreadable {
+        /// Its beginning, lossy.
+        excerpt: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Cuts one stream into lines.
+#[derive(Debug)]
+pub struct LineCutter {
+    marker: memmem::Finder<'static>,
+    texts: bool,
+    /// The unterminated line so far, less what was cut off.
+    carry: Vec<u8>,
+    /// Whether a part of this line was cut off already.
+    within: bool,
+}
+
+impl LineCutter {
+    /// A cutter that tells of metrics, and if `texts` also of everything else.
+    pub fn new(texts: bool) -> Self {
+        let marker = memmem::Finder::new(MARKER);
+        Self { marker, texts, carry: Vec::new(), within: false }
+    }
+
+    /// Takes the next bytes of the stream and appends the lines that they complete.
+    pub fn feed(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
+        let mut rest = bytes;
+        while let Some(newline) = memchr::memchr(b'\n', rest) {
+            let line = &rest[..newline];
+            if self.carry.is_empty() && !self.within && line.len() < TEXT {
+                self.cut(line, lines);
+            } else {
+                self.extend(line, lines);
+                self.end(lines);
+            }
+            rest = &rest[newline + 1..];
+        }
+        self.extend(rest, lines);
+    }
+
+    /// The stream has ended: its last line may lack a newline.
+    pub fn finish(&mut self, lines: &mut Vec<Line>) {
+        if !self.carry.is_empty() {
+            self.end(lines);
+        }
+    }
+
+    fn extend(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
+        for portion in bytes.chunks(TEXT) {
+            self.carry.extend_from_slice(portion);
+            while let Some(length) = self.overlong() {
+                let rest = self.carry.split_off(length);
+                let part = std::mem::replace(&mut self.carry, rest);
+                self.cut(&part, lines);
+                self.within = true;
+            }
+        }
+    }
+
+    /// How much of the carry is to be cut off, if it is too long.
+    fn overlong(&self) -> Option<usize> {
+        let head = self.carry.get(..TEXT)?;
+        match self.marker.find(head) {
+            // The end may be the beginning of a marker.
+            None => Some(TEXT - marker_begun(head)),
+            Some(0) => (self.carry.len() >= MARKED).then_some(MARKED),
+            Some(before) => Some(before),
+        }
+    }
+
+    fn end(&mut self, lines: &mut Vec<Line>) {
+        let line = std::mem::take(&mut self.carry);
+        if !(line.is_empty() && self.within) {
+            self.cut(&line, lines);
+        }
+        self.within = false;
+        if line.capacity() <= 2 * TEXT {
+            self.carry = line;
+            self.carry.clear();
+        }
+    }
+
+    fn cut(&self, line: &[u8], lines: &mut Vec<Line>) {
+        let mut rest = line;
+        let mut marked = false;
+        while let Some(before) = self.marker.find(rest) {
+            self.text(&rest[..before], true, lines);
+            marked = true;
+            let body = &rest[before + MARKER.len()..];
+            let (line, length) = match read_marked(body) {
+                Ok((line, length)) => (line, length),
+                Err(why) => {
+                    let next = self.marker.find(body).unwrap_or(body.len());
+                    let head = &rest[before..][..EXCERPT_BYTES.min(rest.len() - before)];
+                    let excerpt =
+                        String::from_utf8_lossy(head).chars().take(EXCERPT_CHARS).collect();
+                    (Line::Unreadable { excerpt, why }, next)
+                }
+            };
+            lines.push(line);
+            rest = &body[length..];
+        }
+        self.text(rest, marked, lines);
+    }
+
+    /// Ordinary text; a part of a line that is blank says nothing.
+    fn text(&self, piece: &[u8], is_part: bool, lines: &mut Vec<Line>) {
+        if !self.texts {
+            return;
+        }
+        let piece = piece[last_state(piece)..].trim_ascii_end();
+        if !(is_part && piece.is_empty()) {
+            lines.push(Line::Text(String::from_utf8_lossy(piece).into_owned()));
+        }
+    }
+}
+
+/// Reads the record behind a marker, and says how long it is.
+fn read_marked(body: &[u8]) -> Result<(Line, usize), String> {
+    let length = sdk::object_length(body).filter(|_| body.starts_with(b"{"));
+    let length = length.ok_or_else(|| "no whole object follows the marker".to_owned())?;
+    if body.get(length) != Some(&END) {
+        return Err("no apostrophe follows its object".to_owned());
+    }
+    match sdk::read_record(&body[..length])? {
+        Record::Metric(_) => {
+            let object = String::from_utf8_lossy(&body[..length]).into_owned();
+            Ok((Line::Metric(object), length + 1))
+        }
+        Record::ParameterRequest => Err("a request for parameters is not answered".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cut(bytes: &[u8], portion: usize, texts: bool) -> Vec<Line> {
+        let mut cutter = LineCutter::new(texts);
+        let mut lines = Vec::new();
+        for portion in bytes.chunks(portion.max(1)) {
+            cutter.feed(portion, &mut lines);
+        }
+        cutter.finish(&mut lines);
+        lines
+    }
+
+    const RECORD: &str = r#"{"type": "FINAL", "sequence": 0, "value": "\"it's\""}"#;
+
+    #[test]
+    fn lines_are_cut_and_metrics_are_found_wherever_they_stand() {
+        let text = |text: &str| Line::Text(text.to_owned());
+        let metric = || Line::Metric(RECORD.to_owned());
+        let broken = |excerpt: &str, why: &str| Line::Unreadable {
+            excerpt: excerpt.to_owned(),
+            why: why.to_owned(),
+        };
+        let marked = format!("NNISDK_MEb'{RECORD}'");
+        #[rustfmt::skip]
+        let table = [
+            ("nothing",             String::new(),                   vec![]),
+            ("two lines",           "one\ntwo\n".to_owned(),         vec![text("one"), text("two")]),
+            ("an empty line",       "\n".to_owned(),                 vec![text("")]),
+            ("no newline",          "a\nb".to_owned(),               vec![text("a"), text("b")]),
+            ("white space",         "  a \t\r\n".to_owned(),         vec![text("  a")]),
+            ("a progress bar",      "1%\r2%\r3%\r\n".to_owned(),     vec![text("3%")]),
+            ("a metric",            format!("{marked}\n"),           vec![metric()]),
+            ("a metric, unended",   marked.clone(),                  vec![metric()]),
+            ("text around it",      format!("a {marked} b\n"),       vec![text("a"), metric(), text(" b")]),
+            ("two on one line",     format!("{marked}{marked}\n"),   vec![metric(), metric()]),
+            ("a broken one before", format!("NNISDK_MEb'{{{marked}\n"), vec![broken(&format!("NNISDK_MEb'{{{marked}"), "no whole object follows the marker"), metric()]),
+            ("no apostrophe",       "NNISDK_MEb'{}\n".to_owned(),    vec![broken("NNISDK_MEb'{}", "no apostrophe follows its object")]),
+            ("no metric",           "NNISDK_MEb'{}'\n".to_owned(),   vec![broken("NNISDK_MEb'{}'", "it has no type")]),
+            ("a request",           "NNISDK_MEb'{\"type\": \"REQUEST_PARAMETER\"}'\n".to_owned(), vec![broken("NNISDK_MEb'{\"type\": \"REQUEST_PARAMETER\"}'", "a request for parameters is not answered")]),
+        ];
+        for (says, bytes, lines) in table {
+            for portion in [1, 2, 3, 7, bytes.len()] {
+                assert_eq!(
+                    cut(bytes.as_bytes(), portion, true),
+                    lines,
+                    "{says}, {portion} at a time"
+                );
+                let metrics: Vec<_> =
+                    lines.iter().filter(|line| !matches!(line, Line::Text(_))).cloned().collect();
+                assert_eq!(cut(bytes.as_bytes(), portion, false), metrics, "{says}, metrics only");
+            }
+        }
+    }
+
+    #[test]
+    fn long_lines_are_cut_where_they_are_too_long_and_nowhere_else() {
+        let long = "x".repeat(TEXT - 5);
+        let value = "y".repeat(900_000);
+        let metric = format!(r#"{{"type": "FINAL", "value": "\"{value}\""}}"#);
+        let line = format!("{long}NNISDK_MEb'{metric}'\n{long}{long}\nend\n");
+        let mut expected = vec![Line::Text(long.clone()), Line::Metric(metric)];
+        expected.push(Line::Text("x".repeat(TEXT)));
+        expected.push(Line::Text("x".repeat(TEXT - 10)));
+        expected.push(Line::Text("end".to_owned()));
+        for portion in [997, 64 * 1024, line.len()] {
+            assert!(cut(line.as_bytes(), portion, true) == expected, "{portion} at a time");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn portions_do_not_matter(pieces in proptest::collection::vec(
+            prop_oneof![Just("NNISDK_MEb'".to_owned()), Just(RECORD.to_owned()), Just("'".to_owned()), Just("\n".to_owned()), Just("\r".to_owned()), ".{0,9}"],
+            0..20,
+        ), portion in 1_usize..40) {
+            let bytes = pieces.concat();
+            prop_assert_eq!(cut(bytes.as_bytes(), portion, true), cut(bytes.as_bytes(), bytes.len(), true));
+        }
+
+        #[test]
+        fn any_bytes_are_lines(bytes: Vec<u8>) {
+            cut(&bytes, 7, true);
+        }
+    }
+}

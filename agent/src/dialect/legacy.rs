@@ -1,0 +1,226 @@
+//! The words of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`, and
+//! `training_service/common/clusterJobRestServer.ts` on the other side): a version call, then one POST per
+//! line, each in its turn.
+//!
+//! Lines are never in flight together: the server's handlers write each line on their own time, so only the
+//! answer to one says that the next will not overtake it. All of them use one connection.
+//!
+//! The spool keeps the bodies of the requests; what is PURE here makes them, [`post`] sends them.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Error;
+use crate::spool::{Record, Sender};
+
+mod version;
+mod wire;
+
+pub use version::{Comparison, compare};
+pub use wire::Connection;
+
+/// Below the manager's base URL.
+const ROOT: &str = "/api/v1/nni-pai";
+/// How the body of a version call begins; that of a line never does, see [`Tag`].
+const VERSION_CALL: &str = "{\"tag\": \"VC";
+/// How the body of a metric begins, see [`metric`].
+const METRIC: &str = "{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": \"NNISDK_MEb'";
+/// Most bytes of a line in one request: with every one of them escaped, the body stays below the 100 kB
+/// that the server takes.
+const LINE_BYTES: usize = 16 << 10;
+
+/// Who says a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tag {
+    /// The trial.
+    Trial,
+    /// The keeper. The server takes no metric from such a line.
+    Keeper,
+}
+
+/// The body of the version call.
+pub fn version_call(comparison: &Comparison) -> String {
+    match comparison {
+        Comparison::Match => format!("{VERSION_CALL}Success\"}}"),
+        Comparison::Mismatch { .. } => {
+            format!("{VERSION_CALL}Fail\", \"msg\": {}}}", json(&comparison.to_string()))
+        }
+    }
+}
+
+/// The bodies for a line: one, unless it is long.
+pub fn line(tag: Tag, text: &str) -> Vec<String> {
+    let tag = match tag {
+        Tag::Trial => "trial",
+        Tag::Keeper => "trial_keeper",
+    };
+    let mut bodies = Vec::with_capacity(1);
+    let mut rest = text;
+    loop {
+        let (head, tail) = rest.split_at(rest.floor_char_boundary(LINE_BYTES));
+        let msg = json(head);
+        bodies
+            .push(format!("{{\"tag\": \"{tag}\", \"stdOutputType\": \"Stdout\", \"msg\": {msg}}}"));
+        if tail.is_empty() {
+            return bodies;
+        }
+        rest = tail;
+    }
+}
+
+/// The body for a metric: the SDK's line around the JSON object that the trial printed.
+///
+/// The server reads up to the first apostrophe, which ends the experiment if it stands in a text of the
+/// object's. There, and nowhere else in JSON, it can be written as `\u0027`, which means the same.
+pub fn metric(object: &str) -> String {
+    let object = object.replace('\'', "\\u0027");
+    let msg = json(&format!("NNISDK_MEb'{object}'"));
+    format!("{{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": {msg}}}")
+}
+
+/// The JSON object of the SDK's for a metric that the trial did not print as one.
+pub fn object(parameter_id: &Value, sender: &Sender, metric: &trial_protocol::Metric) -> String {
+    let kind = match metric.kind {
+        trial_protocol::MetricKind::Intermediate => "PERIODICAL",
+        trial_protocol::MetricKind::Final => "FINAL",
+    };
+    let trial = json(sender.trial.as_str());
+    let sequence = metric.sequence;
+    let value = json(&as_python(metric.value.as_json()));
+    format!(
+        "{{\"parameter_id\": {parameter_id}, \"trial_job_id\": {trial}, \"type\": \"{kind}\", \
+         \"sequence\": {sequence}, \"value\": {value}}}"
+    )
+}
+
+/// A value as Python's `json` writes it: numbers that are none are bare words.
+fn as_python(value: &Value) -> String {
+    match value {
+        Value::String(word) if ["NaN", "Infinity", "-Infinity"].contains(&word.as_str()) => {
+            word.clone()
+        }
+        Value::Object(members) => {
+            let members =
+                members.iter().map(|(name, value)| format!("{}: {}", json(name), as_python(value)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(as_python).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
+}
+
+/// A metric's body with nothing of an object's value but the number that counts, for a server that finds the
+/// whole too large. `None` if there is no such number, or nothing else.
+fn reduced(body: &str) -> Option<String> {
+    let body: Value = serde_json::from_str(body).ok()?;
+    let marked = body["msg"].as_str()?.strip_prefix("NNISDK_MEb'")?.strip_suffix('\'')?;
+    let mut object: serde_json::Map<String, Value> = serde_json::from_str(marked).ok()?;
+    let value = trial_protocol::MetricValue::parse(object.get("value")?.as_str()?).ok()?;
+    let members = value.as_json().as_object().filter(|members| members.len() > 1)?;
+    let default = as_python(members.get("default")?);
+    object.insert("value".to_owned(), format!("{{\"default\": {default}}}").into());
+    Some(metric(&Value::Object(object).to_string()))
+}
+
+fn json(text: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(text).expect("a text is JSON")
+}
+
+/// What an answer means for the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Taken,
+    /// It will never be taken, so nothing behind it shall wait.
+    PassedOver,
+    /// It may be taken later.
+    Held,
+}
+
+/// PURE: what becomes of a request that was answered with `status`. A metric waits for better times; a line of
+/// log that the server itself cannot take does not.
+fn fate(status: u16, is_metric: bool) -> Fate {
+    match status {
+        200..=299 => Fate::Taken,
+        413 => Fate::PassedOver,
+        400 | 500 if !is_metric => Fate::PassedOver,
+        _ => Fate::Held,
+    }
+}
+
+/// Posts `records` in their turn and tells `taken` of each that is done with. Returns the last one's seq;
+/// an error concerns the first, so that whatever was taken before is not sent again.
+pub async fn post(
+    connection: &mut Option<Connection>,
+    base: &str,
+    sender: &Sender,
+    records: &[Record],
+    taken: impl Fn(u64),
+) -> Result<Option<u64>, Error> {
+    let mut last = None;
+    for record in records {
+        match post_one(connection, base, sender, &record.json).await {
+            Ok(()) => {
+                taken(record.seq);
+                last = Some(record.seq);
+            }
+            Err(error) if last.is_none() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(last)
+}
+
+async fn post_one(
+    connection: &mut Option<Connection>,
+    base: &str,
+    sender: &Sender,
+    body: &str,
+) -> Result<(), Error> {
+    let call = if body.starts_with(VERSION_CALL) { "version" } else { "stdout" };
+    let is_metric = body.starts_with(METRIC);
+    let path = || format!("{ROOT}/{call}/{}/{}", sender.experiment, sender.trial);
+    let url = || format!("{base}{}", path());
+    let answer = wire::exchange(connection, base, &path, body).await?;
+    match fate(answer.status, is_metric || call == "version") {
+        Fate::Taken => return Ok(()),
+        Fate::PassedOver => {}
+        Fate::Held => return Err(held(url(), &answer)),
+    }
+    if is_metric && let Some(less) = reduced(body) {
+        let answer = wire::exchange(connection, base, &path, &less).await?;
+        match fate(answer.status, is_metric) {
+            Fate::Taken => {
+                tracing::warn!("a metric of {} bytes is sent without its other values", body.len());
+                return Ok(());
+            }
+            Fate::PassedOver => {}
+            Fate::Held => return Err(held(url(), &answer)),
+        }
+    }
+    let what = if is_metric { "metric" } else { "line" };
+    tracing::warn!(
+        "the manager refuses a {what} of {} bytes for good ({})",
+        body.len(),
+        answer.status
+    );
+    Ok(())
+}
+
+fn held(url: String, answer: &wire::Answer) -> Error {
+    let detail = String::new();
+    match answer.status {
+        404 => Error::Unknown { url, detail: "is its experiment another one?".to_owned() },
+        429 | 503 => {
+            let after = answer.retry_after_seconds.map(Duration::from_secs);
+            Error::Busy { url, after, detail }
+        }
+        status => Error::Answered { url, status },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+use super::*;
+
+fn checks() -> Vec<Check> {
+    vec![
+        Check::ok("name", "m is 10.0.0.1"),
+        Check::warn("clock", "60 s behind", "set the clock"),
+        Check::fail("token", "refused (401)", "take the trial's own"),
+        Check::fail("spool", "cannot be written", "mount a volume"),
+        Check::skipped("GPU", "none"),
+    ]
+}
+
+#[test]
+fn the_first_failure_is_named() {
+    assert_eq!(report(checks()).first_failure, Some("token"));
+    assert!(!report(checks()).ok);
+    let well = report(checks().into_iter().filter(|check| check.state != State::Fail).collect());
+    assert_eq!((well.ok, well.first_failure), (true, None));
+    assert!(text(&well).ends_with("\nNothing fails.\n"));
+}
+
+#[test]
+fn a_person_reads_a_table() {
+    let expected = "\
+ok    name   m is 10.0.0.1
+warn  clock  60 s behind
+             -> set the clock
+FAIL  token  refused (401)
+             -> take the trial's own
+FAIL  spool  cannot be written
+             -> mount a volume
+-     GPU    none
+
+The first that fails: token.
+";
+    assert_eq!(text(&report(checks())), expected);
+}

@@ -1,0 +1,195 @@
+//! PURE: the command line of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`), so that an
+//! image or a script that was made for it starts this program instead.
+//!
+//! It must not decide what the words mean for a run: it only reads them. Unknown flags are no error, as they
+//! were none: managers of several ages call keepers of several ages.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// Flags that the old keeper knows; each takes a value.
+const FLAGS: [&str; 13] = [
+    "trial_command",
+    "nnimanager_ip",
+    "nnimanager_port",
+    "nni_manager_version",
+    "log_collection",
+    "job_id_file",
+    "hdfs_host",
+    "pai_hdfs_host",
+    "hdfs_output_dir",
+    "pai_hdfs_output_dir",
+    "pai_user_name",
+    "nni_hdfs_exp_dir",
+    "webhdfs_path",
+];
+
+/// What an NNI manager asked for on its keeper's command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Legacy {
+    /// The line for the shell.
+    pub trial_command: OsString,
+    /// Base URL of the manager's cluster server.
+    pub manager: String,
+    /// The manager's version. `None`: it is not to be compared.
+    pub manager_version: Option<String>,
+    /// Whether the trial's own lines are sent too, and not its metrics only.
+    pub collect_logs: bool,
+    /// A file for the keeper's process id.
+    pub job_id_file: Option<PathBuf>,
+    /// What was not understood or is not supported.
+    pub warnings: Vec<String>,
+}
+
+/// Why there is nothing to run.
+#[derive(Debug, thiserror::Error)]
+#[error("--trial_command is needed: the line that the shell is to run")]
+pub struct NoCommand;
+
+/// Whether `words`, without the program's name, are the old keeper's: its flags have underscores, ours none.
+pub fn is_legacy(words: &[OsString]) -> bool {
+    words.first().is_some_and(|word| known_flag(word).is_some())
+}
+
+/// Reads `words`, without the program's name.
+pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
+    let mut values: [Option<OsString>; FLAGS.len()] = Default::default();
+    let mut warnings = Vec::new();
+    let mut words = words.iter().peekable();
+    while let Some(word) = words.next() {
+        let Some((index, inline)) = known_flag(word) else {
+            warnings.push(format!("{} is not known; it is passed over", word.display()));
+            continue;
+        };
+        // An empty value that a shell swallowed must not take the next flag for it.
+        let next = || words.next_if(|word| known_flag(word).is_none()).cloned();
+        match inline.map(OsStr::to_owned).or_else(next) {
+            Some(value) => values[index] = Some(value),
+            None => warnings.push(format!("--{} has no value; it is passed over", FLAGS[index])),
+        }
+    }
+    let [command, ip, port, version, log_collection, job_id_file, hdfs @ ..] = values;
+    if hdfs.iter().flatten().any(|value| !value.is_empty()) {
+        let text = "HDFS is not supported; the trial's files stay in its output directory";
+        warnings.push(text.to_owned());
+    }
+    let text = |value: Option<OsString>| {
+        value.map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
+    };
+    let ip = text(ip).unwrap_or_else(|| "localhost".to_owned());
+    let host = if ip.contains(':') && !ip.starts_with('[') { format!("[{ip}]") } else { ip };
+    let port = text(port).unwrap_or_else(|| "8081".to_owned());
+    // NNI's manager quotes the value once too often: `"none"`, quotes included, is meant to be none.
+    let is_none = |value: String| value.trim_matches('"') == "none";
+    Ok(Legacy {
+        trial_command: command.filter(|line| !line.is_empty()).ok_or(NoCommand)?,
+        manager: format!("http://{host}:{port}"),
+        manager_version: text(version),
+        collect_logs: !text(log_collection).is_some_and(is_none),
+        job_id_file: job_id_file.filter(|path| !path.is_empty()).map(PathBuf::from),
+        warnings,
+    })
+}
+
+/// Which of [`FLAGS`] `word` is, and the value behind its `=`.
+fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
+    let flag = word.as_bytes().strip_prefix(b"--")?;
+    let (name, value) = match memchr::memchr(b'=', flag) {
+        Some(equals) => (&flag[..equals], Some(OsStr::from_bytes(&flag[equals + 1..]))),
+        None => (flag, None),
+    };
+    let index = FLAGS.iter().position(|known| known.as_bytes() == name)?;
+    Some((index, value))
+}
+
+/// The words for a run of our own that does the same.
+pub fn as_run(legacy: &Legacy) -> Vec<OsString> {
+    let shell = [b"--shell=", legacy.trial_command.as_bytes()].concat();
+    ["trialkeeper".into(), "run".into(), OsString::from_vec(shell)].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_old_keepers_words_are_told_from_ours() {
+        #[rustfmt::skip]
+        let table: [(&[&str], _); 7] = [
+            (&["--trial_command", "x"],           true),
+            (&["--trial_command=x"],              true),
+            (&["--nnimanager_ip", "h", "--trial_command", "x"], true),
+            (&["run", "--", "y", "--trial_command", "x"], false),
+            (&["--", "y", "--trial_command", "x"], false),
+            (&["--trial-command", "x"],           false),
+            (&[],                                 false),
+        ];
+        for (line, legacy) in table {
+            assert_eq!(is_legacy(&words(line)), legacy, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_read_as_the_old_keeper_does_less_its_defects() {
+        let plain = Legacy {
+            trial_command: "a | b".into(),
+            manager: "http://localhost:8081".to_owned(),
+            manager_version: None,
+            collect_logs: true,
+            job_id_file: None,
+            warnings: Vec::new(),
+        };
+        let none = Legacy { collect_logs: false, ..plain.clone() };
+        let warned = |text: &str| Legacy { warnings: vec![text.to_owned()], ..plain.clone() };
+        let all = Legacy {
+            manager: "http://10.0.0.1:8999".to_owned(),
+            manager_version: Some("3.0.0".to_owned()),
+            job_id_file: Some("/tmp/id".into()),
+            ..none.clone()
+        };
+        #[rustfmt::skip]
+        let table: [(&str, &[&str], Legacy); 11] = [
+            ("defaults",              &[], plain.clone()),
+            ("everything",            &["--nnimanager_ip", "10.0.0.1", "--nnimanager_port", "8999", "--nni_manager_version", "3.0.0", "--log_collection", "none", "--job_id_file", "/tmp/id"], all),
+            ("an empty version",      &["--nni_manager_version", "", "--log_collection=http"], plain.clone()),
+            ("none, quoted",          &["--log_collection", "\"none\""], none.clone()),
+            ("none",                  &["--log_collection=none"], none.clone()),
+            ("an address of colons",  &["--nnimanager_ip", "fd00::1"], Legacy { manager: "http://[fd00::1]:8081".to_owned(), ..plain.clone() }),
+            ("the last one counts",   &["--log_collection", "none", "--log_collection", "http"], plain.clone()),
+            ("an unknown flag",       &["--no_such=1"], warned("--no_such=1 is not known; it is passed over")),
+            ("a value swallowed",     &["--nni_manager_version", "--log_collection", "http"], warned("--nni_manager_version has no value; it is passed over")),
+            ("a value at the end",    &["--nni_manager_version"], warned("--nni_manager_version has no value; it is passed over")),
+            ("HDFS",                  &["--pai_hdfs_host", "h"], warned("HDFS is not supported; the trial's files stay in its output directory")),
+        ];
+        for (says, line, expected) in table {
+            let line = words(&[&["--trial_command", "a | b"], line].concat());
+            assert_eq!(parse(&line).unwrap(), expected, "{says}");
+        }
+        let runs = as_run(&plain);
+        assert_eq!(runs, ["trialkeeper", "run", "--shell=a | b"]);
+    }
+
+    #[test]
+    fn without_a_command_there_is_nothing_to_run() {
+        for line in [&["--nnimanager_ip", "h"][..], &["--trial_command", ""], &["--trial_command"]]
+        {
+            assert!(parse(&words(line)).is_err(), "{line:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_read_or_refused(line: Vec<String>) {
+            let line: Vec<_> = line.iter().map(OsString::from).collect();
+            is_legacy(&line);
+            drop(parse(&line));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The doctor, as its callers see it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn doctor(words: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    command.arg("doctor").args(words).args(["--gpu-program", "no-such-program"]);
+    command.current_dir(dir.path()).output().unwrap()
+}
+
+fn state<'a>(report: &'a Value, name: &str) -> &'a str {
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == name).unwrap();
+    check["state"].as_str().unwrap()
+}
+
+#[test]
+fn without_a_manager_the_machine_is_looked_at() {
+    let output = doctor(&["--output", "json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["ok"]), (Some(0), &Value::Bool(true)), "{report}");
+    assert_eq!(state(&report, "manager"), "skipped");
+    assert_ne!(state(&report, "spool"), "fail");
+}
+
+#[test]
+fn what_fails_first_is_said_and_is_the_exit_code() {
+    let output = doctor(&["--manager", "http://no-such-host.invalid", "--output", "table"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.ends_with("\nThe first that fails: name.\n"), "{text}");
+    let output = doctor(&["--output-dir", "/proc/none", "--output", "json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert_eq!(report["first_failure"], "output directory");
+}

@@ -1,0 +1,433 @@
+//! In the place of NNI's own keeper, against a server of the shape of NNI's cluster server: one answer per request
+//! as a script says, then for ever 200.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::bed::{Ended, Keeper, Running, until};
+
+/// What the server does with a request.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    /// A status, with a body as Express sends one.
+    Status(u16),
+    /// Takes it and says so, and closes the connection without a word.
+    TakeAndClose,
+    /// The connection breaks before anything was understood.
+    Reset,
+    /// Takes it, with a body in pieces.
+    Chunked,
+    /// 413 for bodies over so many bytes.
+    AtMost(usize),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Request {
+    path: String,
+    headers: Vec<String>,
+    body: Value,
+}
+
+#[derive(Default)]
+struct Seen {
+    taken: Vec<Request>,
+    requests: usize,
+    connections: usize,
+}
+
+struct Server {
+    port: u16,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Server {
+    fn start(script: &[Answer]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::<Mutex<Seen>>::default();
+        let script = Arc::new(Mutex::new(VecDeque::from(script.to_vec())));
+        let for_thread = Arc::clone(&seen);
+        // Ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (seen, script) = (Arc::clone(&for_thread), Arc::clone(&script));
+                seen.lock().unwrap().connections += 1;
+                thread::spawn(move || serve(&stream.unwrap(), &seen, &script));
+            }
+        });
+        Self { port, seen }
+    }
+
+    fn taken(&self) -> Vec<Request> {
+        self.seen.lock().unwrap().taken.clone()
+    }
+
+    /// The lines with a tag, in the order they were taken.
+    fn lines(&self, tag: &str) -> Vec<String> {
+        let taken = self.taken();
+        let of_tag = taken.iter().filter(|request| request.body["tag"] == tag);
+        of_tag.map(|request| request.body["msg"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn serve(stream: &TcpStream, seen: &Mutex<Seen>, script: &Mutex<VecDeque<Answer>>) {
+    let mut reader = BufReader::new(stream);
+    while let Some((request, length)) = read(&mut reader) {
+        let answer = script.lock().unwrap().pop_front().unwrap_or(Answer::Status(200));
+        let mut seen = seen.lock().unwrap();
+        seen.requests += 1;
+        let (takes, reply) = match answer {
+            Answer::Status(200) => {
+                (true, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned())
+            }
+            Answer::Chunked => (
+                true,
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+                    .to_owned(),
+            ),
+            Answer::AtMost(most) if length > most => {
+                // Stays in force for whatever follows.
+                script.lock().unwrap().push_front(answer);
+                (false, refusal(413))
+            }
+            Answer::AtMost(_) => {
+                script.lock().unwrap().push_front(answer);
+                (true, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned())
+            }
+            Answer::TakeAndClose => (true, String::new()),
+            Answer::Reset => (false, String::new()),
+            Answer::Status(status) => (false, refusal(status)),
+        };
+        if takes {
+            seen.taken.push(request);
+        }
+        drop(seen);
+        let mut stream = stream;
+        if reply.is_empty() || stream.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn refusal(status: u16) -> String {
+    let page = "<!DOCTYPE html><html>Error: at somewhere</html>";
+    format!(
+        "HTTP/1.1 {status} x\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n{page}",
+        page.len()
+    )
+}
+
+fn read(reader: &mut impl BufRead) -> Option<(Request, usize)> {
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if line == "\r\n" {
+            break;
+        }
+        head.push(line.trim_end().to_owned());
+    }
+    let path = head[0].strip_prefix("POST ")?.strip_suffix(" HTTP/1.1")?.to_owned();
+    let length = head.iter().find_map(|line| line.strip_prefix("Content-Length: "));
+    let length = length.unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = serde_json::from_slice(&body).unwrap();
+    Some((Request { path, headers: head.split_off(1), body }, length))
+}
+
+/// The old keeper's command line around `line`, for the trial `abcde` of `testexp1`.
+fn keeper(port: u16, options: &[&str], line: &str) -> Keeper {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let port = port.to_string();
+    command.args(["--trial_command", line, "--nnimanager_ip", "127.0.0.1"]);
+    command.args(["--nnimanager_port", &port]).args(options).current_dir(dir.path());
+    let variables = [
+        ("NNI_PLATFORM", "frameworkcontroller"),
+        ("NNI_EXP_ID", "testexp1"),
+        ("NNI_TRIAL_JOB_ID", "abcde"),
+        ("NNI_TRIAL_SEQ_ID", "7"),
+        ("NNI_SYS_DIR", "sys"),
+        ("NNI_OUTPUT_DIR", "out"),
+    ];
+    command.envs(variables);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Keeper { command, dir }
+}
+
+/// A request without what differs from run to run: the time, the process id, how the command is shown.
+fn comparable(path: &str, body: &Value) -> (String, String, String) {
+    let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+    let (tag, mut message) = (text("tag"), text("msg"));
+    if tag == "trial_keeper" {
+        message = message.split_once("] ").unwrap().1.to_owned();
+        if let Some((head, _)) = message.split_once(" (pid ") {
+            message = head.to_owned();
+        }
+    }
+    if let Some(object) = message.strip_prefix("NNISDK_MEb'") {
+        let object: Value = serde_json::from_str(object.strip_suffix('\'').unwrap()).unwrap();
+        message = object.to_string();
+    }
+    (path.to_owned(), tag, message)
+}
+
+fn recorded(requests: &str) -> Vec<(String, String, String)> {
+    let read = |line: &str| {
+        let request: Value = serde_json::from_str(line).unwrap();
+        let body = serde_json::from_str(request["body"].as_str().unwrap()).unwrap();
+        comparable(request["path"].as_str().unwrap(), &body)
+    };
+    requests.lines().map(read).collect()
+}
+
+fn sent(server: &Server) -> Vec<(String, String, String)> {
+    server.taken().iter().map(|request| comparable(&request.path, &request.body)).collect()
+}
+
+#[test]
+fn the_manager_is_told_what_nnis_own_keeper_told_it() {
+    let printed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/fixtures/trial_keeper/log_collection_none.stdout.txt"
+    );
+    // What the keeper of the recording printed itself is not the trial's.
+    let metrics = format!("grep -v '^\\[20' {printed}");
+    #[rustfmt::skip]
+    let table: [(&str, &[&str], &str, &str, i32); 4] = [
+        ("metrics only", &["--nni_manager_version", "3.0", "--log_collection", "none"], &metrics,
+         include_str!("../../fixtures/trial_keeper/log_collection_none.requests.jsonl"), 0),
+        ("everything", &["--nni_manager_version", "2.9", "--log_collection", "http"], "echo one; echo two; exit 3",
+         include_str!("../../fixtures/trial_keeper/log_collection_http.requests.jsonl"), 3),
+        ("everything by default", &[], "echo one",
+         include_str!("../../fixtures/trial_keeper/log_collection_absent.requests.jsonl"), 0),
+        ("an empty line", &["--nni_manager_version", "", "--log_collection", "http"], "echo one; echo",
+         include_str!("../../fixtures/trial_keeper/log_collection_quoted_none.requests.jsonl"), 0),
+    ];
+    for (says, options, line, requests, code) in table {
+        let server = Server::start(&[]);
+        let mut keeper = keeper(server.port, options, line);
+        keeper.command.env("TRIALKEEPER_NNI_VERSION", "3.0");
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(code), "{says}: {}", ended.stderr);
+        assert_eq!(sent(&server), recorded(requests), "{says}");
+        assert_eq!(server.seen.lock().unwrap().connections, 1, "{says}: one connection");
+        for request in server.taken() {
+            for header in ["Accept: application/json", "Content-Type: application/json"] {
+                assert!(request.headers.iter().any(|line| line == header), "{:?}", request.headers);
+            }
+        }
+    }
+}
+
+/// What it is about, options, command, lines with the trial's tag, exit code.
+type Row<'a> = (&'a str, &'a [&'a str], &'a str, Vec<&'a str>, i32);
+
+#[test]
+fn its_defects_are_not_copied() {
+    let quoted = &["--log_collection", "\"none\""][..];
+    #[rustfmt::skip]
+    let table: [Row<'_>; 5] = [
+        ("a quoted none is none",      quoted, "echo one",                     vec![],               0),
+        ("the last line counts",       &[],    "printf 'one\ntwo'",            vec!["one", "two"],   0),
+        ("any bytes are a line",       &[],    r"printf 'a\377b\n'",           vec!["a\u{fffd}b"],   0),
+        ("a command only sh can read", &[],    "echo it\\'s; echo 'a'\"b\"",   vec!["it's", "ab"],   0),
+        ("a signal is 128 and itself", quoted, "kill -9 $$",                   vec![],               137),
+    ];
+    for (says, options, line, lines, code) in table {
+        let server = Server::start(&[]);
+        let ended = keeper(server.port, options, line).run();
+        assert_eq!(ended.code, Some(code), "{says}: {}", ended.stderr);
+        assert_eq!(server.lines("trial"), lines, "{says}");
+        let last = format!("NNI trial keeper exit with code {code}");
+        assert!(server.lines("trial_keeper").last().unwrap().ends_with(&last), "{says}");
+    }
+}
+
+/// A hundred metrics, a hundred lines, and a final result.
+const MANY: &str = r#"i=0; while [ $i -lt 100 ]; do
+    echo "NNISDK_MEb'{\"parameter_id\": 1, \"type\": \"PERIODICAL\", \"sequence\": $i, \"value\": \"$i\"}'"
+    echo line $i; i=$((i+1)); done"#;
+
+#[track_caller]
+fn all_in_order(server: &Server, says: &str) {
+    let lines = server.lines("trial");
+    let metric = |n: &i32| {
+        format!(
+            "NNISDK_MEb'{{\"parameter_id\": 1, \"type\": \"PERIODICAL\", \"sequence\": {n}, \"value\": \"{n}\"}}'"
+        )
+    };
+    let expected: Vec<_> = (0..100).flat_map(|n| [metric(&n), format!("line {n}")]).collect();
+    assert_eq!(lines, expected, "{says}");
+}
+
+#[test]
+fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
+    use Answer::{Chunked, Reset, Status};
+    #[rustfmt::skip]
+    let table: [(&str, &[Answer]); 6] = [
+        ("all is well",             &[]),
+        ("busy, and not there",     &[Status(200), Status(503), Status(502), Status(429)]),
+        ("another experiment's",    &[Status(404), Status(404)]),
+        ("broken connections",      &[Reset, Reset, Status(200), Reset]),
+        ("a server of streams",     &[Chunked, Chunked, Chunked]),
+        ("it fails at a metric",    &[Status(200), Status(200), Status(500), Status(400)]),
+    ];
+    for (says, script) in table {
+        let server = Server::start(script);
+        let ended = keeper(server.port, &["--nni_manager_version", "3.0.1"], MANY).run();
+        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
+        all_in_order(&server, says);
+        let taken = server.taken();
+        assert_eq!(taken[0].body.to_string(), r#"{"tag":"VCSuccess"}"#, "{says}: before all");
+        assert!(!ended.stderr.contains("not everything was delivered"), "{says}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_answer_that_is_lost_repeats_one_line_at_most() {
+    let server = Server::start(&[Answer::Status(200), Answer::TakeAndClose]);
+    let ended = keeper(server.port, &["--log_collection", "http"], "echo one; echo two").run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let mut lines = server.lines("trial");
+    assert_eq!(lines, ["one", "one", "two"]);
+    lines.dedup();
+    assert_eq!(lines, ["one", "two"]);
+}
+
+#[test]
+fn a_line_that_the_server_cannot_take_holds_up_no_other() {
+    let server = Server::start(&[Answer::Status(200), Answer::Status(500), Answer::Status(413)]);
+    let ended = keeper(server.port, &[], "echo one; echo two; echo three").run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(server.lines("trial"), ["three"]);
+    assert!(ended.stderr.contains("refuses a line of"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_metric_that_is_too_large_is_sent_without_its_other_values() {
+    let server = Server::start(&[Answer::AtMost(100 << 10)]);
+    let line = r#"printf "NNISDK_MEb'{\"parameter_id\": 1, \"type\": \"FINAL\", \"sequence\": 0, \"value\": \"{\\\\\"default\\\\\": 0.5, \\\\\"big\\\\\": \\\\\""
+        head -c 200000 /dev/zero | tr '\0' x
+        printf "\\\\\"}\"}'\n""#;
+    let ended = keeper(server.port, &["--log_collection", "none"], line).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let lines = server.lines("trial");
+    let [line] = &lines[..] else { panic!("one metric, not {}: {}", lines.len(), ended.stderr) };
+    let object = line.strip_prefix("NNISDK_MEb'").unwrap().strip_suffix('\'').unwrap();
+    let object: Value = serde_json::from_str(object).unwrap();
+    assert_eq!(object["value"], r#"{"default": 0.5}"#);
+}
+
+#[test]
+fn an_unreadable_metric_does_not_reach_the_server_as_one() {
+    let server = Server::start(&[]);
+    let ended = keeper(server.port, &[], r#"echo "NNISDK_MEb'{\"type\": 1}'""#).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(server.lines("trial"), [""; 0]);
+    let told = server.lines("trial_keeper");
+    assert!(told.iter().any(|line| line.contains("Unreadable metric, it has no type")), "{told:?}");
+}
+
+#[test]
+fn the_objective_is_found_in_json_too_and_nothing_else_is_a_metric() {
+    let server = Server::start(&[]);
+    let printed = r#"echo loss=1; echo '{"default": 0.25, "lr": 1}'; echo '{"default": 0.5}'"#;
+    let keeper = keeper(server.port, &["--log_collection", "none"], printed);
+    std::fs::create_dir(keeper.dir.path().join("sys")).unwrap();
+    let record = r#"{"parameter_id": 4, "parameters": {"x": 1}}"#;
+    std::fs::write(keeper.dir.path().join("sys/parameter.cfg"), record).unwrap();
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let metric = |kind: &str, sequence, value: &str| {
+        format!(
+            "NNISDK_MEb'{{\"parameter_id\": 4, \"trial_job_id\": \"abcde\", \"type\": \"{kind}\", \"sequence\": {sequence}, \"value\": \"{value}\"}}'"
+        )
+    };
+    let expected = [
+        metric("PERIODICAL", 0, r#"{\"default\": 0.25, \"lr\": 1}"#),
+        metric("PERIODICAL", 1, r#"{\"default\": 0.5}"#),
+        metric("FINAL", 0, r#"{\"default\": 0.5}"#),
+    ];
+    assert_eq!(server.lines("trial"), expected);
+}
+
+#[test]
+fn secrets_are_masked_in_lines() {
+    let server = Server::start(&[]);
+    let mut keeper = keeper(server.port, &[], "echo key $KEY end");
+    keeper.command.env("KEY", "hunter22").env("TRIALKEEPER_MASK_ENV", "KEY");
+    let ended = keeper.run();
+    assert_eq!(ended.stdout(), "key hunter22 end\n");
+    let lines = server.lines("trial");
+    assert!(lines.len() == 1 && !lines[0].contains("hunter22"), "{lines:?}");
+}
+
+#[test]
+fn a_mismatch_is_reported_and_stops_nothing() {
+    let server = Server::start(&[]);
+    let ended = keeper(server.port, &["--nni_manager_version", "4.1"], "exit 4").run();
+    assert_eq!(ended.code, Some(4), "{}", ended.stderr);
+    let first = &server.taken()[0];
+    assert_eq!(first.path, "/api/v1/nni-pai/version/testexp1/abcde");
+    assert_eq!(first.body["tag"], "VCFail");
+    assert!(ended.stderr.contains("NNIManager version is 4.1"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
+    let server = Server::start(&[]);
+    let line = "until [ -e go ]; do :; done";
+    let running = keeper(server.port, &["--job_id_file", "id", "--no_such_flag", "x"], line)
+        .start()
+        .wait_for("id");
+    let pid = running.pid().to_string();
+    until("the pid", || std::fs::read_to_string(running.path("id")).unwrap() == pid);
+    std::fs::write(running.path("go"), "").unwrap();
+    let ended = running.wait();
+    assert!(ended.stderr.contains("--no_such_flag is not known"), "{}", ended.stderr);
+}
+
+#[test]
+fn without_a_command_nothing_is_run() {
+    let mut keeper = Keeper::new(&[]);
+    keeper.command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    keeper.command.args(["--nnimanager_ip", "h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(125));
+    assert!(ended.stderr.contains("--trial_command is needed"), "{}", ended.stderr);
+}
+
+fn run_without_a_manager() -> (Ended, u16) {
+    // A port that nobody listens on.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut keeper = keeper(port, &["--nni_manager_version", "3.0"], MANY);
+    keeper.command.env("TRIALKEEPER_FLUSH", "100ms");
+    let running: Running = keeper.start();
+    (running.wait(), port)
+}
+
+#[test]
+fn what_a_manager_did_not_take_is_replayed_in_the_same_words() {
+    let (ended, _) = run_without_a_manager();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("not everything was delivered"), "{}", ended.stderr);
+    let server = Server::start(&[]);
+    for round in ["everything", "nothing more"] {
+        let url = format!("http://127.0.0.1:{}", server.port);
+        let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+        replay.args(["replay", "--manager", &url]).arg(ended.path("out"));
+        assert!(replay.status().unwrap().success(), "{round}");
+        all_in_order(&server, round);
+    }
+    assert_eq!(server.taken()[0].body["tag"], "VCSuccess");
+}
