@@ -70,7 +70,7 @@ pub enum Error {
     Id(#[from] IdError),
     /// There is no such experiment.
     #[error(
-        "there is no experiment {id} under {}; `ls` shows what is there, --data-dir looks elsewhere",
+        "there is no experiment {id} under {}; --data-dir looks elsewhere",
         .data_dir.display()
     )]
     NoSuchExperiment {
@@ -79,11 +79,11 @@ pub enum Error {
         /// Where.
         data_dir: PathBuf,
     },
-    /// Nothing is left to do.
-    #[error("experiment {id} is done; there is nothing to resume")]
+    /// Nothing is left to do but to show the results.
+    #[error("experiment {} is done; there is nothing to resume", .finished.id)]
     AlreadyDone {
-        /// Which.
-        id: ExperimentId,
+        /// Where its results are.
+        finished: Box<Finished>,
     },
     /// A folder or file under the data directory.
     #[error("cannot write {}; choose a writable folder with --data-dir", .path.display())]
@@ -153,6 +153,17 @@ impl Error {
             Self::Lost => false,
         }
     }
+}
+
+/// An experiment that is done.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its id.
+    pub id: ExperimentId,
+    /// What was wanted.
+    pub spec: ExperimentSpec,
+    /// Everything it recorded.
+    pub store: Store,
 }
 
 /// An experiment that runs.
@@ -331,10 +342,12 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64
         let data_dir = PathBuf::new();
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
     };
+    let spec = config::from_canonical(&row.canonical)?;
     if row.state == ExperimentState::Done.as_str() {
-        return Err(Error::AlreadyDone { id: id.clone() });
+        let finished = Finished { id: id.clone(), spec, store: store.clone() };
+        return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }
-    Ok((config::from_canonical(&row.canonical)?, row.seed))
+    Ok((spec, row.seed))
 }
 
 /// Shares this machine's GPUs out as the experiment wants; asks for them only if it wants any.

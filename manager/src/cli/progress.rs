@@ -4,7 +4,7 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trial_protocol::ExperimentId;
+use trial_protocol::{ExperimentId, MetricValue};
 
 use crate::app::Running;
 use crate::experiment::notice::Notice;
@@ -24,6 +24,7 @@ pub(super) struct Progress {
     running: usize,
     failed: usize,
     ended: u64,
+    trials: Option<u64>,
 }
 
 impl Progress {
@@ -48,6 +49,7 @@ impl Progress {
             running: 0,
             failed: 0,
             ended: 0,
+            trials,
         };
         progress.line(&format!("experiment {} on {}", running.id, running.url));
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
@@ -60,15 +62,13 @@ impl Progress {
             Notice::Running { .. } => self.running += 1,
             Notice::Ended { trial, sequence, end, result, last_lines } => {
                 self.running = self.running.saturating_sub(1);
-                let number = result.last.as_ref().and_then(trial_protocol::MetricValue::number);
+                let number = result.last.as_ref().and_then(MetricValue::number);
                 if end.state == JobState::Succeeded {
                     if is_better(self.mode, number, self.best.map(|(_, best)| best)) {
                         self.best = number.map(|number| (sequence, number));
                     }
-                    if number.is_none() {
-                        self.line(&format!(
-                            "trial {sequence} ({trial}) succeeded without a final result"
-                        ));
+                    if let Some(but) = drawback(result.last.as_ref()) {
+                        self.line(&format!("trial {sequence} ({trial}) succeeded, {but}"));
                     }
                 } else {
                     self.failed += usize::from(end.state == JobState::Failed);
@@ -76,7 +76,9 @@ impl Progress {
                     let code = end.exit_code.map(|code| format!(" (exit code {code})"));
                     let code = code.unwrap_or_default();
                     self.line(&format!("trial {sequence} ({trial}) {}{code}: {why}", end.state));
-                    for line in tail(&last_lines) {
+                    // A single last line is in the message already.
+                    let lines = tail(&last_lines).filter(|line| !why.contains(line.trim()));
+                    for line in lines {
                         self.line(&format!("    | {line}"));
                     }
                 }
@@ -88,12 +90,21 @@ impl Progress {
             Notice::State(ExperimentState::TunerNoMoreTrial) => {
                 self.line("the tuner has nothing more to propose");
             }
+            Notice::State(ExperimentState::NoMoreTrial) if self.time_is_up() => {
+                self.line("maxExperimentDuration is over; the trials that run are let end");
+            }
             Notice::State(_) => {}
         }
         let best = self.best.map(|(trial, best)| format!(", best {best} (trial {trial})"));
         let failed = (self.failed > 0).then(|| format!(", {} failed", self.failed));
         let (best, failed) = (best.unwrap_or_default(), failed.unwrap_or_default());
         self.bar.set_message(format!(", {} running{failed}{best}", self.running));
+    }
+
+    /// Whether it was not the number of trials that ended the search for more.
+    fn time_is_up(&self) -> bool {
+        let begun = self.ended + u64::try_from(self.running).unwrap_or(u64::MAX);
+        self.trials.is_none_or(|trials| begun < trials)
     }
 
     /// The first interruption.
@@ -103,7 +114,10 @@ impl Progress {
 
     /// The second interruption.
     pub(super) fn leave(&self, id: &ExperimentId) {
-        self.line(&format!("left; `trial-manager resume {id}` goes on"));
+        self.line(&format!(
+            "left {} trials to end by themselves; `trial-manager resume {id}` goes on",
+            self.running
+        ));
         self.bar.finish();
     }
 
@@ -118,6 +132,19 @@ impl Progress {
             // A closed standard error is no reason to end a search.
             drop(writeln!(std::io::stderr().lock(), "{clean}"));
         });
+    }
+}
+
+/// What is wrong with a succeeded trial's final result, if anything is.
+fn drawback(last: Option<&MetricValue>) -> Option<&'static str> {
+    let Some(value) = last else { return Some("and reported no final result") };
+    match value.number() {
+        Some(number) if number.is_nan() => Some("but its final result is NaN"),
+        Some(_) => None,
+        None if value.as_json().is_object() => {
+            Some("but its final result is an object without a number called `default`")
+        }
+        None => Some("but its final result is no number"),
     }
 }
 

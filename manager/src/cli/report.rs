@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Value, json};
-use trial_protocol::ExperimentId;
+use trial_protocol::{ExperimentId, OBJECTIVE};
 
 use super::progress::printable;
 use crate::config::ExperimentSpec;
@@ -17,6 +17,17 @@ use crate::tuner::OptimizeMode;
 
 /// How many trials the table shows.
 const BEST: usize = 10;
+/// What is counted, and how it is called.
+const COUNTED: [(JobState, &str); 8] = [
+    (JobState::Succeeded, "succeeded"),
+    (JobState::Failed, "failed"),
+    (JobState::EarlyStopped, "stopped early"),
+    (JobState::UserCanceled, "canceled"),
+    (JobState::SysCanceled, "interrupted"),
+    (JobState::Lost, "lost"),
+    (JobState::Running, "running"),
+    (JobState::Waiting, "waiting"),
+];
 /// How many parameters have a column in it.
 const COLUMNS: usize = 8;
 /// How long a value may be, in characters.
@@ -91,20 +102,30 @@ impl Summary {
 
     fn text(&self) -> String {
         let ranked = self.ranked();
-        let count = |state| self.trials.iter().filter(|(row, _)| row.state == state).count();
-        let mut lines = vec![format!(
-            "experiment {} {}: {} trials, {} succeeded, {} failed",
-            self.id,
-            self.stands,
-            self.trials.len(),
-            count(JobState::Succeeded),
-            count(JobState::Failed),
-        )];
+        let counts = COUNTED.into_iter().filter_map(|(state, word)| {
+            let count = self.trials.iter().filter(|(row, _)| row.state == state).count();
+            let always = matches!(state, JobState::Succeeded | JobState::Failed);
+            (always || count > 0).then(|| format!("{count} {word}"))
+        });
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        let trials = self.trials.len();
+        let mut lines =
+            vec![format!("experiment {} {}: {trials} trials, {counts}", self.id, self.stands)];
         if let Some((row, result, _)) = ranked.first() {
             lines.push(table(&ranked).to_string());
             lines.push(String::new());
             let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
-            lines.push(format!("best: trial {} ({}) with {last}", row.sequence, row.id));
+            if ranked.len() > BEST {
+                lines.push(format!("the best {BEST} of {} with a result", ranked.len()));
+            }
+            let name = result.name.as_deref().filter(|name| *name != OBJECTIVE);
+            let name = name.map(|name| format!("{} ", printable(name))).unwrap_or_default();
+            let mode = match self.mode {
+                OptimizeMode::Maximize => "the largest",
+                OptimizeMode::Minimize => "the smallest",
+            };
+            let (sequence, id) = (row.sequence, &row.id);
+            lines.push(format!("best: trial {sequence} ({id}) with {name}{last}, {mode}"));
             for (name, value) in row.parameters.as_object().into_iter().flatten() {
                 lines.push(format!("  {}: {}", printable(name), shown(value)));
             }
@@ -201,11 +222,14 @@ fn shown(value: &Value) -> String {
     text.chars().take(WIDTH - 1).chain(['…']).collect()
 }
 
-/// Prints the results on standard output.
-pub(super) fn print(summary: &Summary, as_json: bool) {
+/// Prints the results on standard output. A reader that has gone is no error; a full disk is.
+pub(super) fn print(summary: &Summary, as_json: bool) -> std::io::Result<()> {
     let text = if as_json { format!("{}\n", summary.json()) } else { summary.text() };
-    // The reader may have gone; everything is in the store.
-    drop(std::io::stdout().lock().write_all(text.as_bytes()));
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
 
 #[cfg(test)]

@@ -29,6 +29,17 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
     };
     let mut running = match app::start(settings, what).await {
         Ok(running) => running,
+        Err(app::Error::AlreadyDone { finished }) => {
+            let summary =
+                Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
+            return match summary.await {
+                Ok(summary) => told(ExperimentState::Done, &summary, common.output),
+                Err(error) => {
+                    show(&error);
+                    NOTHING_SUCCEEDED
+                }
+            };
+        }
         Err(error) => {
             show(&error);
             return exit_code_of(&error);
@@ -60,13 +71,21 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
         Ok((stands, Summary::read(&store, id, stands, &spec).await?))
     });
     match finished.await {
-        Ok((stands, summary)) => {
-            report::print(&summary, common.output == Output::Json);
-            exit_code(stands, &summary)
-        }
+        Ok((stands, summary)) => told(stands, &summary, common.output),
         Err(error) => {
             show(&error);
             exit_code_of(&error)
+        }
+    }
+}
+
+/// Prints the results and returns the exit code.
+fn told(stands: ExperimentState, summary: &Summary, output: Output) -> u8 {
+    match report::print(summary, output == Output::Json) {
+        Ok(()) => exit_code(stands, summary),
+        Err(error) => {
+            show(&error);
+            NOTHING_SUCCEEDED
         }
     }
 }

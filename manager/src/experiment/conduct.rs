@@ -265,6 +265,10 @@ impl Run {
         if self.jobs.get(&trial).is_none_or(|job| job.attempt != attempt) {
             return Ok(()); // An attempt that was given up before.
         }
+        // What an agent said before it went was told before it went: its start, above all.
+        while let Ok(event) = self.c.events.try_recv() {
+            self.told(event).await?;
+        }
         let mut ended = self.c.store.attempt_state(&trial, &attempt).await?.ended;
         if !ended {
             self.recover(&trial).await?;

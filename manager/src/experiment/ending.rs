@@ -66,16 +66,31 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
         (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
         (Some(_) | None, None) => JobState::Failed,
     };
-    let message = match (verdict, &gone.message, gone.exit_code) {
-        (Some(verdict), _, _) => Some(verdict.message.clone()),
-        (None, Some(message), _) => Some(message.clone()),
-        (None, None, Some(code)) => {
+    // Our own intent explains a stop; the agent may have seen no more of it than a signal.
+    let message = match (intent.map(explained), verdict, &gone.message, gone.exit_code) {
+        (Some(why), _, _, _) => Some(why.to_owned()),
+        (None, Some(verdict), _, _) => Some(verdict.message.clone()),
+        (None, None, Some(message), _) => Some(message.clone()),
+        (None, None, None, Some(code)) => {
             Some(format!("the agent ended with code {code} and left no verdict"))
         }
-        (None, None, None) => Some("the agent ended and left no verdict".to_owned()),
+        (None, None, None, None) => Some("the agent ended and left no verdict".to_owned()),
     };
     let message = message.filter(|_| state != JobState::Succeeded);
     End { state, message, exit_code }
+}
+
+/// Why we stop a trial, for a person.
+fn explained(intent: StopReason) -> &'static str {
+    match intent {
+        StopReason::User => "stopped on request",
+        StopReason::EarlyStop => "given up by the assessor",
+        StopReason::Deadline => "ran longer than maxTrialDuration allows",
+        StopReason::Budget => "the experiment's limit was reached",
+        StopReason::ManagerShutdown => "interrupted with the search; it runs again on resume",
+        StopReason::Preempted => "its machine was taken back",
+        StopReason::Other => "stopped for a reason that this version does not know",
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +142,8 @@ mod tests {
             let end = conclude(intent, verdict, &Gone { exit_code: None, message: None });
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
+            let ours = intent.filter(|_| state != JobState::Succeeded).map(explained);
+            assert!(ours.is_none() || end.message.as_deref() == ours, "{says}: our own reason");
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::tuner::OptimizeMode;
 /// What a trial achieved.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TrialResult {
+    /// The metric that counts, where there is one.
+    pub name: Option<String>,
     /// Its final result: the first one it reported.
     pub last: Option<MetricValue>,
     /// Its intermediate results, in order.
@@ -41,6 +43,7 @@ pub fn pick<'a>(
     let mut steps: Vec<_> = steps.collect();
     steps.sort_by_key(|metric| metric.sequence);
     TrialResult {
+        name: last.map(|metric| metric.name.clone()),
         last: last.map(|metric| metric.value.clone()),
         intermediate: steps.into_iter().map(|metric| metric.value.clone()).collect(),
     }
