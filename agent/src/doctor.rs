@@ -1,6 +1,6 @@
 //! `trialkeeper doctor`: what a trial would find here, and which hop to the manager fails first.
 //!
-//! The probes look and change nothing; what their findings mean is PURE and here. A hop behind one that failed is not
+//! The probes look and change nothing; what their findings mean is said here, without I/O. A hop behind one that failed is not
 //! looked at: its failure would say nothing new.
 
 use std::fmt::Write as _;

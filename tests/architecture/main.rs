@@ -111,7 +111,7 @@ fn each_power_lives_in_one_place() {
         ("waitpid(",         "agent",   &["reap"]),
         ("waitid(",          "agent",   &["reap"]),
         ("waitpid(",         "manager", &[]),
-        ("NNISDK_ME",        "agent",   &["collect"]),
+        ("NNISDK_ME",        "agent",   &["collect", "dialect"]),
         ("NNISDK_ME",        "manager", &["api"]),
         ("/api/v1",          "agent",   &["dialect"]),
         ("unsafe ",          "agent",   &["trial"]),

@@ -5,7 +5,7 @@
 //! Lines are never in flight together: the server's handlers write each line on their own time, so only the
 //! answer to one says that the next will not overtake it. All of them use one connection.
 //!
-//! The spool keeps the bodies of the requests; what is PURE here makes them, [`post`] sends them.
+//! The spool keeps the bodies of the requests: the functions that make them do no I/O, [`post`] sends them.
 
 use std::time::Duration;
 

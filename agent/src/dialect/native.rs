@@ -11,7 +11,7 @@ use super::Error;
 use crate::spool::{Record, Sender};
 
 /// Where reports go, below the manager's base URL.
-const REPORTS: &str = "/api/v1/agent/reports";
+pub const REPORTS: &str = "/api/v1/agent/reports";
 /// How much of a refusal's explanation is kept, in characters.
 const DETAIL: usize = 300;
 

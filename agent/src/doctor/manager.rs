@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::{Check, State};
 use crate::clock::{Clock, SystemClock};
 use crate::deliver::ManagerAddress;
+use crate::dialect::native::REPORTS;
 use crate::errors::chain;
 use crate::http;
 
@@ -268,7 +269,7 @@ async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
             return Check::fail("token", format!("cannot read {shown}: {error}"), advice);
         }
     };
-    let url = format!("{}/api/v1/agent/reports", base.as_str().trim_end_matches('/'));
+    let url = format!("{}{REPORTS}", base.as_str().trim_end_matches('/'));
     let mut request =
         client.post(url).header(CONTENT_TYPE, "application/json").body("{}").timeout(PATIENCE);
     if let Some(token) = &token {
