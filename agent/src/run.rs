@@ -1,9 +1,9 @@
 //! `trialkeeper run`: builds the parts, starts the trial, and puts everything away after it.
 //!
 //! The order is the point. Before the trial starts there is only what it needs itself: its directory with
-//! its parameters, its pipes, and our ears for signals. Spool, delivery and everything else are built while
-//! it runs. At the end: its output is read to the end, the verdict is reached and written, the rest is
-//! delivered, and then we exit with its code.
+//! its parameters, its pipes, our ears for signals, and the spool, whose lock tells whether this very attempt
+//! runs already. Delivery and everything else are built while it runs. At the end: its output is read to the
+//! end, the verdict is reached and written, the rest is delivered, and then we exit with its code.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
