@@ -91,7 +91,10 @@ impl TestBed {
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         command.current_dir(self.folder()).env_clear();
-        for kept in ["PATH", "LLVM_PROFILE_FILE", "PYENV_ROOT", "PYENV_VERSION"] {
+        // `TRIAL_MANAGER_AGENT`: so that a benchmark can measure the agent that is shipped.
+        let kept =
+            ["PATH", "LLVM_PROFILE_FILE", "PYENV_ROOT", "PYENV_VERSION", "TRIAL_MANAGER_AGENT"];
+        for kept in kept {
             if let Some(value) = std::env::var_os(kept) {
                 command.env(kept, value);
             }
