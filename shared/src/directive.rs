@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// One order to one attempt's agent. It is repeated on every ack until the agent says it was obeyed, and
 /// obeyed once however often it comes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Directive {
     /// Names the order within the experiment. Source: the manager's store.
     pub id: u64,
@@ -13,7 +13,7 @@ pub struct Directive {
 }
 
 /// What a directive orders. An agent refuses a kind it does not know, and says so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DirectiveBody {
     /// End the trial: TERM to its whole process tree, grace, KILL.
@@ -26,9 +26,82 @@ pub enum DirectiveBody {
     },
     /// Deliver everything now instead of waiting for a full batch.
     Flush,
+    /// Log from this level on.
+    LogLevel {
+        /// The level.
+        level: LogLevel,
+    },
+    /// End the trial by these rules, also while no manager can be reached. They replace all earlier ones.
+    StopRules {
+        /// The first that fits ends the trial. Empty: none.
+        rules: Vec<StopRule>,
+        /// How long they hold, in milliseconds from when the agent reads them. Whoever made them may have
+        /// changed its mind since; it says so in time, or lets them expire.
+        lease_ms: u64,
+    },
     /// An order that this build does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// How talkative an agent's own log is; each level includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// And what looks wrong.
+    Warn,
+    /// And what the agent does.
+    Info,
+    /// And every try.
+    Debug,
+    /// A level that this build does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// When a trial is to be ended without asking the manager.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StopRule {
+    /// Why, for the verdict.
+    pub reason: StopReason,
+    /// When.
+    #[serde(flatten)]
+    pub when: StopWhen,
+}
+
+/// What a [`StopRule`] waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "when", rename_all = "snake_case")]
+pub enum StopWhen {
+    /// The trial's process has run for so long.
+    RunningFor {
+        /// In milliseconds, by a monotonic clock.
+        ms: u64,
+    },
+    /// An intermediate result is out of bounds. One that is no number, NaN included, is in no bounds.
+    Metric {
+        /// Name of the metric.
+        name: String,
+        /// The first result, by its `sequence`, to which this applies. Absence means the first of all.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        from_sequence: u64,
+        /// The least that is in bounds. Absence means that nothing is too small.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_least: Option<f64>,
+        /// The most that is in bounds. Absence means that nothing is too large.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_most: Option<f64>,
+    },
+    /// A condition that this build does not know: it never holds.
+    #[serde(other)]
+    Unknown,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why a trial is ended from outside. A closed set: the final state is never guessed.

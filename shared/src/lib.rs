@@ -17,18 +17,21 @@ mod directive;
 mod id;
 mod metric;
 mod negotiate;
+mod rendezvous;
 mod report;
 mod sample;
 mod verdict;
 
-pub use directive::{Directive, DirectiveBody, StopReason};
+pub use directive::{Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
 pub use id::{AttemptId, ExperimentId, IdError, TrialJobId};
 pub use metric::{Metric, MetricKind, MetricValue, OBJECTIVE, ValueError};
 pub use negotiate::{
     Agreement, NoCommonVersion, Offer, VERSION_NEWEST, VERSION_OLDEST, capability,
 };
+pub use rendezvous::{Member, RendezvousReply, RendezvousRequest, RoleSize};
 pub use report::{
-    Lane, LogChunk, LogText, Report, ReportAck, ReportBatch, ReportBody, Shed, Started, Stream,
+    BearerToken, Lane, LogChunk, LogText, Report, ReportAck, ReportBatch, ReportBody, Shed,
+    Started, Stream,
 };
 pub use sample::{CgroupSample, GpuSample, ProcessSample, Sample};
 pub use verdict::{Cause, Class, Confidence, Evidence, TrialExit, Verdict};

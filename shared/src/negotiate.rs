@@ -20,6 +20,8 @@ pub mod capability {
     pub const GZIP: &str = "gzip";
     /// The agent obeys [`DirectiveBody::Stop`](crate::DirectiveBody::Stop).
     pub const STOP: &str = "stop";
+    /// The manager answers a request whose body has not begun, to make the agent speak.
+    pub const OPEN: &str = "open";
     /// The manager takes the bulk lane: log chunks and samples.
     pub const BULK: &str = "bulk";
 }

@@ -1,6 +1,7 @@
 //! Reports and the batches they travel in; acks and what they promise.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -160,9 +161,23 @@ pub struct ReportAck {
     /// should speak at least three times as often. Absence means no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// The token to show from now on, before the present one expires. Absence means the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<BearerToken>,
     /// Members of a later version, kept so that they can be shown.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// A secret text: its `Debug` hides it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BearerToken(pub String);
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(..)")
+    }
 }
 
 impl ReportBody {

@@ -133,9 +133,14 @@ pub struct Evidence {
     /// Processes the kernel killed for memory during the trial (`memory.events`, after minus before).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
-    /// Highest memory use of the container or, where that is unknown, of the process tree, in bytes.
+    /// Highest memory use of the trial's process tree that a sample showed, in bytes; pages that processes share
+    /// count in each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_peak_bytes: Option<u64>,
+    /// Highest memory use of the control group since it was made, in bytes: of everything in it, page cache included.
+    /// In a container that is the trial and its keeper, elsewhere it may be a whole machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup_memory_peak_bytes: Option<u64>,
     /// The container's memory limit, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,

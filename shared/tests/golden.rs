@@ -11,8 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use trial_protocol::{
-    Cause, Class, Confidence, Directive, DirectiveBody, Lane, Offer, Report, ReportAck,
-    ReportBatch, ReportBody, StopReason, Verdict,
+    Cause, Class, Confidence, Directive, DirectiveBody, Lane, LogLevel, Offer, RendezvousReply,
+    RendezvousRequest, Report, ReportAck, ReportBatch, ReportBody, StopReason, StopRule, StopWhen,
+    Verdict,
 };
 
 /// Reads a document as one type and writes it again.
@@ -24,12 +25,14 @@ fn through<T: DeserializeOwned + Serialize>(document: Value) -> serde_json::Resu
 
 /// The type that documents of this name hold, told by the name's beginning.
 fn message(name: &str) -> RoundTrip {
-    let kinds: [(&str, RoundTrip); 5] = [
+    let kinds: [(&str, RoundTrip); 7] = [
         ("offer", through::<Offer>),
         ("body-", through::<ReportBody>),
         ("directive-", through::<Directive>),
         ("report-batch-", through::<ReportBatch>),
         ("report-ack", through::<ReportAck>),
+        ("rendezvous-request", through::<RendezvousRequest>),
+        ("rendezvous-reply", through::<RendezvousReply>),
     ];
     let kind = kinds.into_iter().find(|(beginning, _)| name.starts_with(beginning));
     kind.unwrap_or_else(|| panic!("{name}: say in this table which message the document holds")).1
@@ -109,7 +112,7 @@ fn every_kind_of_message_has_a_document() {
     #[rustfmt::skip]
     let wanted = [
         "body ended", "body log", "body metric", "body note", "body sample", "body shed", "body started",
-        "directive flush", "directive stop",
+        "directive flush", "directive log_level", "directive stop", "directive stop_rules",
     ];
     assert_eq!(seen, wanted.into_iter().map(str::to_owned).collect());
 }
@@ -130,6 +133,23 @@ fn an_unknown_directive_or_reason_is_kept_as_such() {
     assert_eq!(
         read(json!({"kind": "stop", "reason": "full-moon"})).body,
         DirectiveBody::Stop { reason: StopReason::Other, grace_ms: None }
+    );
+}
+
+#[test]
+fn an_unknown_level_or_condition_is_kept_as_such() {
+    let read = |body| serde_json::from_value::<Directive>(json!({"id": 1, "body": body})).unwrap();
+    assert_eq!(
+        read(json!({"kind": "log_level", "level": "shout"})).body,
+        DirectiveBody::LogLevel { level: LogLevel::Other }
+    );
+    let rule = json!({"reason": "user", "when": "full_moon", "of": 3});
+    assert_eq!(
+        read(json!({"kind": "stop_rules", "rules": [rule], "lease_ms": 5})).body,
+        DirectiveBody::StopRules {
+            rules: vec![StopRule { reason: StopReason::User, when: StopWhen::Unknown }],
+            lease_ms: 5,
+        }
     );
 }
 
