@@ -1,0 +1,131 @@
+//! What a pod gets from its manager before its trial starts: code, parameters, the other pods' addresses.
+//!
+//! Where nothing of that is asked for, nothing happens here. What cannot be had is an obstacle: the trial is not
+//! started, and everything else goes on as if it had failed to start, so that the manager learns why.
+
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use tokio::runtime::Runtime;
+
+use super::{Later, new_runtime};
+use crate::errors::chain;
+use crate::fetch::{self, Manager};
+use crate::peers;
+use crate::rendezvous::meet;
+use crate::settings::Settings;
+use crate::signals::{Caught, Signals, unblock_ours};
+
+/// What was got so far.
+pub(super) struct Ahead<'a> {
+    settings: &'a Settings,
+    way: Option<Way<'a>>,
+    /// Why the trial cannot start.
+    pub(super) obstacle: Option<String>,
+}
+
+struct Way<'a> {
+    runtime: &'a Runtime,
+    manager: Manager,
+    /// We may be asked to end meanwhile, and as PID 1 nobody else would hear it.
+    signals: Signals,
+}
+
+impl<'a> Ahead<'a> {
+    pub(super) fn new(settings: &'a Settings, runtime: &'a Later) -> Self {
+        let pod = &settings.pod;
+        let asked = pod.fetch_code || pod.fetch_parameters || pod.meeting.is_some();
+        let Some(address) = settings.manager.clone().filter(|_| asked) else {
+            return Self { settings, way: None, obstacle: None };
+        };
+        let open = || {
+            let runtime = runtime.get_or_init(new_runtime);
+            let runtime = runtime.as_ref().map_err(|error| chain(error))?;
+            let _inside = runtime.enter();
+            let signals = Signals::listen().map_err(|error| chain(&error))?;
+            // They were held back until somebody listens.
+            unblock_ours();
+            let (token_file, ca_file) = (settings.token_file.clone(), settings.ca_file.as_deref());
+            let manager = Manager::new(address, token_file, ca_file, pod.start_timeout);
+            Ok(Way { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
+        };
+        match open() {
+            Ok(way) => Self { settings, way: Some(way), obstacle: None },
+            Err(why) => Self { settings, way: None, obstacle: Some(why) },
+        }
+    }
+
+    /// The parameter record, where it is to be fetched.
+    pub(super) fn parameters(&mut self) -> Option<String> {
+        self.step(self.settings.pod.fetch_parameters, async |manager| manager.parameters().await)
+    }
+
+    /// Where the code is, where it is to be fetched; `dir` is the run's directory.
+    pub(super) fn code(&mut self, dir: Option<&Path>) -> Option<PathBuf> {
+        let pod = &self.settings.pod;
+        if !pod.fetch_code {
+            return None;
+        }
+        let Some(into) = pod.code_dir.clone().or_else(|| Some(dir?.join("code"))) else {
+            let why = "there is no place for the code; name one with --code-dir".to_owned();
+            self.obstacle.get_or_insert(why);
+            return None;
+        };
+        self.step(true, async |manager| {
+            manager.code(&into).await?;
+            // The trial is run there, and what it is told must hold wherever it goes.
+            std::path::absolute(&into)
+                .map_err(|source| fetch::Error::Write { path: into.clone(), source })
+        })
+    }
+
+    /// The trial's variables about its pod and its peers.
+    pub(super) fn peers(&mut self) -> Vec<(String, String)> {
+        let Some(own) = &self.settings.pod.task else { return Vec::new() };
+        let mut variables = vec![
+            ("TRIALKEEPER_ROLE".to_owned(), own.role.clone()),
+            ("TRIALKEEPER_ROLE_INDEX".to_owned(), own.index.to_string()),
+        ];
+        if let Some(meeting) = &self.settings.pod.meeting
+            && let Some(members) = self.step(true, async |manager| meet(manager, meeting).await)
+        {
+            variables.extend(peers::variables(own, &meeting.roles, &members));
+        }
+        variables
+    }
+
+    /// The ears that were opened, for the rest of the run.
+    pub(super) fn close(self) -> (Option<Signals>, Option<String>) {
+        (self.way.map(|way| way.signals), self.obstacle)
+    }
+
+    /// Does something, unless there is an obstacle already.
+    fn step<T>(
+        &mut self,
+        wanted: bool,
+        work: impl AsyncFnOnce(&Manager) -> Result<T, fetch::Error>,
+    ) -> Option<T> {
+        let way = self.way.as_mut().filter(|_| wanted && self.obstacle.is_none())?;
+        let Way { runtime, manager, signals } = way;
+        let done = runtime.block_on(async {
+            tokio::select! {
+                done = work(manager) => done.map_err(|error| chain(&error)),
+                signal = asked_to_end(signals) => {
+                    Err(format!("{signal} asked for the end before the trial was started"))
+                }
+            }
+        });
+        done.map_err(|why| self.obstacle = Some(why)).ok()
+    }
+}
+
+async fn asked_to_end(signals: &mut Signals) -> Signal {
+    loop {
+        if let Caught::Sent(
+            signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),
+        ) = signals.next().await
+        {
+            return signal;
+        }
+    }
+}

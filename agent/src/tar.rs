@@ -1,0 +1,311 @@
+//! PURE: reads a tar archive (POSIX.1-2001: ustar and pax), entry by entry, from whatever gives bytes.
+//!
+//! Only files, directories and symbolic links; anything else is refused, as is any block whose sum is wrong.
+//! Where an entry may be put is not this file's to say.
+
+use std::io::{self, Read};
+
+/// Everything in an archive comes in blocks of so many bytes.
+const BLOCK: usize = 512;
+
+/// The most that the records before an entry may take: names are at most 4096 bytes long on Linux.
+const RECORDS: u64 = 64 << 10;
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A file; its content follows.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link to this.
+    Link(Vec<u8>),
+}
+
+/// An entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// As it stands in the archive.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Permissions, the nine bits.
+    pub mode: u32,
+    /// Last change, in seconds since the epoch.
+    pub mtime: u64,
+}
+
+/// An archive that is being read. As a reader it gives the content of the present entry.
+#[derive(Debug)]
+pub struct Archive<R> {
+    source: R,
+    /// Content of the present entry that was not read yet.
+    left: u64,
+    /// Zeros behind it.
+    padding: u64,
+}
+
+/// What the records before an entry say about it.
+#[derive(Debug, Default)]
+struct Records {
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+impl<R: Read> Archive<R> {
+    /// The archive that `source` gives.
+    pub fn new(source: R) -> Self {
+        Self { source, left: 0, padding: 0 }
+    }
+
+    /// The next entry; passes over what is left of the present one. `None`: there is none.
+    pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
+        let mut records = Records::default();
+        loop {
+            let over = self.left + self.padding;
+            if io::copy(&mut self.source.by_ref().take(over), &mut io::sink())? != over {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            (self.left, self.padding) = (0, 0);
+            let mut block = [0; BLOCK];
+            self.source.read_exact(&mut block)?;
+            if block.iter().all(|byte| *byte == 0) {
+                return Ok(None);
+            }
+            if number(&block[148..156])? != sum(&block) {
+                return Err(damaged("a block's sum is wrong"));
+            }
+            let size = number(&block[124..136])?;
+            match block[156] {
+                b'x' if size <= RECORDS => {
+                    let mut text = vec![0; usize::try_from(size).map_err(io::Error::other)?];
+                    self.source.read_exact(&mut text)?;
+                    records = parse(&text)?;
+                    self.padding = behind(size);
+                }
+                // Said of all entries: nothing that matters here.
+                b'g' if size <= RECORDS => (self.left, self.padding) = (size, behind(size)),
+                flag => return self.entry(&block, flag, size, records).map(Some),
+            }
+        }
+    }
+
+    fn entry(
+        &mut self,
+        block: &[u8; BLOCK],
+        flag: u8,
+        size: u64,
+        records: Records,
+    ) -> io::Result<Entry> {
+        let text = |from: usize, to: usize| {
+            let field = &block[from..to];
+            field.split(|byte| *byte == 0).next().unwrap_or(field).to_vec()
+        };
+        let prefix = if block[257..].starts_with(b"ustar\0") { text(345, 500) } else { Vec::new() };
+        let short = match prefix.as_slice() {
+            [] => text(0, 100),
+            prefix => [prefix, b"/", &text(0, 100)].concat(),
+        };
+        let kind = match flag {
+            b'0' | 0 => Kind::File,
+            b'5' => Kind::Directory,
+            b'2' => Kind::Link(records.link.unwrap_or_else(|| text(157, 257))),
+            _ => return Err(damaged("an entry is neither a file nor a directory nor a link")),
+        };
+        if kind == Kind::File {
+            self.left = records.size.unwrap_or(size);
+            self.padding = behind(self.left);
+        }
+        let mode = u32::try_from(number(&block[100..108])? & 0o777).expect("nine bits");
+        let (name, mtime) = (records.name.unwrap_or(short), number(&block[136..148])?);
+        Ok(Entry { name, kind, mode, mtime })
+    }
+}
+
+impl<R: Read> Read for Archive<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.by_ref().take(self.left).read(buffer)?;
+        if read == 0 && self.left > 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left -= u64::try_from(read).unwrap_or(self.left);
+        Ok(read)
+    }
+}
+
+fn damaged(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// How many zeros follow a content of `size` bytes.
+fn behind(size: u64) -> u64 {
+    size.wrapping_neg() % 512
+}
+
+/// The sum of a block's bytes, its own field taken for blanks.
+fn sum(block: &[u8; BLOCK]) -> u64 {
+    let all: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
+    let own: u64 = block[148..156].iter().map(|byte| u64::from(*byte)).sum();
+    all - own + 8 * u64::from(b' ')
+}
+
+/// An octal number between blanks and zeros.
+fn number(field: &[u8]) -> io::Result<u64> {
+    let digits = field.iter().copied().skip_while(|byte| *byte == b' ');
+    let mut number = 0_u64;
+    for byte in digits.take_while(|byte| ![b' ', 0].contains(byte)) {
+        // At most eleven digits of three bits.
+        match byte {
+            b'0'..=b'7' => number = (number << 3) | u64::from(byte - b'0'),
+            _ => return Err(damaged("a number is none")),
+        }
+    }
+    Ok(number)
+}
+
+/// Reads `LENGTH key=value\n` records.
+fn parse(mut text: &[u8]) -> io::Result<Records> {
+    let mut records = Records::default();
+    while !text.is_empty() {
+        let (key, value, rest) = record(text).ok_or_else(|| damaged("a record is damaged"))?;
+        match key {
+            b"path" => records.name = Some(value.to_vec()),
+            b"linkpath" => records.link = Some(value.to_vec()),
+            b"size" => {
+                let size = std::str::from_utf8(value).ok().and_then(|size| size.parse().ok());
+                // More than a disk holds would only overflow the sum with its padding.
+                let size = size.filter(|size: &u64| *size < 1 << 60);
+                records.size = Some(size.ok_or_else(|| damaged("a size is none"))?);
+            }
+            _ => {}
+        }
+        text = rest;
+    }
+    Ok(records)
+}
+
+fn record(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let blank = text.iter().position(|byte| *byte == b' ')?;
+    let length: usize = std::str::from_utf8(&text[..blank]).ok()?.parse().ok()?;
+    let (line, rest) = text.split_at_checked(length)?;
+    let (key, value) = {
+        let pair = line.get(blank + 1..)?.strip_suffix(b"\n")?;
+        pair.split_at(pair.iter().position(|byte| *byte == b'=')?)
+    };
+    Some((key, &value[1..], rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What GNU's `tar` makes of a small directory.
+    fn archive(format: &str) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let long = format!("{}/{}", "d".repeat(90), "f".repeat(120));
+        let script = format!(
+            "mkdir -p {} && printf long > {long} && printf 0123456789 > short && chmod 755 short && \
+             ln -s {long} link && touch -d @1700000000 short",
+            "d".repeat(90)
+        );
+        let made = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).status();
+        assert!(made.unwrap().success());
+        let tar = Command::new("tar")
+            .args(["--sort=name", "--format", format, "-cf", "-", "-C"])
+            .arg(folder.path())
+            .args(["short", "link", &"d".repeat(90)])
+            .output()
+            .unwrap();
+        assert!(tar.status.success(), "{tar:?}");
+        tar.stdout
+    }
+
+    fn entries(bytes: &[u8]) -> io::Result<Vec<(Entry, Vec<u8>)>> {
+        let mut archive = Archive::new(bytes);
+        let mut found = Vec::new();
+        while let Some(entry) = archive.next_entry()? {
+            let mut content = Vec::new();
+            archive.read_to_end(&mut content)?;
+            found.push((entry, content));
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn what_tar_writes_is_read() {
+        let found = entries(&archive("pax")).unwrap();
+        let names: Vec<_> =
+            found.iter().map(|(entry, _)| String::from_utf8_lossy(&entry.name)).collect();
+        let folder = format!("{}/", "d".repeat(90));
+        let long = format!("{folder}{}", "f".repeat(120));
+        assert_eq!(names, ["short", "link", folder.as_str(), long.as_str()]);
+        let (short, content) = &found[0];
+        assert_eq!((short.mode, short.mtime), (0o755, 1_700_000_000));
+        assert_eq!(content, b"0123456789");
+        assert_eq!(found[1].0.kind, Kind::Link(long.into_bytes()));
+        assert_eq!(found[2].0.kind, Kind::Directory);
+        assert_eq!(found[3].1, b"long");
+        // Without reading contents, too.
+        let bytes = archive("pax");
+        let mut unread = Archive::new(bytes.as_slice());
+        let mut count = 0;
+        while unread.next_entry().unwrap().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 4);
+    }
+
+    #[test]
+    fn what_is_damaged_or_strange_is_refused() {
+        let good = archive("pax");
+        let mut bent = good.clone();
+        bent[3] ^= 1;
+        #[rustfmt::skip]
+        let table = [
+            ("nothing at all",     Vec::new()),
+            ("a bent name",        bent),
+            ("cut in the content", good[..520].to_vec()),
+            ("no end",             good[..1024].to_vec()),
+            ("GNU's long names",   archive("gnu")),
+            ("not an archive",     vec![b'x'; 2048]),
+        ];
+        for (says, bytes) in table {
+            assert!(entries(&bytes).is_err(), "{says}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, at in 0..4096_usize, byte: u8) {
+            drop(entries(&bytes));
+            let mut bent = archive_once().to_vec();
+            let at = at % bent.len();
+            bent[at] = byte;
+            // With the sum put right, so that what is behind it is read.
+            for block in bent.chunks_exact_mut(BLOCK) {
+                let block: &mut [u8; BLOCK] = block.try_into().unwrap();
+                let right = format!("{:06o}\0 ", sum(block));
+                if block[257..].starts_with(b"ustar") {
+                    block[148..156].copy_from_slice(right.as_bytes());
+                }
+            }
+            drop(entries(&bent));
+        }
+
+        #[test]
+        fn any_records_are_read_or_refused(bytes: Vec<u8>, text in "[0-9]{1,3} (path|size)=.{0,9}\n?") {
+            drop(parse(&bytes));
+            drop(parse(text.as_bytes()));
+        }
+    }
+
+    fn archive_once() -> &'static [u8] {
+        static ONCE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+        ONCE.get_or_init(|| archive("pax"))
+    }
+}

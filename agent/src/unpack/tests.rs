@@ -1,0 +1,113 @@
+use std::os::unix::fs::MetadataExt as _;
+
+use super::*;
+
+/// A ustar archive of `(flag, name, content or target)`.
+fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (flag, name, text) in entries {
+        let mut block = [0; 512];
+        let content = if *flag == b'0' { text.as_bytes() } else { b"" };
+        let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, name.as_bytes());
+        put(100, if *flag == b'5' { b"0000500" } else { b"0000640" });
+        put(124, format!("{:011o}", content.len()).as_bytes());
+        put(136, b"00000001750");
+        put(148, b"        ");
+        put(156, &[*flag]);
+        if *flag == b'2' {
+            put(157, text.as_bytes());
+        }
+        put(257, b"ustar\x0000");
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        bytes.extend(block);
+        bytes.extend(content);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+    }
+    bytes.extend([0; 1024]);
+    bytes
+}
+
+#[test]
+fn everything_comes_as_it_was_packed_also_a_second_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("made/code");
+    let bytes = archive(&[
+        (b'2', "early", "./deep/er/file"),
+        (b'5', "closed/", ""),
+        (b'0', "closed/file", "c"),
+        (b'0', "./deep/er/file", "text"),
+        (b'2', "deep/back", "../deep/er"),
+        (b'0', "became", "a file"),
+    ]);
+    for round in 0..2 {
+        if round == 1 {
+            fs::remove_file(into.join("became")).unwrap();
+            symlink("/etc", into.join("became")).unwrap();
+        }
+        unpack(bytes.as_slice(), &into).unwrap();
+        assert_eq!(fs::read_to_string(into.join("early")).unwrap(), "text");
+        assert_eq!(fs::read_to_string(into.join("deep/back/file")).unwrap(), "text");
+        assert_eq!(fs::read_to_string(into.join("became")).unwrap(), "a file");
+        let file = fs::metadata(into.join("closed/file")).unwrap();
+        assert_eq!((file.mode() & 0o777, file.mtime()), (0o640, 1000));
+        assert_eq!(fs::metadata(into.join("closed")).unwrap().mode() & 0o777, 0o500);
+    }
+    // Else the owner could not clean up.
+    fs::set_permissions(into.join("closed"), Permissions::from_mode(0o700)).unwrap();
+}
+
+/// What it says, and the entries.
+type Row<'a> = (&'a str, &'a [(u8, &'a str, &'a str)]);
+
+#[test]
+fn nothing_leaves_the_directory() {
+    #[rustfmt::skip]
+    let table: [Row<'_>; 9] = [
+        ("an absolute name",      &[(b'0', "/tmp/x", "x")]),
+        ("a name that climbs",    &[(b'0', "a/../../x", "x")]),
+        ("a directory outside",   &[(b'5', "../x", "")]),
+        ("an absolute link",      &[(b'2', "l", "/etc")]),
+        ("a link that climbs",    &[(b'2', "a/l", "../../x")]),
+        ("and comes back",        &[(b'2', "l", "../into/x")]),
+        ("a link's own name",     &[(b'2', "../l", "x")]),
+        ("a device",              &[(b'3', "null", "")]),
+        ("a hard link",           &[(b'1', "h", "/etc/passwd")]),
+    ];
+    for (says, entries) in table {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().join("into");
+        let refused = unpack(archive(entries).as_slice(), &into);
+        assert!(refused.is_err(), "{says}");
+        let beside: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(beside.len(), 1, "{says}: {beside:?}");
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{says}");
+    }
+}
+
+#[test]
+fn nothing_is_written_through_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let (into, outside) = (folder.path().join("into"), folder.path().join("outside"));
+    fs::create_dir_all(&into).unwrap();
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("kept"), "kept").unwrap();
+    // What an earlier run of the same trial may have left.
+    symlink(&outside, into.join("folder")).unwrap();
+    symlink(outside.join("kept"), into.join("file")).unwrap();
+    let bytes = archive(&[(b'0', "folder/kept", "new"), (b'0', "file", "new")]);
+    unpack(bytes.as_slice(), &into).unwrap();
+    assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "kept");
+    assert_eq!(fs::read_to_string(into.join("folder/kept")).unwrap(), "new");
+}
+
+#[test]
+fn a_disk_that_refuses_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let bytes = archive(&[(b'0', "x", "x")]);
+    let refused = unpack(bytes.as_slice(), &file).unwrap_err();
+    assert!(matches!(&refused, Error::Write { path, .. } if *path == file), "{refused}");
+}
