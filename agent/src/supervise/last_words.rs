@@ -1,0 +1,68 @@
+//! What is still taken in when the trial is over.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use trial_protocol::Lane;
+
+use super::{LAST_LOOK, Memory, World};
+use crate::output::Heard;
+use crate::spool::Dialect;
+use crate::verdict::{Stop, StopBy};
+
+/// The longest wait for the manager to say why it had the trial ended.
+const REASON_WAIT: Duration = Duration::from_millis(500);
+
+/// How often is looked whether the manager has taken everything.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+impl World {
+    /// Ships what the pumps have not: a stream may still be held open by somebody.
+    pub(super) fn end_logs(&self) {
+        self.shippers.iter().for_each(|shipper| shipper.flush(true));
+        let shed: u64 = self.shippers.iter().map(|shipper| shipper.shed_bytes()).sum();
+        if shed > 0 {
+            let message =
+                format!("{shed} bytes of log were more than the rate allows, and not sent");
+            self.book.note("log-shed", message);
+        }
+    }
+
+    pub(super) async fn hear_last_look(&mut self) {
+        let bound = Instant::now() + LAST_LOOK;
+        loop {
+            match timeout_at(bound, self.heard.recv()).await {
+                Ok(Some(Heard::FilesRead) | None) => return,
+                Ok(Some(heard)) => self.hear(heard),
+                Err(_) => {
+                    let message = "files of metrics do not answer; their ends were not read";
+                    self.book.note("metric-files", message.to_owned());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether a manager is there that could say why it ends the trial.
+    pub(super) fn is_managed(&self) -> bool {
+        self.look.counts.is_some() && self.look.sender.dialect == Dialect::Native
+    }
+
+    /// A manager stops a trial on two ways, and the signal may have been faster than the reason. That comes with
+    /// the answer to the next batch of facts: at the latest to the one with the note about the signal.
+    pub(super) async fn hear_the_reason(&mut self, memory: &mut Memory) {
+        let bound = Instant::now() + REASON_WAIT;
+        while matches!(memory.ending.stop, Some(Stop { by: StopBy::Signal(15), .. }))
+            && self.is_managed()
+        {
+            let over = self.look.spool.pending_in(Lane::Facts) == 0 || Instant::now() >= bound;
+            let until = if over { Instant::now() } else { Instant::now() + LOOK_EVERY };
+            match timeout_at(until, self.directives.recv()).await {
+                Ok(Some(directive)) => drop(self.ordered(directive, memory)),
+                Ok(None) => return,
+                Err(_) if over => return,
+                Err(_) => {}
+            }
+        }
+    }
+}

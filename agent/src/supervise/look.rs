@@ -1,0 +1,46 @@
+//! What somebody sees who looks in while the trial runs (`--listen`).
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use trial_protocol::Lane;
+
+use super::World;
+use crate::deliver::Counts;
+use crate::listen::Asked;
+use crate::phase::Phase;
+use crate::prometheus::{View, page};
+use crate::spool::{Sender, Spool};
+
+/// What is shown beside the trial itself, and to whom.
+pub struct Look {
+    /// Who asks; closed where nobody can.
+    pub asked: mpsc::Receiver<Asked>,
+    /// Whose trial it is.
+    pub sender: Sender,
+    /// What waits for delivery.
+    pub spool: Spool,
+    /// How delivery goes; `None` without a manager.
+    pub counts: Option<Arc<Counts>>,
+}
+
+impl World {
+    /// The page for Prometheus.
+    pub(super) fn page(&self, phase: &Phase) -> String {
+        let Look { sender, spool, counts, .. } = &self.look;
+        page(&View {
+            ids: [
+                env!("CARGO_PKG_VERSION"),
+                sender.experiment.as_str(),
+                sender.trial.as_str(),
+                spool.attempt().as_str(),
+            ],
+            phase: phase.name(),
+            seconds: self.observer.elapsed().as_secs_f64(),
+            metrics: &self.book.last_numbers(),
+            spooled: [Lane::Facts, Lane::Bulk].map(|lane| spool.pending_in(lane)),
+            deliveries: counts.as_ref().map(|counts| counts.now()),
+            sample: self.observer.last_sample(),
+        })
+    }
+}
