@@ -1,0 +1,223 @@
+//! A tiny HTTP server: for the SDK's channel, and for whoever looks in (`--listen`).
+//!
+//! Heads, bodies, connections and, where it is wanted, patience are bounded. Connections are tasks, all owned and ended by
+//! [`serve`]. What the answers are is a [`Handler`]'s.
+
+mod head;
+
+pub use head::{Head, Method};
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use head::{Refusal, parse_head};
+
+/// How long those who wait for an answer at the end are given to get it.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// What is written back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Code and phrase.
+    pub status: &'static str,
+    /// Its media type.
+    pub kind: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Answer {
+    /// One without a body.
+    pub fn empty(status: &'static str) -> Self {
+        Self { status, kind: "application/json", body: String::new() }
+    }
+}
+
+/// An answer that is being made.
+pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
+/// Whoever answers.
+pub trait Handler: Send + Sync {
+    /// Answers one request.
+    fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a>;
+}
+
+/// What clients may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most connections at a time; others wait in the kernel's queue.
+    pub connections: usize,
+    /// Largest body, in bytes.
+    pub body_bytes: usize,
+    /// The longest a request may take to come, its silence before included, and its answer to be taken; `None`: as long
+    /// as the client likes.
+    pub patience: Option<Duration>,
+}
+
+/// Serves until `ended` is true, or nobody is left who could say so; then answers that are being made are waited for, a
+/// little.
+pub async fn serve(
+    listener: TcpListener,
+    limits: Limits,
+    handler: Arc<dyn Handler>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = is_true(&mut ended) => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < limits.connections => {
+                match accepted {
+                    Ok((stream, _)) => {
+                        let handler = Arc::clone(&handler);
+                        connections.spawn(async move {
+                            // A connection that breaks concerns its client alone, which asks again.
+                            drop(converse(stream, limits, handler.as_ref()).await);
+                        });
+                    }
+                    // Out of descriptors, most likely: others close theirs in time.
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        }
+    }
+    // Handlers see the end by themselves; whoever is silent is not waited for. Dead processes have closed
+    // their connections, so this costs time only where something lives on.
+    let answers = async { while connections.join_next().await.is_some() {} };
+    drop(tokio::time::timeout(LAST_ANSWERS, answers).await);
+}
+
+/// Waits until `ended` is true, or will never be.
+pub async fn is_true(ended: &mut watch::Receiver<bool>) {
+    drop(ended.wait_for(|ended| *ended).await);
+}
+
+/// Answers the requests of one connection, until either side closes it.
+async fn converse(mut stream: TcpStream, limits: Limits, handler: &dyn Handler) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    loop {
+        let read = read_request(&mut stream, &mut buffer, limits);
+        let head = match within(limits.patience, read).await? {
+            Some(Ok(head)) => head,
+            Some(Err(status)) => {
+                let write = write_answer(&mut stream, Answer::empty(status), false);
+                return within(limits.patience, write).await;
+            }
+            None => return Ok(()),
+        };
+        let answer = handler.answer(&head, &buffer[..head.length]).await;
+        buffer.drain(..head.length);
+        let write = write_answer(&mut stream, answer, head.keeps_alive);
+        within(limits.patience, write).await?;
+        if !head.keeps_alive {
+            return Ok(());
+        }
+    }
+}
+
+async fn within<T>(
+    patience: Option<Duration>,
+    work: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    match patience {
+        Some(patience) => tokio::time::timeout(patience, work).await?,
+        None => work.await,
+    }
+}
+
+/// Reads a request: its head, whose body `buffer` begins with then. `None` if the peer has closed, or the status of the
+/// refusal.
+async fn read_request(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    limits: Limits,
+) -> io::Result<Option<Result<Head, &'static str>>> {
+    let head = loop {
+        match parse_head(buffer) {
+            Ok(Some((head, length))) => {
+                buffer.drain(..length);
+                break head;
+            }
+            Ok(None) if stream.read_buf(buffer).await? == 0 => return Ok(None),
+            Ok(None) => {}
+            Err(refusal) => return Ok(Some(Err(Refusal::status(refusal)))),
+        }
+    };
+    if head.length > limits.body_bytes {
+        return Ok(Some(Err("413 Content Too Large")));
+    }
+    if head.expects_continue {
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+    }
+    while buffer.len() < head.length {
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Ok(head)))
+}
+
+async fn write_answer(stream: &mut TcpStream, answer: Answer, keeps_alive: bool) -> io::Result<()> {
+    let Answer { status, kind, body } = answer;
+    let length = body.len();
+    let connection = if keeps_alive { "keep-alive" } else { "close" };
+    let text = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: {connection}\r\n\r\n{body}"
+    );
+    stream.write_all(text.as_bytes()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Echo;
+
+    impl Handler for Echo {
+        fn answer<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> Answering<'a> {
+            Box::pin(async { Answer { body: head.target.clone(), ..Answer::empty("200 OK") } })
+        }
+    }
+
+    async fn closed_by_them(stream: &mut TcpStream) -> String {
+        let mut all = String::new();
+        stream.read_to_string(&mut all).await.unwrap();
+        all
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_slow_are_sent_away_and_the_many_wait_their_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits =
+            Limits { connections: 2, body_bytes: 0, patience: Some(Duration::from_secs(10)) };
+        let (_end, ended) = watch::channel(false);
+        tokio::spawn(serve(listener, limits, Arc::new(Echo), ended));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /x HTTP/1.1\r\n").await.unwrap();
+        // A third has no place until one of them has lost its.
+        let mut third = TcpStream::connect(address).await.unwrap();
+        third.write_all(b"GET /y HTTP/1.0\r\n\r\n").await.unwrap();
+        assert!(closed_by_them(&mut third).await.ends_with("\r\n\r\n/y"));
+        assert_eq!(closed_by_them(&mut silent).await, "");
+        assert_eq!(closed_by_them(&mut slow).await, "");
+        let mut large = TcpStream::connect(address).await.unwrap();
+        large.write_all(b"PUT /x HTTP/1.1\r\nContent-Length: 1\r\n\r\n").await.unwrap();
+        assert!(closed_by_them(&mut large).await.starts_with("HTTP/1.1 413 "));
+    }
+}

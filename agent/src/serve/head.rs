@@ -1,0 +1,163 @@
+//! PURE: as much of HTTP/1.1 (RFC 9112) as a small endpoint needs: a request's head.
+//!
+//! A server crate would be larger than everything around it; its place would be taken by one that serves
+//! the world.
+
+/// Largest head, in bytes.
+const HEAD_BYTES: usize = 16 * 1024;
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// What is to be done.
+    pub method: Method,
+    /// With what: the path.
+    pub target: String,
+    /// Length of the body, in bytes.
+    pub length: usize,
+    /// Whether the connection goes on.
+    pub keeps_alive: bool,
+    /// Whether the client waits for a nod before it sends its body.
+    pub expects_continue: bool,
+}
+
+/// The methods that mean something here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// GET.
+    Get,
+    /// PUT.
+    Put,
+    /// Another.
+    Other,
+}
+
+/// Why a request is not served, and its connection closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It is no HTTP/1 request.
+    Malformed,
+    /// Its head is too large.
+    HeadTooLarge,
+    /// Its body has no length that was told ahead.
+    LengthRequired,
+}
+
+impl Refusal {
+    /// The status that says so.
+    pub(super) fn status(self) -> &'static str {
+        match self {
+            Self::Malformed => "400 Bad Request",
+            Self::HeadTooLarge => "431 Request Header Fields Too Large",
+            Self::LengthRequired => "411 Length Required",
+        }
+    }
+}
+
+/// The head that `bytes` begin with, and its length. `None` if it is not all there yet.
+pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
+    let window = &bytes[..bytes.len().min(HEAD_BYTES)];
+    let Some(end) = memchr::memmem::find(window, b"\r\n\r\n") else {
+        return if bytes.len() < HEAD_BYTES { Ok(None) } else { Err(Refusal::HeadTooLarge) };
+    };
+    let text = std::str::from_utf8(&bytes[..end]).map_err(|_| Refusal::Malformed)?;
+    let mut lines = text.split("\r\n");
+    let request = lines.next().ok_or(Refusal::Malformed)?;
+    let (method, target, keeps_alive) = parse_request_line(request).ok_or(Refusal::Malformed)?;
+
+    let mut head = Head { method, target, length: 0, keeps_alive, expects_continue: false };
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or(Refusal::Malformed)?;
+        let value = value.trim_matches([' ', '\t']);
+        if name.eq_ignore_ascii_case("content-length") {
+            let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+            let length = value.parse().ok().filter(|_| digits);
+            head.length = length.ok_or(Refusal::Malformed)?;
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            return Err(Refusal::LengthRequired);
+        } else if name.eq_ignore_ascii_case("connection") {
+            for option in value.split(',').map(str::trim) {
+                if option.eq_ignore_ascii_case("close") {
+                    head.keeps_alive = false;
+                } else if option.eq_ignore_ascii_case("keep-alive") {
+                    head.keeps_alive = true;
+                }
+            }
+        } else if name.eq_ignore_ascii_case("expect") {
+            head.expects_continue = value.eq_ignore_ascii_case("100-continue");
+        }
+    }
+    Ok(Some((head, end + 4)))
+}
+
+fn parse_request_line(line: &str) -> Option<(Method, String, bool)> {
+    let mut words = line.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let method = match method {
+        "GET" => Method::Get,
+        "PUT" => Method::Put,
+        "" => return None,
+        _ => Method::Other,
+    };
+    let keeps_alive = match version {
+        "HTTP/1.1" => true,
+        "HTTP/1.0" => false,
+        _ => return None,
+    };
+    words.next().is_none().then(|| (method, target.to_owned(), keeps_alive))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Parsed = Result<Option<(Method, usize, bool, bool)>, Refusal>;
+
+    #[test]
+    fn heads_are_read_as_the_table_says() {
+        use Method::{Get, Other, Put};
+        let large = format!("GET /x HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(HEAD_BYTES));
+        let told =
+            |method, length, keeps_alive, expects| Ok(Some((method, length, keeps_alive, expects)));
+        #[rustfmt::skip]
+        let table: [(&str, &str, Parsed); 18] = [
+            ("a poll",               "GET /x HTTP/1.1\r\nHost: h\r\n\r\n",                      told(Get, 0, true, false)),
+            ("a command",            "PUT /x HTTP/1.1\r\nContent-Length: 29\r\n\r\n{",          told(Put, 29, true, false)),
+            ("in another case",      "PUT /x HTTP/1.1\r\ncontent-length:29\r\n\r\n",            told(Put, 29, true, false)),
+            ("that closes",          "PUT /x HTTP/1.1\r\nConnection: close\r\n\r\n",            told(Put, 0, false, false)),
+            ("of an older version",  "GET /x HTTP/1.0\r\n\r\n",                                 told(Get, 0, false, false)),
+            ("that stays",           "GET /x HTTP/1.0\r\nConnection: Keep-Alive, x\r\n\r\n",    told(Get, 0, true, false)),
+            ("that waits for a nod", "PUT /x HTTP/1.1\r\nExpect: 100-continue\r\n\r\n",         told(Put, 0, true, true)),
+            ("another method",       "DELETE /x HTTP/1.1\r\n\r\n",                              told(Other, 0, true, false)),
+            ("nothing",              "",                                                        Ok(None)),
+            ("half of it",           "GET /x HTTP/1.1\r\nHost:",                                Ok(None)),
+            ("no HTTP",              "hello\r\n\r\n",                                           Err(Refusal::Malformed)),
+            ("HTTP/2",               "PRI * HTTP/2.0\r\n\r\n",                                  Err(Refusal::Malformed)),
+            ("too many words",       "GET /x y HTTP/1.1\r\n\r\n",                               Err(Refusal::Malformed)),
+            ("a header of no name",  "GET /x HTTP/1.1\r\nhello\r\n\r\n",                        Err(Refusal::Malformed)),
+            ("a length of no digits", "GET /x HTTP/1.1\r\nContent-Length: +1\r\n\r\n",          Err(Refusal::Malformed)),
+            ("a length too large",   "GET /x HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", Err(Refusal::Malformed)),
+            ("a chunked body",       "PUT /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",   Err(Refusal::LengthRequired)),
+            ("a head too large",     &large,                                                    Err(Refusal::HeadTooLarge)),
+        ];
+        for (says, bytes, expected) in table {
+            let parsed = parse_head(bytes.as_bytes()).map(|parsed| {
+                let (head, length) = parsed?;
+                assert!(bytes[..length].ends_with("\r\n\r\n"), "{says}");
+                assert_eq!(head.target, "/x", "{says}");
+                Some((head.method, head.length, head.keeps_alive, head.expects_continue))
+            });
+            assert_eq!(parsed, expected, "{says}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_head_or_not(bytes: Vec<u8>) {
+            drop(parse_head(&bytes));
+            drop(parse_head(&[b"GET / HTTP/1.1\r\n", &bytes[..], b"\r\n\r\n"].concat()));
+        }
+    }
+}
