@@ -123,6 +123,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: BOUND,
+        counts: std::sync::Arc::default(),
     };
     let (directives, _obeyed) = mpsc::channel(1);
     let (end, ended) = watch::channel(false);
@@ -236,6 +237,7 @@ fn acknowledge(request: &[u8]) -> Vec<u8> {
         through,
         directives: Vec::new(),
         lease_ms: None,
+        token: None,
         other: std::collections::BTreeMap::new(),
     };
     serde_json::to_vec(&ack).unwrap()

@@ -4,11 +4,12 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
+use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody, StopReason};
 
 use crate::clock::Clock;
 use crate::collect::{CollectSpec, Finding, Ledger, Line, Source};
 use crate::log_lines::Secrets;
+use crate::rules::Rules;
 use crate::spool::Spool;
 
 mod scribe;
@@ -26,6 +27,11 @@ pub struct Book {
     live: bool,
     secrets: Secrets,
     tally: Tally,
+    /// Whether metrics are another pod's to report.
+    quiet: bool,
+    rules: Rules,
+    /// Of a rule that was broken and that nobody has asked for yet.
+    broken: Option<StopReason>,
     /// Writes for an NNI manager, if it is one.
     scribe: Option<Scribe>,
 }
@@ -43,6 +49,8 @@ pub struct Tally {
     pub derived: bool,
     /// What looked like a metric and could not be read.
     pub unreadable: u64,
+    /// What a person should know about it.
+    pub notes: Vec<String>,
 }
 
 impl Book {
@@ -56,13 +64,32 @@ impl Book {
         secrets: Secrets,
     ) -> Self {
         let (ledger, tally) = (Ledger::new(spec), Tally::default());
-        Self { ledger, spool, clock, live, secrets, tally, scribe: None }
+        let (rules, broken) = (Rules::default(), None);
+        Self {
+            ledger,
+            spool,
+            clock,
+            live,
+            secrets,
+            tally,
+            quiet: false,
+            rules,
+            broken,
+            scribe: None,
+        }
     }
 
     /// The same for an NNI manager: everything is said in its keeper's words.
     #[must_use]
     pub fn for_nni(self, scribe: Scribe) -> Self {
         Self { scribe: Some(scribe), ..self }
+    }
+
+    /// The same without metrics, which another pod of the trial reports. They are counted all the same: a pod that
+    /// takes steps is alive.
+    #[must_use]
+    pub fn without_metrics(self) -> Self {
+        Self { quiet: true, ..self }
     }
 
     /// Enters what a collector found, and returns how many intermediate results there were: ends of steps.
@@ -89,7 +116,7 @@ impl Book {
                     let told = from_lines && found.source == Source::Sdk;
                     if let Some(metric) = self.ledger.enter(found) {
                         self.count(&metric);
-                        if !told {
+                        if !told && !self.quiet {
                             self.report(ReportBody::Metric(metric));
                         }
                     }
@@ -113,9 +140,12 @@ impl Book {
     pub fn conclude(&mut self, succeeded: bool) {
         if let Some(metric) = self.ledger.conclude(succeeded) {
             self.count(&metric);
-            self.report(ReportBody::Metric(metric));
+            if !self.quiet {
+                self.report(ReportBody::Metric(metric));
+            }
         }
         for (code, message) in self.ledger.notes() {
+            self.tally.notes.push(message.clone());
             self.note(code, message);
         }
         if let Some(more) = self.tally.unreadable.checked_sub(UNREADABLE_NOTED + 1) {
@@ -139,12 +169,32 @@ impl Book {
         }
     }
 
+    /// The rules that the trial's metrics must keep.
+    pub fn rules(&mut self) -> &mut Rules {
+        &mut self.rules
+    }
+
+    /// The reason of a rule that a metric has broken since this was last asked.
+    pub fn broken(&mut self) -> Option<StopReason> {
+        self.broken.take()
+    }
+
     /// What was collected so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
+    /// The last number of each metric, by name.
+    pub fn last_numbers(&self) -> Vec<(&str, f64)> {
+        self.ledger
+            .last_values()
+            .filter_map(|(name, value)| Some((name, value.number()?)))
+            .collect()
+    }
+
     fn count(&mut self, metric: &Metric) {
+        let now = tokio::time::Instant::now().into_std();
+        self.broken = self.broken.or_else(|| self.rules.broken_by(metric, now));
         match metric.kind {
             MetricKind::Intermediate => self.tally.intermediate += 1,
             MetricKind::Final if self.tally.last.is_none() => {

@@ -6,8 +6,10 @@
 //! * A disk that hangs costs the trial at most [`PATIENCE`]; then its output is no longer copied, and
 //!   counted, until the disk answers again. A slow disk slows the trial, as redirection in a shell would.
 //! * At most [`ROOM`] bytes of each stream wait in memory (and as many are being written).
-//! * Nobody but the thread touches the disk; it starts with the first thing there is to write.
+//! * Nobody but the thread touches the disk; it starts with the first thing there is to write. Where there is
+//!   nothing but a verdict at the very end, none is started.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,7 +28,7 @@ mod grown;
 use grown::Grown;
 
 /// Bytes of one stream that may wait for the disk.
-pub const ROOM: usize = 256 * 1024;
+pub const ROOM: usize = 128 * 1024;
 
 /// The longest that a pump waits for a disk that does not take anything.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -126,6 +128,22 @@ impl Capture {
         shared.start(&mut state);
         state.verdict = Some(Box::new(verdict.clone()));
         shared.work.notify_one();
+    }
+
+    /// Makes the files of output: empty ones say that nothing was printed.
+    pub fn make_files(&self) {
+        let dir = self.shared.as_ref().and_then(|shared| shared.places.dir.as_ref());
+        for name in ["stdout", "stderr"] {
+            if let Some(dir) = dir {
+                // What is wrong here is wrong with the first bytes, too, and told then.
+                OpenOptions::new().create(true).append(true).open(dir.join(name)).ok();
+            }
+        }
+    }
+
+    /// Writes the verdict of a trial that printed nothing, and waits for it.
+    pub fn only_verdict(&self, verdict: &Verdict) -> Result<(), String> {
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.publish(verdict))
     }
 
     /// Bytes that were not kept so far.

@@ -7,11 +7,9 @@
 //! nothing to say waits, for at most [`POLL`].
 //!
 //! The socket listens on 127.0.0.1 alone; the URL's path is random, new for each run, and is what entitles
-//! to speak. No request makes the agent do anything but record a metric. Heads, bodies and connections are
-//! bounded. Connections are tasks, all owned and ended by [`Channel::serve`].
+//! to speak. No request makes the agent do anything but record a metric.
 
 mod command;
-mod http;
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,14 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinSet;
 
 use crate::collect::Finding;
+use crate::serve::{Answer, Answering, Handler, Head, Limits, Method, is_true, serve};
 use command::Command;
-use http::{Head, Method, Refusal};
 
 /// Name of the variable that tells the SDK where the channel is.
 pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
@@ -35,14 +31,9 @@ pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
 /// How long a `GET` waits for something to say, as NNI's own server does.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Largest body: a metric of a million characters is encoded as JSON three times.
-const BODY_BYTES: usize = 8 * 1024 * 1024;
-
-/// How long those who wait for an answer at the end are given to get it.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-/// Most connections at a time; others wait in the kernel's queue.
-const CONNECTIONS: usize = 256;
+/// A body may be large: a metric of a million characters is encoded as JSON three times. A trial that is stopped in the
+/// middle of one is waited for, since it would not try again.
+const LIMITS: Limits = Limits { connections: 256, body_bytes: 8 * 1024 * 1024, patience: None };
 
 /// The endpoint, bound and not yet served.
 #[derive(Debug)]
@@ -79,19 +70,6 @@ struct Shared {
     ended: watch::Receiver<bool>,
 }
 
-/// What is written back.
-#[derive(Debug, PartialEq, Eq)]
-struct Answer<'a> {
-    status: &'static str,
-    body: &'a str,
-}
-
-impl Answer<'static> {
-    const fn empty(status: &'static str) -> Self {
-        Self { status, body: "" }
-    }
-}
-
 impl Channel {
     /// Binds a free port of the loopback interface.
     pub async fn bind() -> Result<Self, Error> {
@@ -115,43 +93,17 @@ impl Channel {
         self,
         record: &str,
         found: mpsc::Sender<Finding>,
-        mut ended: watch::Receiver<bool>,
+        ended: watch::Receiver<bool>,
     ) {
-        let shared = Arc::new(Shared {
+        let shared = Shared {
             path: self.path,
             parameters: command::parameter_answer(record),
             requested: AtomicUsize::new(0),
             request: Notify::new(),
             found,
             ended: ended.clone(),
-        });
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                () = wait_until_true(&mut ended) => break,
-                Some(_) = connections.join_next() => {}
-                accepted = self.listener.accept(), if connections.len() < CONNECTIONS => {
-                    match accepted {
-                        Ok((stream, _)) => {
-                            let shared = Arc::clone(&shared);
-                            connections.spawn(async move {
-                                // A connection that breaks concerns its trial alone, which asks again.
-                                drop(converse(stream, &shared).await);
-                            });
-                        }
-                        // Out of descriptors, most likely: others close theirs in time.
-                        Err(error) => {
-                            tracing::warn!(%error, "the SDK's channel could not accept a connection");
-                            tokio::time::sleep(Duration::from_millis(100)).await;
-                        }
-                    }
-                }
-            }
-        }
-        // Polls see the end by themselves; whoever is silent is not waited for. Dead processes have closed
-        // their connections, so this costs time only where something lives on.
-        let polls = async { while connections.join_next().await.is_some() {} };
-        drop(tokio::time::timeout(LAST_ANSWERS, polls).await);
+        };
+        serve(self.listener, LIMITS, Arc::new(shared), ended).await;
     }
 }
 
@@ -176,74 +128,22 @@ fn random_path() -> Result<String, Error> {
     Ok(path)
 }
 
-async fn wait_until_true(ended: &mut watch::Receiver<bool>) {
-    // A sender that is gone will never say more: that is an end too.
-    drop(ended.wait_for(|ended| *ended).await);
-}
-
-/// Answers the requests of one connection, until either side closes it.
-async fn converse(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut buffer = Vec::new();
-    loop {
-        let head = match read_head(&mut stream, &mut buffer).await? {
-            Some(Ok(head)) => head,
-            Some(Err(refusal)) => {
-                return write_answer(&mut stream, &Answer::empty(refusal.status()), false).await;
+impl Handler for Shared {
+    fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a> {
+        Box::pin(async move {
+            if head.target != self.path {
+                return Answer::empty("404 Not Found");
             }
-            None => return Ok(()),
-        };
-        if head.length > BODY_BYTES {
-            let answer = Answer::empty("413 Content Too Large");
-            return write_answer(&mut stream, &answer, false).await;
-        }
-        if head.expects_continue {
-            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
-        }
-        while buffer.len() < head.length {
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
+            match head.method {
+                Method::Put => put(body, self).await,
+                Method::Get => poll(self).await,
+                Method::Other => Answer::empty("405 Method Not Allowed"),
             }
-        }
-        let answer = answer(&head, &buffer[..head.length], shared).await;
-        buffer.drain(..head.length);
-        write_answer(&mut stream, &answer, head.keeps_alive).await?;
-        if !head.keeps_alive {
-            return Ok(());
-        }
+        })
     }
 }
 
-/// Reads one head off the connection; what follows it stays in `buffer`. `None` if the peer has closed.
-async fn read_head(
-    stream: &mut TcpStream,
-    buffer: &mut Vec<u8>,
-) -> io::Result<Option<Result<Head, Refusal>>> {
-    loop {
-        match http::parse_head(buffer) {
-            Ok(Some((head, length))) => {
-                buffer.drain(..length);
-                return Ok(Some(Ok(head)));
-            }
-            Ok(None) if stream.read_buf(buffer).await? == 0 => return Ok(None),
-            Ok(None) => {}
-            Err(refusal) => return Ok(Some(Err(refusal))),
-        }
-    }
-}
-
-async fn answer<'a>(head: &Head, body: &[u8], shared: &'a Shared) -> Answer<'a> {
-    if head.target != shared.path {
-        return Answer::empty("404 Not Found");
-    }
-    match head.method {
-        Method::Put => put(body, shared).await,
-        Method::Get => poll(shared).await,
-        Method::Other => Answer::empty("405 Method Not Allowed"),
-    }
-}
-
-async fn put(body: &[u8], shared: &Shared) -> Answer<'static> {
+async fn put(body: &[u8], shared: &Shared) -> Answer {
     let finding = match command::read(body) {
         Command::RequestParameter => {
             shared.requested.fetch_add(1, Ordering::Relaxed);
@@ -262,7 +162,7 @@ async fn put(body: &[u8], shared: &Shared) -> Answer<'static> {
     }
 }
 
-async fn poll(shared: &Shared) -> Answer<'_> {
+async fn poll(shared: &Shared) -> Answer {
     let mut ended = shared.ended.clone();
     let wait = async {
         loop {
@@ -278,25 +178,10 @@ async fn poll(shared: &Shared) -> Answer<'_> {
     };
     tokio::select! {
         biased; // A parameter that was asked for is given even at the end.
-        () = wait => Answer { status: "200 OK", body: &shared.parameters },
-        () = wait_until_true(&mut ended) => Answer::empty("410 Gone"),
+        () = wait => Answer { body: shared.parameters.clone(), ..Answer::empty("200 OK") },
+        () = is_true(&mut ended) => Answer::empty("410 Gone"),
         () = tokio::time::sleep(POLL) => Answer::empty("408 Request Timeout"),
     }
-}
-
-async fn write_answer(
-    stream: &mut TcpStream,
-    answer: &Answer<'_>,
-    keeps_alive: bool,
-) -> io::Result<()> {
-    let Answer { status, body } = answer;
-    let length = body.len();
-    let connection = if keeps_alive { "keep-alive" } else { "close" };
-    let text = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
-         Connection: {connection}\r\n\r\n{body}"
-    );
-    stream.write_all(text.as_bytes()).await
 }
 
 #[cfg(test)]

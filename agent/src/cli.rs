@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +18,10 @@ use crate::errors::chain;
 use crate::legacy_cli::{self, Legacy};
 
 mod config_file;
+mod plain;
+mod pod;
+
+pub use pod::{Fetch, PodArgs};
 
 /// Exit code for the agent's own faults, a bad command line included.
 pub const KEEPER_FAULT: u8 = 125;
@@ -303,6 +308,13 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_DETACH_ON_DEATH", value_parser = BoolishValueParser::new())]
     pub detach_on_death: bool,
 
+    /// Serve `/healthz` and `/metrics` (Prometheus) on this address, such as `127.0.0.1:9464` or `[::]:9464`; port 0: any.
+    #[arg(long, env = "TRIALKEEPER_LISTEN", value_name = "ADDR", value_parser = address)]
+    pub listen: Option<SocketAddr>,
+    /// What a pod needs to be told.
+    #[command(flatten)]
+    pub pod: PodArgs,
+
     /// A file with settings, `name = value` as in TOML; flags and variables outrank it.
     #[arg(long, env = "TRIALKEEPER_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -361,8 +373,13 @@ pub enum ExitCodeMap {
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
     match words.get(1..) {
-        Some(rest) if legacy_cli::is_legacy(rest) => parse_legacy(rest),
-        _ => parse_own(words),
+        Some(rest) if legacy_cli::is_legacy(rest) => return parse_legacy(rest),
+        _ => {}
+    }
+    let ours = std::env::vars_os().any(|(name, _)| plain::is_ours(&name));
+    match plain::read(&words, ours) {
+        Some(args) => Ok(Cli { command: Command::Run(Box::new(args)) }),
+        None => parse_own(words),
     }
 }
 
@@ -384,7 +401,7 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
 fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = complete(words);
     let read = || {
-        let settings = config_file::find(Cli::command(), &words)?;
+        let settings = config_file::find(Cli::command, &words)?;
         let command = config_file::apply(Cli::command(), &settings, &words)?;
         let matches = command.try_get_matches_from(&words)?;
         let cli = Cli::from_arg_matches(&matches)?;
@@ -423,6 +440,11 @@ fn complete(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         words.insert(1, "run".into());
     }
     words
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "an IP address with a port is expected, such as 127.0.0.1:9464".to_owned())
 }
 
 fn pattern(text: &str) -> Result<Pattern, String> {

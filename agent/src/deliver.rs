@@ -10,32 +10,40 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
-use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use reqwest::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck, capability};
+use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck};
 
 use crate::dialect::{legacy, native};
 use crate::http;
 use crate::spool::{Dialect, LaneFiles, Record, Sender, Spool};
 
 mod address;
+mod counts;
+mod line;
+mod patience;
 #[cfg(test)]
 mod tests;
+mod token;
 
 pub use crate::dialect::{Error, Verdict};
-pub use address::{ManagerAddress, read_token};
+pub use address::ManagerAddress;
+pub use counts::Counts;
+use line::{Line, Waited};
+pub use patience::pause;
+use token::Token;
+pub use token::read as read_token;
 
 /// Most JSON in a batch of facts, in bytes; a longer report travels alone.
 const FACTS_BYTES: usize = 256 << 10;
 /// Most JSON in a batch of logs and samples, in bytes.
-const BULK_BYTES: usize = 1 << 20;
+const BULK_BYTES: usize = 512 << 10;
 /// How long logs gather before they are sent: they are many and not urgent.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 /// First and longest mean time between tries.
@@ -61,6 +69,8 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// How long delivery may go on after the trial's end.
     pub flush: Duration,
+    /// What is counted of it.
+    pub counts: Arc<Counts>,
 }
 
 /// What was left when delivery ended.
@@ -126,7 +136,10 @@ struct Courier {
     ended: watch::Receiver<bool>,
     /// What the manager offers, once it has answered.
     peer: watch::Sender<Option<Offer>>,
+    /// Whether the facts of earlier attempts have been delivered.
+    older_told: watch::Sender<bool>,
     shared: Mutex<Contact>,
+    line: Line,
 }
 
 /// What both lanes know of the manager.
@@ -138,7 +151,7 @@ struct Contact {
     /// How far the batch at hand was taken, where it is taken piece by piece.
     taken: Option<u64>,
     base: Option<String>,
-    token: Option<String>,
+    token: Token,
     heartbeat: Option<Duration>,
     seen: HashSet<u64>,
     obeyed: Vec<u64>,
@@ -154,8 +167,11 @@ impl Courier {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let (peer, _) = watch::channel(None);
-        let shared = Mutex::default();
-        Self { settings, spool, directives, ended, peer, shared }
+        let token = Token::new(settings.token_file.clone());
+        let shared = Mutex::new(Contact { token, ..Contact::default() });
+        let line = Line::default();
+        let (older_told, _) = watch::channel(false);
+        Self { settings, spool, directives, ended, peer, older_told, shared, line }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contact> {
@@ -168,7 +184,9 @@ impl Courier {
                 self.deliver_older(attempt, files).await;
             }
         }
-        if lane == Lane::Bulk && !self.takes_bulk().await {
+        if lane == Lane::Facts {
+            self.older_told.send_replace(true);
+        } else if !self.takes_bulk().await {
             return;
         }
         let max_bytes = match lane {
@@ -184,6 +202,15 @@ impl Courier {
                 return;
             }
             let heartbeat = spoke + self.lock().heartbeat.unwrap_or(self.settings.heartbeat);
+            if self.may_wait(lane)
+                && let Some(Waited { records, answer }) = self.wait_on_line(heartbeat).await
+            {
+                if !self.settle(lane, records, answer).await {
+                    return;
+                }
+                spoke = Instant::now();
+                continue;
+            }
             let records = tokio::select! {
                 biased;
                 () = self.spool.readable(lane) => {
@@ -193,6 +220,8 @@ impl Courier {
                     self.spool.peek(lane, max_bytes).await
                 }
                 () = tokio::time::sleep_until(heartbeat), if beats => Vec::new(),
+                // The line is free again.
+                () = self.line.wanted(false), if beats && self.line.is_wanted() => continue,
                 changed = ended.changed(), if !over => match changed {
                     Ok(()) => continue,
                     Err(_) => return, // Nobody is left who could say that the trial has ended.
@@ -209,40 +238,31 @@ impl Courier {
             if records.is_empty() && lane == Lane::Bulk {
                 continue;
             }
-            match self.deliver(self.spool.attempt(), lane, records).await {
-                Some(Some(through)) => self.spool.ack(lane, through),
-                Some(None) => {}
-                None => return,
+            let _held = match lane {
+                Lane::Facts => None,
+                Lane::Bulk => Some(self.line.take().await),
+            };
+            if !self.settle(lane, records, None).await {
+                return;
             }
             spoke = Instant::now();
         }
     }
 
-    /// Waits a little for more, unless the trial has ended.
-    async fn linger(&self, ended: &mut watch::Receiver<bool>) {
-        tokio::select! {
-            () = tokio::time::sleep(BULK_LINGER) => {}
-            // Seen again by the loop, which asks for the present value.
-            _ = ended.changed() => ended.mark_changed(),
+    /// Delivers records of our own attempt and has the spool forget them; `false` when the time is up.
+    /// `answer` is what a first try came to, if there was one.
+    async fn settle(
+        &self,
+        lane: Lane,
+        records: Vec<Record>,
+        answer: Option<Result<ReportAck, Error>>,
+    ) -> bool {
+        match self.deliver(self.spool.attempt(), lane, records, answer).await {
+            Some(Some(through)) => self.spool.ack(lane, through),
+            Some(None) => {}
+            None => return false,
         }
-    }
-
-    /// Waits for the manager's first answer: whether it takes logs and samples at all. `false` when
-    /// there is no more time to find out.
-    async fn takes_bulk(&self) -> bool {
-        let mut peer = self.peer.subscribe();
-        let known = async {
-            match peer.wait_for(Option::is_some).await {
-                Ok(offer) => {
-                    offer.as_ref().is_some_and(|o| o.capabilities.contains(capability::BULK))
-                }
-                Err(_) => false,
-            }
-        };
-        tokio::select! {
-            takes = known => takes,
-            () = self.deadline_after_end() => false,
-        }
+        true
     }
 
     /// Delivers what an earlier process left of one lane; how many reports were not.
@@ -268,7 +288,8 @@ impl Courier {
                 return 0;
             };
             let lane = files.lane();
-            let Some(through) = self.deliver(attempt, lane, records).await else { return count };
+            let delivered = self.deliver(attempt, lane, records, None).await;
+            let Some(through) = delivered else { return count };
             files.ack(through.unwrap_or(last).min(last));
             let saved = tokio::task::spawn_blocking(move || {
                 let saved = files.save(None);
@@ -289,12 +310,16 @@ impl Courier {
         attempt: &AttemptId,
         lane: Lane,
         mut records: Vec<Record>,
+        mut answer: Option<Result<ReportAck, Error>>,
     ) -> Option<Option<u64>> {
         let mut pause = pause();
         loop {
-            let sent = tokio::select! {
-                sent = self.send(attempt, lane, &records) => sent,
-                () = self.deadline_after_end() => return self.lock().taken.take().map(Some),
+            let sent = match answer.take() {
+                Some(sent) => sent,
+                None => tokio::select! {
+                    sent = self.send(attempt, lane, &records) => sent,
+                    () = self.deadline_after_end() => return self.lock().taken.take().map(Some),
+                },
             };
             let error = match sent {
                 Ok(ack) => {
@@ -371,6 +396,7 @@ impl Courier {
             through: posted?,
             directives: Vec::new(),
             lease_ms: None,
+            token: None,
             other: BTreeMap::new(),
         })
     }
@@ -386,10 +412,8 @@ impl Courier {
             }
         };
         let base = self.base(&mut contact)?;
-        if contact.token.is_none() {
-            contact.token = self.settings.token_file.as_deref().and_then(read_token);
-        }
-        Ok((client, base, contact.token.clone(), contact.obeyed.clone()))
+        let token = contact.token.get().map(str::to_owned);
+        Ok((client, base, token, contact.obeyed.clone()))
     }
 
     fn base(&self, contact: &mut Contact) -> Result<String, Error> {
@@ -403,12 +427,13 @@ impl Courier {
     fn refresh(&self) {
         let mut contact = self.lock();
         contact.base = None;
-        contact.token = None;
+        contact.token.refresh();
     }
 
     fn heard(&self, ack: &ReportAck, attempt: &AttemptId) {
         // Orders on the ack of an earlier attempt are not for this one.
         let own = attempt == self.spool.attempt();
+        self.settings.counts.taken();
         let mut contact = self.lock();
         if contact.last_error.take().is_some() {
             info!("the manager takes reports again");
@@ -416,6 +441,9 @@ impl Courier {
         contact.heartbeat = ack
             .lease_ms
             .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.settings.heartbeat));
+        if let Some(token) = &ack.token {
+            contact.token.renew(&token.0);
+        }
         for directive in &ack.directives {
             // A full queue is no loss: the manager repeats what was not obeyed.
             if own
@@ -437,6 +465,7 @@ impl Courier {
     /// Shows a failure once, not at every try.
     fn failed(&self, error: &Error) {
         let shown = crate::errors::chain(error);
+        self.settings.counts.failed();
         let mut contact = self.lock();
         if contact.last_error.as_ref() == Some(&shown) {
             debug!("{shown}");
@@ -445,43 +474,4 @@ impl Courier {
             contact.last_error = Some(shown);
         }
     }
-
-    /// Waits before another try; `false` when the time is up.
-    async fn wait(&self, wait: Duration) -> bool {
-        let mut ended = self.ended.clone();
-        let over = *ended.borrow_and_update();
-        let wait = if over { wait.min(BACKOFF_AT_END) } else { wait };
-        tokio::select! {
-            () = tokio::time::sleep(wait) => true,
-            // The trial has just ended: there is little time left, so try at once.
-            changed = ended.changed(), if !over => changed.is_ok(),
-            () = self.deadline(), if over => false,
-        }
-    }
-
-    /// Waits until delivery has to end; the time begins when this is first asked after the trial's end.
-    async fn deadline(&self) {
-        let at = {
-            let mut contact = self.lock();
-            *contact.give_up_at.get_or_insert_with(|| Instant::now() + self.settings.flush)
-        };
-        tokio::time::sleep_until(at).await;
-    }
-
-    async fn deadline_after_end(&self) {
-        let mut ended = self.ended.clone();
-        // Whoever could end the trial being gone counts as its end.
-        drop(ended.wait_for(|ended| *ended).await);
-        self.deadline().await;
-    }
-}
-
-/// Exponential with full jitter: many agents that lost one manager must not come back as one.
-fn pause() -> ExponentialBackoff {
-    ExponentialBackoffBuilder::new()
-        .with_initial_interval(BACKOFF.0)
-        .with_max_interval(BACKOFF.1)
-        .with_randomization_factor(1.0)
-        .with_max_elapsed_time(None)
-        .build()
 }

@@ -2,6 +2,7 @@
 
 pub mod legacy;
 pub mod native;
+pub mod pod;
 
 mod error;
 

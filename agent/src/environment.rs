@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use crate::guard::RUN_VARIABLE;
 use crate::parameters::Parameters;
 
 /// The longest value put into a variable, in bytes. The kernel's limit is 128 KiB (`MAX_ARG_STRLEN`), and
@@ -43,6 +44,10 @@ pub struct Facts<'a> {
     pub parameters: &'a Parameters,
     /// A file that holds them as one JSON object.
     pub parameters_file: Option<&'a Path>,
+    /// What else there is to know: of the pod and its peers.
+    pub peers: &'a [(String, String)],
+    /// What marks the processes of this run, see [`RUN_VARIABLE`].
+    pub run: &'a str,
 }
 
 /// The changes to make to the environment `inherited`.
@@ -71,6 +76,10 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
     // Else Python keeps up to 8 KiB back, and with them the metrics of a trial that is killed.
     set.or_inherit("PYTHONUNBUFFERED", None, "1");
 
+    set.put(RUN_VARIABLE, facts.run);
+    for (name, value) in facts.peers {
+        set.put(name, value);
+    }
     set.value("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
     if let Some(file) = facts.parameters_file {
         set.put("TRIALKEEPER_PARAMETERS_FILE", file.as_os_str());
@@ -80,6 +89,15 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
         set.value(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
     }
     Changes { remove, set: set.set }
+}
+
+/// Parameters of which only the last is there one by one, since their variables have one name.
+pub fn collisions(parameters: &Parameters) -> Vec<(&str, &str)> {
+    let mut names: Vec<_> =
+        parameters.values.keys().map(|name| (plain_name(name), name.as_str())).collect();
+    names.sort();
+    let same = names.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    same.map(|pair| (pair[0].1, pair[1].1)).collect()
 }
 
 /// The part of a variable's name that stands for a parameter's.

@@ -17,7 +17,10 @@ use rustls::{ClientConfig, RootCertStore};
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take. The manager answers after its commit, which a busy disk can delay.
-const ANSWER: Duration = Duration::from_secs(30);
+pub const ANSWER: Duration = Duration::from_secs(30);
+
+/// How long a connection may rest that nobody uses.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,8 @@ pub fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
         .connect_timeout(CONNECT)
         .timeout(ANSWER)
         .tcp_nodelay(true)
+        // A second connection that was needed once need not stay.
+        .pool_idle_timeout(IDLE)
         .redirect(reqwest::redirect::Policy::none())
         .build()?;
     Ok(client)

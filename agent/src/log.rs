@@ -8,10 +8,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use trial_protocol::LogLevel;
 
 use crate::clock::Clock;
 
@@ -25,24 +28,51 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
         Some((_, Ok(file))) => (Some(file), None),
         Some((path, Err(source))) => (None, Some((path, source))),
     };
-    let level = if verbose >= 2 { Level::INFO } else { Level::WARN };
+    set_level(if verbose >= 2 { LogLevel::Info } else { LogLevel::Warn });
     // It can be set once only; a second start in one process (a test) keeps the first.
-    tracing::subscriber::set_global_default(Lines { file, level, clock }).ok();
+    tracing::subscriber::set_global_default(Lines { file, clock }).ok();
     if let Some((path, source)) = trouble {
         tracing::warn!("cannot open the log file {}: {source}", path.display());
     }
 }
 
+/// The level from which on messages are shown, as [`number`] has it. The manager may change it.
+static LEVEL: AtomicU8 = AtomicU8::new(2);
+
+fn number(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
+/// Shows messages from this level on; `false` for one that this build does not know.
+pub fn set_level(level: LogLevel) -> bool {
+    let level = match level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Other => return false,
+    };
+    LEVEL.store(number(level), Ordering::Relaxed);
+    // Who asked before, and was told that nobody listens, asks again.
+    tracing::callsite::rebuild_interest_cache();
+    true
+}
+
 /// Writes one line per event.
 struct Lines {
     file: Option<File>,
-    level: Level,
     clock: Arc<dyn Clock>,
 }
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level
+        number(*metadata.level()) <= LEVEL.load(Ordering::Relaxed)
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -110,13 +140,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let file = Some(File::create(&path).unwrap());
-        let lines = Lines { file, level: Level::WARN, clock: Arc::new(SystemClock) };
+        let lines = Lines { file, clock: Arc::new(SystemClock) };
         tracing::subscriber::with_default(lines, || {
             tracing::warn!(pid = 7, name = "x", "it {}", "broke");
-            tracing::info!("not shown");
+            let info = |what: &str| tracing::info!("{what}");
+            info("not shown");
+            assert!(set_level(LogLevel::Info));
+            info("shown");
+            assert!(!set_level(LogLevel::Other));
+            assert!(set_level(LogLevel::Warn));
+            info("not shown any more");
         });
         let text = std::fs::read_to_string(path).unwrap();
-        let (_, line) = text.split_once(' ').unwrap();
-        assert_eq!(line, "warning: it broke pid=7 name=x\n");
+        let lines: Vec<_> =
+            text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect();
+        assert_eq!(lines, ["warning: it broke pid=7 name=x", "shown"]);
     }
 }

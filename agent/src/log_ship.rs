@@ -1,5 +1,5 @@
-//! Carries an output stream's pieces of log into the spool. Nothing here waits: the spool takes everything, and
-//! sheds logs first when it is full.
+//! Carries an output stream's pieces of log into the spool, which takes everything, and sheds logs first when it is
+//! full. Only the thread that reads the stream waits, for the disk, and as `spool` says.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +31,8 @@ impl Shipper {
         let mut pieces = Vec::new();
         lines.feed(bytes, self.began.elapsed(), &mut pieces);
         self.append(pieces);
+        drop(lines);
+        self.spool.settle();
     }
 
     /// Ships the lines that wait, the unfinished one too if the stream has `ended`.

@@ -83,6 +83,7 @@ pub struct Observer {
     process_peak_bytes: Option<u64>,
     gpus: Gpus,
     detectors: Detectors,
+    last: Option<Sample>,
 }
 
 impl Observer {
@@ -108,7 +109,18 @@ impl Observer {
             cgroup_before: None,
             processes: None,
             process_peak_bytes: None,
+            last: None,
         }
+    }
+
+    /// How long the trial has run.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The last reading.
+    pub fn last_sample(&self) -> Option<&Sample> {
+        self.last.as_ref()
     }
 
     /// Reads what the end will be compared with. The trial may run already: nothing of it is counted yet.
@@ -151,6 +163,7 @@ impl Observer {
         }
         alarms.extend(self.detectors.step(Seen::Sample(&sample), now));
         remarks.extend(alarms.into_iter().map(Remark::Alarm));
+        self.last = Some(sample.clone());
         sample
     }
 
@@ -179,6 +192,12 @@ impl Observer {
         let mut last = bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec();
         self.spec.secrets.mask(&mut last);
         last
+    }
+
+    /// The same after a trial that printed nothing and succeeded: no figure of the control group is asked for then.
+    pub fn known_of_a_brief_success(&self) -> Known {
+        let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Known { duration_ms: Some(millis), ..Known::default() }
     }
 
     /// Everything known now, but for how the trial ended.

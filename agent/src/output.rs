@@ -4,14 +4,14 @@
 //!
 //! * One thread per stream reads, so that a consumer of ours who stalls holds up that stream and nothing
 //!   else. Reading never waits for the network, and for the disk only as `capture` says.
-//! * What was read is passed on, whether or not our own stdout still takes it, a collector panics, or
-//!   nobody listens any more.
+//! * What was read is passed on, whether or not our own stdout still takes it, or anybody listens any more. A
+//!   fault (a panic in a collector, say) costs at most the portion at hand, see
+//!   [`hand_over`](crate::trial::hand_over).
 //! * The descriptors we inherited keep their flags: others may share them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -76,7 +76,7 @@ impl Pump {
         sink: OwnedFd,
         spec: &CollectSpec,
     ) -> Result<(), io::Error> {
-        let scanner = Scanner { scanner: Some(StreamScanner::new(spec, self.stream)) };
+        let scanner = StreamScanner::new(spec, self.stream);
         let name = match self.stream {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
@@ -89,7 +89,7 @@ impl Pump {
         Ok(())
     }
 
-    fn carry(mut self, mut source: File, sink: File, mut scanner: Scanner) {
+    fn carry(mut self, mut source: File, sink: File, mut scanner: StreamScanner) {
         let mut sink = Sink { file: sink, open: true, told: false };
         let mut buffer = vec![0; CHUNK];
         loop {
@@ -102,50 +102,40 @@ impl Pump {
                     break;
                 }
             };
+            crate::faults::here("pump");
             // First what must not wait for a slow consumer.
-            let found = scanner.scan(|scanner, found| scanner.feed(bytes, found));
+            let mut found = Vec::new();
+            scanner.feed(bytes, &mut found);
             self.tell(found, |cutter, lines| cutter.feed(bytes, lines));
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
-            self.ship(|shipper| shipper.feed(bytes));
+            if let Some(shipper) = &self.shipper {
+                shipper.feed(bytes);
+            }
             self.capture.output(self.stream, bytes);
             if let Err(source) = sink.pass_on(bytes) {
                 self.trouble("output-closed", format!("cannot pass the output on: {source}"));
             }
         }
-        self.tell(scanner.scan(StreamScanner::finish), LineCutter::finish);
-        self.ship(|shipper| shipper.flush(true));
+        let mut found = Vec::new();
+        scanner.finish(&mut found);
+        self.tell(found, LineCutter::finish);
+        if let Some(shipper) = &self.shipper {
+            shipper.flush(true);
+        }
         self.send(Heard::Closed(self.stream));
     }
 
-    fn tell(&mut self, scanned: Scanned, cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>)) {
-        let found = match scanned {
-            Scanned::Found(found) => found,
-            Scanned::Panicked => {
-                self.trouble(
-                    "collector-failed",
-                    "a collector failed; no further metrics are read from this stream".to_owned(),
-                );
-                Vec::new()
-            }
-        };
+    fn tell(&mut self, found: Vec<Finding>, cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>)) {
         match &mut self.lines {
             None if found.is_empty() => {}
             None => self.send(Heard::Findings(found)),
             Some(cutter) => {
                 let mut lines = Vec::new();
-                // A bug in it must not stop the trial's output.
-                catch_unwind(AssertUnwindSafe(|| cut(cutter, &mut lines))).ok();
+                cut(cutter, &mut lines);
                 if !(lines.is_empty() && found.is_empty()) {
                     self.send(Heard::Lines(lines, found));
                 }
             }
-        }
-    }
-
-    /// A bug in it must not stop the trial's output.
-    fn ship(&self, work: impl FnOnce(&Shipper)) {
-        if let Some(shipper) = &self.shipper {
-            catch_unwind(AssertUnwindSafe(|| work(shipper))).ok();
         }
     }
 
@@ -156,31 +146,6 @@ impl Pump {
     fn send(&self, heard: Heard) {
         // Waits for the main task, which waits for nobody. It may have gone: then the bytes still flow.
         self.heard.blocking_send(heard).ok();
-    }
-}
-
-/// A scanner that is switched off by its own panic.
-struct Scanner {
-    scanner: Option<StreamScanner>,
-}
-
-enum Scanned {
-    Found(Vec<Finding>),
-    Panicked,
-}
-
-impl Scanner {
-    fn scan(&mut self, work: impl FnOnce(&mut StreamScanner, &mut Vec<Finding>)) -> Scanned {
-        let mut found = Vec::new();
-        let Some(scanner) = &mut self.scanner else { return Scanned::Found(found) };
-        // The scanner is thrown away after a panic, so nobody sees it half changed.
-        match catch_unwind(AssertUnwindSafe(|| work(scanner, &mut found))) {
-            Ok(()) => Scanned::Found(found),
-            Err(_) => {
-                self.scanner = None;
-                Scanned::Panicked
-            }
-        }
     }
 }
 
@@ -278,13 +243,5 @@ mod tests {
         ours.read_to_end(&mut passed).unwrap();
         assert_eq!(passed.len(), 8 * CHUNK);
         writer.join().unwrap();
-    }
-
-    #[test]
-    fn a_panic_of_the_scanner_switches_it_off() {
-        let mut scanner =
-            Scanner { scanner: Some(StreamScanner::new(&CollectSpec::default(), Stream::Stdout)) };
-        assert!(matches!(scanner.scan(|_, _| panic!("on purpose")), Scanned::Panicked));
-        assert!(matches!(scanner.scan(|_, _| panic!("again")), Scanned::Found(_)));
     }
 }

@@ -119,6 +119,16 @@ impl Phase {
         }
     }
 
+    /// A word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Terminating { .. } | Self::Killing { .. } => "stopping",
+            Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => "draining",
+            Self::Done(_) => "ended",
+        }
+    }
+
     /// Whether KILL was sent, so that a process forked meanwhile must be looked for again and again.
     pub fn hunts(&self) -> bool {
         matches!(self, Self::Killing { .. } | Self::Verifying { .. })

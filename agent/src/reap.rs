@@ -35,6 +35,8 @@ pub struct Reaper {
 struct Entry {
     role: Role,
     tell: oneshot::Sender<ExitStatus>,
+    /// The signal that has stopped it, until somebody asks.
+    stopped: Option<i32>,
 }
 
 impl Reaper {
@@ -60,27 +62,53 @@ impl Reaper {
         // reaping a child whose exec failed, which std waits for itself.
         let mut table = self.lock();
         let child = command.spawn()?;
-        table.insert(child.id(), Entry { role, tell });
+        table.insert(child.id(), Entry { role, tell, stopped: None });
         Ok((child, told))
     }
 
-    /// Reaps everything that has ended, and says whether any child is still there.
+    /// Enters a child of ours that somebody else started: the program that this process executed before.
+    pub fn adopt(&self, pid: u32, role: Role) -> oneshot::Receiver<ExitStatus> {
+        let (tell, told) = oneshot::channel();
+        self.lock().insert(pid, Entry { role, tell, stopped: None });
+        told
+    }
+
+    /// Reaps everything that has ended, and says whether any child but helpers may still be there.
     pub fn sweep(&self) -> bool {
         let mut table = self.lock();
         loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
                     let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                    if let Some(entry) = table.remove(&pid) {
+                    if let Some(signal) = status.stopping_signal() {
+                        if let Some(entry) = table.get_mut(&pid) {
+                            entry.stopped = Some(signal);
+                        }
+                    } else if let Some(entry) = table.remove(&pid) {
                         // Nobody listens for a helper that was given up.
                         entry.tell.send(ExitStatus::from_raw(status.as_raw())).ok();
                     }
                 }
-                Ok(None) => return true,
+                Ok(None) => return !only_helpers(&table),
                 Err(rustix::io::Errno::INTR) => {}
                 // ECHILD: there is no child at all.
                 Err(_) => return false,
             }
+        }
+    }
+
+    /// The signal that has stopped child `pid` since this was last asked, as far as [`Self::sweep`] has seen.
+    pub fn stopped(&self, pid: u32) -> Option<i32> {
+        self.lock().get_mut(&pid)?.stopped.take()
+    }
+
+    /// Kills a helper and reaps it, unless [`Self::sweep`] has: then its number may be somebody else's.
+    pub fn end(&self, child: &mut Child) {
+        let mut table = self.lock();
+        if table.remove(&child.id()).is_some() {
+            child.kill().ok();
+            // It is ours and was not reaped, so this ends as soon as the kernel has done what it was told.
+            child.wait().ok();
         }
     }
 
@@ -94,4 +122,21 @@ impl Reaper {
         // The table is whole between any two statements, so a panic elsewhere has not hurt it.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a walk
+/// through `/proc`. Nobody reaps while they are read, so they can only grow. Where there are none, the answer is no.
+fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
+    let is_helper = |pid: &str| {
+        let entry = pid.parse().ok().and_then(|pid: u32| table.get(&pid));
+        entry.is_some_and(|entry| entry.role == Role::Helper)
+    };
+    // An orphan becomes the child of one thread, which need not be the main one.
+    let Ok(mut threads) = std::fs::read_dir("/proc/self/task") else { return false };
+    !table.is_empty()
+        && threads.all(|thread| {
+            let children =
+                thread.and_then(|thread| std::fs::read_to_string(thread.path().join("children")));
+            children.is_ok_and(|children| children.split_ascii_whitespace().all(is_helper))
+        })
 }

@@ -126,6 +126,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,
+            counts: Arc::default(),
         };
         let outcome = deliver::deliver_files(settings, &attempt, lanes(&path, &attempt)?).await;
         total.undelivered += outcome.undelivered;

@@ -1,10 +1,12 @@
 //! `trialkeeper run`: builds the parts, starts the trial, and puts everything away after it.
 //!
 //! The order is the point. Before the trial starts there is only what it needs itself: its directory with
-//! its parameters, its pipes, our ears for signals, and the spool, whose lock tells whether this very attempt
-//! runs already. Delivery and everything else are built while it runs. At the end: its output is read to the
-//! end, the verdict is reached and written, the rest is delivered, and then we exit with its code.
+//! its parameters, its pipes, and the lock on the spool, which tells whether this very attempt runs already.
+//! Signals that come meanwhile wait. Everything else is built while the trial runs, if it runs long enough. At
+//! the end: its output is read to the end, the verdict is reached and written, the rest is delivered, and then
+//! we exit with its code.
 
+use std::cell::OnceCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -15,33 +17,40 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use trial_protocol::{ReportBody, Stream};
 
-use crate::book::{Book, Scribe};
+use crate::book::{Book, Scribe, Tally};
 use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::errors::chain;
+use crate::listen::listen;
 use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
+use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
-use crate::settings::Settings;
-use crate::signals::{Signals, unblock_all};
-use crate::spool::{self, Opened, Spool};
-use crate::supervise::{Ending, World, supervise, trial_exit};
+use crate::settings::{Renown, Settings};
+use crate::signals::{HeldBack, Signals, unblock_ours};
+use crate::spool::{self, Claim, Opened, Spool};
+use crate::supervise::{Ending, Look, World, supervise, trial_exit};
 use crate::tail::FileSpec;
-use crate::trial::{self, Plan};
+use crate::trial::hand_over::{disarm, hand_over, watch_panics};
 use crate::verdict::{End, Known, conclude};
 
+mod ahead;
+mod brief;
 mod channel;
 mod delivery;
 mod ends;
+mod launch;
 mod prepare;
 mod pumps;
 
 use channel::{SdkChannel, Served};
 use delivery::Delivery;
+use launch::{Launched, Will, launch};
 use prepare::{Prepared, prepare};
 use pumps::{Pumps, Running};
 
@@ -57,155 +66,309 @@ const DISK_WAIT: Duration = Duration::from_secs(2);
 /// Runs a trial as `args` say, and returns the exit code.
 pub fn run(args: &RunArgs) -> ExitCode {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    unblock_all();
     crate::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
+    watch_panics();
+    let held_back = HeldBack::begin();
     let random = RandomState::new().build_hasher().finish();
-    let prepared = match prepare(args, clock.now_ms(), random) {
+    let runtime = Later::new();
+    let prepared = match prepare(args, clock.now_ms(), random, &runtime) {
         Ok(prepared) => prepared,
         Err(error) => {
             tracing::error!("{}", chain(error.as_ref()));
             return ExitCode::from(KEEPER_FAULT);
         }
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(source) => return step_aside(&prepared.plan, &source),
-    };
-    let code = runtime.block_on(keep(prepared, clock));
-    // A name that is still being resolved, say, must not keep us here.
-    runtime.shutdown_background();
-    code
-}
-
-/// The agent cannot do its work, so the trial takes its place: unobserved is better than not run.
-fn step_aside(plan: &Plan, source: &io::Error) -> ExitCode {
-    tracing::error!("cannot watch the trial ({source}); it runs without trialkeeper");
-    let error = trial::step_aside(plan);
-    tracing::error!("{}", chain(&error));
-    ExitCode::from(error.code())
-}
-
-async fn keep(prepared: Prepared, clock: Arc<dyn Clock>) -> ExitCode {
-    let Prepared { settings, mut plan, record, dir, earlier, sys_dir, parameter_id } = prepared;
-    let signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(source) => return step_aside(&plan, &source),
-    };
+    let settings = &prepared.settings;
+    // Before the trial, where somebody could run this very attempt already.
+    let spool_dir = spool_dir(&prepared);
+    let claim = (settings.renown != Renown::None)
+        .then(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
+    if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
+        tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
+        return ExitCode::from(KEEPER_FAULT);
+    }
     if let Err(source) = Reaper::adopt_orphans() {
         tracing::warn!(
             "cannot adopt orphans ({source}); what leaves the trial's group is not ended"
         );
     }
-    let channel = SdkChannel::open(&settings, &mut plan.environment).await;
-    let reaper = Reaper::default();
-    let (tell, heard) = mpsc::channel(HEARD_ROOM);
-    let watcher = tell.clone();
-    let files = files(&settings, sys_dir.as_deref());
-    let metric_files = MetricFiles::new(&settings.collect, files, tell.clone());
-    let capture = Capture::new(Places {
-        dir: dir.clone(),
-        termination_log: termination_log(&settings),
-        rotate_bytes: settings.rotate_bytes,
-    });
-    // Before the trial, because its lock tells whether somebody runs this very attempt already.
-    let Opened { spool, warnings, attempt_in_use } = Spool::open(spool::Options {
-        dir: settings.spool_dir.clone().or_else(|| Some(dir.as_ref()?.join("spool"))),
-        attempt: settings.attempt.clone(),
-        sender: settings.named.then(|| settings.sender.clone()),
-        limit_bytes: settings.spool_bytes,
-        // Without a manager nobody relies on them, and an fsync would be most of a short trial's time.
-        sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
-        now_ms: clock.now_ms(),
-    });
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    if attempt_in_use {
-        tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
-        return ExitCode::from(KEEPER_FAULT);
-    }
-    let mut pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
-    let (stdout, stdout_tail) =
-        pumps.start(Stream::Stdout, io::stdout().as_fd().try_clone_to_owned());
-    let (stderr, stderr_tail) =
-        pumps.start(Stream::Stderr, io::stderr().as_fd().try_clone_to_owned());
-    let Running { open, shippers } = pumps.running();
-    let observe = settings.observe.clone();
-    let mut observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
-    let started = trial::start(&plan, stdout, stderr, &reaper);
+    let mut watch = Watch::start(prepared, claim, runtime);
     // From here on the trial runs.
 
-    let Served { findings, end: channel_end } = channel.serve(record);
-    observer.begin();
-    let secrets = settings.observe.secrets.clone();
-    let live = settings.verbose >= 1;
-    let mut book = Book::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
-    if let Some(legacy) = &settings.legacy {
-        let objective = settings.collect.objective.clone();
-        let mut scribe =
-            Scribe::new(spool.clone(), settings.sender.clone(), parameter_id, objective, secrets);
-        if let Some(version) = &legacy.manager_version {
-            scribe.compare_versions(version, settings.nni_version.as_deref());
-        }
-        book = book.for_nni(scribe);
-    }
-    let trial = started.as_ref().ok().map(|(trial, _)| trial);
-    book.report(ReportBody::Started(ends::announcement(&settings, trial)));
-    if let Some(earlier) = earlier {
-        book.note("earlier-attempt", ends::of_earlier(&earlier));
-    }
-    let delivery = Delivery::start(&settings, &spool);
-
-    let (known, book) = match started {
-        Ok((trial, exit)) => {
-            let mut world = World {
-                trial,
-                exit,
-                reaper,
-                signals,
-                heard,
-                open,
-                metric_files: Some(metric_files),
-                channel: findings,
-                directives: delivery.directives,
-                book,
-                observer,
-                shippers,
-                capture: capture.clone(),
-                grace: settings.grace,
-                drain: settings.drain,
-                stop_on_stall: settings.observe.stop_on_stall,
-            };
-            let ending = supervise(&mut world).await;
-            let World { mut book, observer, .. } = world;
-            let succeeded =
-                ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
-            book.conclude(succeeded);
-            (what_is_known(&observer, ending), book)
-        }
-        Err(error) => {
-            tracing::error!("{}", chain(&error));
-            (Known { end: ends::never_started(&error), ..observer.known() }, book)
+    let held_back = match held_back {
+        Ok(held_back) => Some(held_back),
+        Err(source) => {
+            tracing::warn!("signals are not heard at first: {source}");
+            None
         }
     };
-    channel_end.end();
-    let verdict = conclude(&known);
+    if let Some(code) = held_back.as_ref().and_then(|held_back| watch.unless_brief(held_back)) {
+        return code;
+    }
+    let runtime = std::mem::take(&mut watch.runtime).into_inner();
+    let runtime = match runtime.unwrap_or_else(new_runtime) {
+        Ok(runtime) => runtime,
+        Err(source) => {
+            tracing::error!("cannot watch the trial: {source}");
+            // Does not return if the trial runs.
+            hand_over();
+            return ExitCode::from(KEEPER_FAULT);
+        }
+    };
+    let code = runtime.block_on(watch.keep(held_back, clock));
+    // A name that is still being resolved, say, must not keep us here.
+    runtime.shutdown_background();
+    code
+}
 
-    // The end: the verdict to the disk and to the manager, and what is left to either.
-    capture.verdict(&verdict);
-    if capture.shed_bytes() > 0 {
-        let message = format!("{} bytes of output are not in the files", capture.shed_bytes());
-        book.note("output-shed", message);
+/// A runtime that is made when it is needed first.
+type Later = OnceCell<io::Result<Runtime>>;
+
+fn new_runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+fn spool_dir(prepared: &Prepared) -> Option<PathBuf> {
+    let own = || Some(prepared.dir.as_ref()?.join("spool"));
+    prepared.settings.spool_dir.clone().or_else(own)
+}
+
+/// A trial that was started, and what is made ready to watch it.
+struct Watch {
+    prepared: Prepared,
+    claim: Option<Claim>,
+    launched: Launched,
+    tails: [SharedTail; 2],
+    observer: Observer,
+    reaper: Reaper,
+    metric_files: MetricFiles,
+    capture: Capture,
+    tell: mpsc::Sender<Heard>,
+    heard: mpsc::Receiver<Heard>,
+    channel: SdkChannel,
+    runtime: Later,
+}
+
+impl Watch {
+    /// Starts the trial.
+    fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: Later) -> Self {
+        // The trial is told where the SDK's channel is, so that must be there already.
+        let mut channel = SdkChannel::none();
+        if prepared.settings.sdk_channel {
+            match runtime.get_or_init(new_runtime) {
+                Ok(made) => {
+                    channel = made.block_on(SdkChannel::open(&mut prepared.plan.environment));
+                }
+                Err(source) => tracing::warn!("the SDK's channel is not served: {source}"),
+            }
+        }
+        let settings = &prepared.settings;
+        let (tell, heard) = mpsc::channel(HEARD_ROOM);
+        let files = files(settings, prepared.sys_dir.as_deref());
+        // Before the trial: what is in its files by now is not its.
+        let metric_files = MetricFiles::new(&settings.collect, files, tell.clone());
+        let (reaper, tails) = (Reaper::default(), <[SharedTail; 2]>::default());
+        let [stdout_tail, stderr_tail] = tails.clone();
+        let watcher = tell.clone();
+        let observe = settings.observe.clone();
+        let mut observer =
+            Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
+        let termination_log = termination_log(settings);
+        let will = Will {
+            dir: prepared.dir.as_deref(),
+            termination_log: termination_log.as_deref(),
+            claim: claim.as_ref(),
+        };
+        let obstacle = prepared.obstacle.take();
+        let launched = launch(settings, &prepared.plan, obstacle, &will, &reaper);
+        observer.begin();
+        let capture = Capture::new(Places {
+            dir: prepared.dir.clone(),
+            termination_log,
+            rotate_bytes: settings.rotate_bytes,
+        });
+        Self {
+            prepared,
+            claim,
+            launched,
+            tails,
+            observer,
+            reaper,
+            metric_files,
+            capture,
+            tell,
+            heard,
+            channel,
+            runtime,
+        }
     }
-    book.report(ReportBody::Ended(Box::new(verdict.clone())));
-    let delivered = Delivery::finish(delivery.task, delivery.ended, settings.flush);
-    let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
-    spool.close(DISK_WAIT).await;
-    if let Some(error) = kept.error {
-        tracing::warn!("{error}; {} bytes of output are not in the files", kept.shed_bytes);
+
+    /// Sees a trial to its end, and returns the exit code, if it ends at once without having said anything to
+    /// anybody, and nobody asked to be told of it.
+    fn unless_brief(&mut self, held_back: &HeldBack) -> Option<ExitCode> {
+        let settings = &self.prepared.settings;
+        if settings.renown != Renown::None || settings.sdk_channel {
+            return None;
+        }
+        let Launched { started, outputs } = &mut self.launched;
+        let (trial, exit) = started.as_mut().ok()?;
+        // While it runs, this costs nobody anything.
+        self.capture.make_files();
+        let status = brief::wait(held_back, outputs, exit, &self.reaper, || {
+            !self.metric_files.any_is_there()
+        })?;
+        trial.reaped(false);
+        let ending = Ending { status: Some(status), ..Ending::default() };
+        let known = if status.success() {
+            Known { end: end_of(&ending), ..self.observer.known_of_a_brief_success() }
+        } else {
+            what_is_known(&self.observer, ending)
+        };
+        let verdict = conclude(&known);
+        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
+        disarm(code);
+        if let Err(error) = self.capture.only_verdict(&verdict) {
+            tracing::warn!("{error}");
+        }
+        let dir = self.prepared.dir.as_deref();
+        ends::say_goodbye(settings, &verdict, &Tally::default(), dir, None);
+        Some(ExitCode::from(code))
     }
-    ends::say_goodbye(&settings, &verdict, &book, dir.as_deref(), outcome.as_ref());
-    ExitCode::from(ends::exit_code(&known.end, &verdict, settings.exit_code_map))
+
+    /// Watches a trial to its end, and returns the exit code.
+    async fn keep(self, held_back: Option<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
+        let Self { prepared, claim, launched, tails, observer, reaper, .. } = self;
+        let (metric_files, capture, tell, heard) =
+            (self.metric_files, self.capture, self.tell, self.heard);
+        let spool_dir = spool_dir(&prepared);
+        let Prepared { settings, record, dir, earlier, parameter_id, signals, .. } = prepared;
+        let Launched { started, outputs } = launched;
+        let signals = match signals.map_or_else(Signals::listen, Ok) {
+            Ok(signals) => signals,
+            Err(source) => {
+                tracing::error!("cannot listen to signals: {source}");
+                hand_over();
+                return ExitCode::from(KEEPER_FAULT);
+            }
+        };
+        match held_back {
+            Some(held_back) => held_back.end(),
+            None => unblock_ours(),
+        }
+        let options = spool::Options {
+            dir: spool_dir.clone(),
+            attempt: settings.attempt.clone(),
+            sender: (settings.renown == Renown::Trial).then(|| settings.sender.clone()),
+            limit_bytes: settings.spool_bytes,
+            // Without a manager nobody relies on them, and an fsync would be most of a short trial's time.
+            sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
+            now_ms: clock.now_ms(),
+        };
+        let claim = claim.unwrap_or_else(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
+        let Opened { spool, warnings, .. } = Spool::open_claimed(options, claim);
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        let mut pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
+        let [stdout, stderr] = outputs;
+        let [stdout_tail, stderr_tail] = tails;
+        let sink = io::stdout().as_fd().try_clone_to_owned();
+        pumps.start(Stream::Stdout, stdout, sink, stdout_tail);
+        let sink = io::stderr().as_fd().try_clone_to_owned();
+        pumps.start(Stream::Stderr, stderr, sink, stderr_tail);
+        let Running { open, shippers } = pumps.running();
+
+        let Served { findings, end: channel_end } = self.channel.serve(record);
+        let secrets = settings.observe.secrets.clone();
+        let live = settings.verbose >= 1;
+        let mut book = Book::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
+        if !settings.pod.bears_metrics {
+            book = book.without_metrics();
+        }
+        if let Some(legacy) = &settings.legacy {
+            let objective = settings.collect.objective.clone();
+            let mut scribe = Scribe::new(
+                spool.clone(),
+                settings.sender.clone(),
+                parameter_id,
+                objective,
+                secrets,
+            );
+            if let Some(version) = &legacy.manager_version {
+                scribe.compare_versions(version, settings.nni_version.as_deref());
+            }
+            book = book.for_nni(scribe);
+        }
+        let trial = started.as_ref().ok().map(|(trial, _)| trial);
+        book.report(ReportBody::Started(ends::announcement(&settings, trial)));
+        if let Some(earlier) = earlier {
+            book.note("earlier-attempt", ends::of_earlier(&earlier));
+        }
+        let delivery = Delivery::start(&settings, &spool);
+
+        let (ask, asked) = mpsc::channel(1);
+        if let Some(address) = settings.listen {
+            tokio::spawn(listen(address, ask, delivery.ended.subscribe()));
+        }
+        let (known, book) = match started {
+            Ok((trial, exit)) => {
+                let mut world = World {
+                    trial,
+                    exit,
+                    reaper,
+                    signals,
+                    heard,
+                    open,
+                    metric_files: Some(metric_files),
+                    channel: findings,
+                    directives: delivery.directives,
+                    book,
+                    observer,
+                    shippers,
+                    capture: capture.clone(),
+                    grace: settings.grace,
+                    drain: settings.drain,
+                    stop_on_stall: settings.observe.stop_on_stall,
+                    look: Look {
+                        asked,
+                        sender: settings.sender.clone(),
+                        spool: spool.clone(),
+                        counts: delivery.counts,
+                    },
+                };
+                let ending = supervise(&mut world).await;
+                let World { mut book, observer, .. } = world;
+                let succeeded =
+                    ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
+                book.conclude(succeeded);
+                (what_is_known(&observer, ending), book)
+            }
+            Err(error) => {
+                tracing::error!("{}", chain(&error));
+                (Known { end: ends::never_started(&error), ..observer.known() }, book)
+            }
+        };
+        channel_end.end();
+        let verdict = conclude(&known);
+        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
+        disarm(code);
+
+        // The end: the verdict to the disk and to the manager, and what is left to either.
+        capture.verdict(&verdict);
+        if capture.shed_bytes() > 0 {
+            let message = format!("{} bytes of output are not in the files", capture.shed_bytes());
+            book.note("output-shed", message);
+        }
+        book.report(ReportBody::Ended(Box::new(verdict.clone())));
+        let delivered = Delivery::finish(delivery.task, delivery.ended, settings.flush);
+        let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
+        spool.close(DISK_WAIT).await;
+        if let Some(error) = kept.error {
+            tracing::warn!("{error}; {} bytes of output are not in the files", kept.shed_bytes);
+        }
+        ends::say_goodbye(&settings, &verdict, book.tally(), dir.as_deref(), outcome.as_ref());
+        ExitCode::from(code)
+    }
 }
 
 /// Where Kubernetes reads the last words of a container, if we are in one.
@@ -217,14 +380,18 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
 }
 
 fn what_is_known(observer: &Observer, ending: Ending) -> Known {
-    let Ending { status, stop, leftovers } = ending;
-    let end = match status {
+    let end = end_of(&ending);
+    let Ending { stop, leftovers, .. } = ending;
+    Known { end, stop, leftovers, ..observer.known() }
+}
+
+fn end_of(ending: &Ending) -> End {
+    match ending.status {
         Some(status) => {
             End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
         }
         None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
-    };
-    Known { end, stop, leftovers, ..observer.known() }
+    }
 }
 
 fn files(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {

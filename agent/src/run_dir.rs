@@ -52,8 +52,8 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
     };
     let mut warnings = Vec::new();
     match fill(&first, parameters) {
-        Ok(path) => {
-            let earlier = earlier(&path);
+        Ok(Filled { path, new }) => {
+            let earlier = if new { None } else { earlier(&path) };
             return RunDir { path: Some(path), earlier, warnings };
         }
         Err(source) => {
@@ -65,7 +65,7 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
     }
     let temporary = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
     match temporary.and_then(|dir| fill(&dir.keep(), parameters)) {
-        Ok(path) => {
+        Ok(Filled { path, .. }) => {
             warnings.push(format!("files of this trial are in {}", path.display()));
             RunDir { path: Some(path), earlier: None, warnings }
         }
@@ -79,16 +79,30 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
     }
 }
 
-fn fill(dir: &Path, parameters: &Parameters) -> Result<PathBuf, io::Error> {
-    let dir = std::path::absolute(dir)?;
-    fs::create_dir_all(&dir)?;
-    let record = dir.join("parameter.cfg");
-    // The manager, or an earlier attempt, may have put it there.
-    if !record.try_exists()? {
-        replace(&record, parameters.record.as_bytes())?;
+/// A directory with the parameters in it.
+struct Filled {
+    path: PathBuf,
+    /// Made just now: nobody can have looked into it, or left anything there.
+    new: bool,
+}
+
+fn fill(dir: &Path, parameters: &Parameters) -> Result<Filled, io::Error> {
+    let path = std::path::absolute(dir)?;
+    let new = fs::create_dir(&path).is_ok();
+    let record = path.join("parameter.cfg");
+    let plain = path.join(PARAMETERS_FILE);
+    if new {
+        fs::write(record, &parameters.record)?;
+        fs::write(plain, parameters.to_json())?;
+    } else {
+        fs::create_dir_all(&path)?;
+        // The manager, or an earlier attempt, may have put it there.
+        if !record.try_exists()? {
+            replace(&record, parameters.record.as_bytes())?;
+        }
+        replace(&plain, parameters.to_json().as_bytes())?;
     }
-    replace(&dir.join(PARAMETERS_FILE), parameters.to_json().as_bytes())?;
-    Ok(dir)
+    Ok(Filled { path, new })
 }
 
 fn earlier(dir: &Path) -> Option<Verdict> {

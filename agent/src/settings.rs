@@ -1,5 +1,6 @@
 //! PURE: the command line and the caller's variables -> what a run is to do.
 
+use core::net::SocketAddr;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,10 @@ use crate::log_lines::{self, Secrets};
 use crate::observe;
 use crate::spool::{Dialect, Sender};
 
+mod pod;
+
+pub use pod::Pod;
+
 /// What a run is to do.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -23,8 +28,8 @@ pub struct Settings {
     pub command: Vec<OsString>,
     /// Whose reports these are.
     pub sender: Sender,
-    /// Whether that is a trial of an experiment's, which a manager may hear of later.
-    pub named: bool,
+    /// Who else can know of it.
+    pub renown: Renown,
     /// Which attempt.
     pub attempt: AttemptId,
     /// The manager; `None` for a run on its own.
@@ -65,14 +70,30 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// What to look at while the trial runs.
     pub observe: observe::Spec,
+    /// Where others may look in.
+    pub listen: Option<SocketAddr>,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
+    /// What a pod does before its trial, and which of the trial's pods it is.
+    pub pod: Pod,
     /// What an NNI manager asked for, if it is one.
     pub legacy: Option<Legacy>,
     /// The version of NNI that this keeper stands in for. `None`: any that speaks its words.
     pub nni_version: Option<String>,
     /// How talkative: metrics and summary from 1, what the agent does from 2.
     pub verbose: u8,
+}
+
+/// Who else can know of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renown {
+    /// Nobody: it has no name, no manager and no spool of somebody's choice. It need not be kept from running
+    /// twice, and nobody waits for its reports.
+    None,
+    /// Somebody who named the attempt, or chose the manager or the spool.
+    Attempt,
+    /// A manager, perhaps later: it is a trial of an experiment's.
+    Trial,
 }
 
 /// Why a run cannot be done as it was asked for.
@@ -95,6 +116,9 @@ pub enum Error {
         #[source]
         source: IdError,
     },
+    /// The options of a pod do not fit together.
+    #[error(transparent)]
+    Pod(#[from] pod::Error),
 }
 
 /// The caller's variables, by name.
@@ -119,11 +143,29 @@ impl Settings {
         });
         let values = args.mask_env.iter().filter_map(|name| variable(name));
         let secrets = Secrets::new(values.map(OsString::into_vec));
-        let named = |given: bool, name| given || text(variable(name)).is_some();
+        let attempt = match (&args.attempt, text(variable("FC_TASK_ATTEMPT_INSTANCE_UID"))) {
+            (Some(attempt), _) => attempt.clone(),
+            (None, Some(uid)) => AttemptId::new(uid).map_err(|source| Error::BadId {
+                variable: "FC_TASK_ATTEMPT_INSTANCE_UID",
+                source,
+            })?,
+            (None, None) => {
+                AttemptId::new(format!("{random:016x}")).expect("hexadecimal digits are allowed")
+            }
+        };
+        let (pod, attempt) = pod::resolve(args, variable, attempt)?;
+        let given = |given: bool, name| given || text(variable(name)).is_some();
+        let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
+        let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
+        let trial_named = given(args.trial.is_some(), "NNI_TRIAL_JOB_ID");
+        let named = experiment_named && trial_named;
         Ok(Self {
             command,
-            named: named(args.experiment.is_some(), "NNI_EXP_ID")
-                && named(args.trial.is_some(), "NNI_TRIAL_JOB_ID"),
+            renown: match (named, needed || attempt_named || args.spool_dir.is_some()) {
+                (true, _) => Renown::Trial,
+                (false, true) => Renown::Attempt,
+                (false, false) => Renown::None,
+            },
             sender: Sender {
                 experiment: id.find(
                     args.experiment.as_ref(),
@@ -142,15 +184,8 @@ impl Settings {
                     None => Dialect::Native,
                 },
             },
-            attempt: match (&args.attempt, text(variable("FC_TASK_ATTEMPT_INSTANCE_UID"))) {
-                (Some(attempt), _) => attempt.clone(),
-                (None, Some(uid)) => AttemptId::new(uid).map_err(|source| Error::BadId {
-                    variable: "FC_TASK_ATTEMPT_INSTANCE_UID",
-                    source,
-                })?,
-                (None, None) => AttemptId::new(format!("{random:016x}"))
-                    .expect("hexadecimal digits are allowed"),
-            },
+            attempt,
+            pod,
             manager,
             token_file: args.token_file.clone(),
             ca_file: args.ca_file.clone(),
@@ -181,6 +216,7 @@ impl Settings {
             flush: args.flush,
             heartbeat: args.heartbeat,
             observe: observation(args, secrets),
+            listen: args.listen,
             detach_on_death: args.detach_on_death,
             legacy: args.legacy.clone(),
             nni_version: text(variable("TRIALKEEPER_NNI_VERSION")),

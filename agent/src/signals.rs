@@ -5,9 +5,11 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::task::Poll;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// What we listen to, besides the end of children.
@@ -72,10 +74,48 @@ impl Signals {
     }
 }
 
-/// Lets every signal through: whoever started us may have blocked some, and a blocked TERM is never heard.
-pub fn unblock_all() {
+/// Signals that wait until somebody listens: none that comes meanwhile is lost, and none ends us.
+#[derive(Debug)]
+pub struct HeldBack(SignalFd);
+
+impl HeldBack {
+    /// Holds back what we hear, and lets everything else through, see [`unblock_ours`].
+    pub fn begin() -> Result<Self, io::Error> {
+        let mut held: SigSet = HEARD.into_iter().collect();
+        held.add(Signal::SIGCHLD);
+        let mut mask = held;
+        mask.add(Signal::SIGTTOU);
+        mask.thread_set_mask()?;
+        Ok(Self(SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)?))
+    }
+
+    /// Lets them come, all that did meanwhile too.
+    pub fn end(self) {
+        unblock_ours();
+    }
+}
+
+impl AsFd for HeldBack {
+    /// Readable when one of them has come.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Lets every signal through: whoever started us may have blocked some, and a blocked TERM is never heard. But for
+/// TTOU, with which a terminal stops whoever speaks to it from the background, as we do while the trial has it.
+/// Threads that are started later have the same mask.
+pub fn unblock_ours() {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGTTOU);
     // Fails only for an invalid argument, and there is none.
-    nix::sys::signal::SigSet::empty().thread_set_mask().ok();
+    mask.thread_set_mask().ok();
+}
+
+/// Lets every signal through, for the trial: one system call, so that it may be made between fork and exec.
+pub fn unblock_all() {
+    // As above.
+    SigSet::empty().thread_set_mask().ok();
 }
 
 /// The signal's number.

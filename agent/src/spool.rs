@@ -52,8 +52,15 @@ pub mod record;
 mod tests;
 
 pub use lane_files::LaneFiles;
+pub use lock::Claim;
 use queue::{DiskState, Entry, LaneState, Life, State, take};
 pub use record::Record;
+
+/// Logs that may wait for a disk that writes, in bytes.
+const UNWRITTEN_BYTES: usize = 256 << 10;
+
+/// The longest wait for a disk that does not.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Name of the file that says whose reports the spool holds.
 const SENDER: &str = "sender.json";
@@ -138,6 +145,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the disk thread.
     work: Condvar,
+    /// Wakes whoever waits for the disk.
+    room: Condvar,
     facts_readable: Notify,
     bulk_readable: Notify,
     limit_bytes: u64,
@@ -170,19 +179,22 @@ impl Spool {
     /// Opens the spool. Never fails: where the directory cannot be used, reports are kept in memory, and
     /// a warning says why.
     pub fn open(options: Options) -> Opened {
+        let claim = Claim::take(options.dir.as_deref(), &options.attempt);
+        Self::open_claimed(options, claim)
+    }
+
+    /// Opens the spool whose directory was claimed before. Never fails either.
+    pub fn open_claimed(options: Options, claim: Claim) -> Opened {
         let mut warnings = Vec::new();
-        let mut attempt_in_use = false;
+        let attempt_in_use = claim.is_of_another(&options.attempt);
         let mut held = None;
-        if let Some(dir) = &options.dir {
-            match lock::DirLock::take(dir, &options.attempt) {
+        if let (Some(dir), Some(claim)) = (&options.dir, claim.0) {
+            match claim {
                 Ok(lock) => held = Some((dir.clone(), Arc::new(lock))),
-                Err(lock::Error::Held { holder, attempt }) => {
-                    attempt_in_use = attempt.as_deref() == Some(options.attempt.as_str());
-                    warnings.push(format!(
-                        "the spool {} is in use by process {holder}; reports are kept in memory",
-                        dir.display()
-                    ));
-                }
+                Err(lock::Error::Held { holder, .. }) => warnings.push(format!(
+                    "the spool {} is in use by process {holder}; reports are kept in memory",
+                    dir.display()
+                )),
                 Err(lock::Error::Io { path, source }) => warnings.push(format!(
                     "cannot use {}: {source}; reports are kept in memory",
                     path.display()
@@ -198,6 +210,7 @@ impl Spool {
             disk: DiskState::Absent,
             orders: VecDeque::new(),
             life: Life::Open,
+            impatient: false,
         };
         let mut files = None;
         if let Some((dir, _)) = &held {
@@ -243,6 +256,7 @@ impl Spool {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             work: Condvar::new(),
+            room: Condvar::new(),
             facts_readable: Notify::new(),
             bulk_readable: Notify::new(),
             limit_bytes: options.limit_bytes,
@@ -283,6 +297,22 @@ impl Spool {
         self.shared.work.notify_one();
         if offered {
             self.shared.notify_readers();
+        }
+    }
+
+    /// Waits until the disk has most of the logs, for whoever may wait for it: the thread that reads the trial's
+    /// output faster than they can be written. A disk that hangs is waited for once, and at most [`PATIENCE`].
+    pub fn settle(&self) {
+        let mut state = self.shared.lock();
+        while state.disk == DiskState::Well
+            && !state.impatient
+            && state.bulk.unwritten_bytes() > UNWRITTEN_BYTES
+        {
+            let waited = self.shared.room.wait_timeout(state, PATIENCE);
+            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            // Set back when the disk has taken something.
+            state.impatient |= timeout.timed_out();
         }
     }
 

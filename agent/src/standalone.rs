@@ -30,13 +30,17 @@ pub fn summary(facts: &Facts<'_>) -> String {
         lines.push(("metric", format!("{name} = {}{derived}", value.as_json())));
     }
     let results = match (&tally.last, tally.intermediate) {
-        (None, 0) => "none were found in the output".to_owned(),
+        (None, 0) => {
+            "none were found (read are name=value and JSON lines; --metric-pattern reads others)"
+                .to_owned()
+        }
         (_, count) => format!("{count} intermediate"),
     };
     lines.push(("results", results));
     if tally.unreadable > 0 {
         lines.push(("unreadable", format!("{} looked like metrics", tally.unreadable)));
     }
+    lines.extend(tally.notes.iter().map(|note| ("note", note.clone())));
     if let Some(duration) = facts.verdict.duration_ms {
         lines.push(("duration", time(duration)));
     }
@@ -81,6 +85,7 @@ mod tests {
             intermediate: 3,
             last: Some(MetricValue::from(0.5)),
             name: Some("loss".to_owned()),
+            notes: vec!["of 2".to_owned()],
             ..Tally::default()
         };
         let facts = Facts {
@@ -96,6 +101,7 @@ mod tests {
             [
                 "trialkeeper: metric     loss = 0.5",
                 "trialkeeper: results    3 intermediate",
+                "trialkeeper: note       of 2",
                 "trialkeeper: duration   1 min 1 s",
                 "trialkeeper: exit code  0",
                 "trialkeeper: files      /r",

@@ -3,6 +3,8 @@
 //!
 //! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
 
+mod orders;
+
 use std::future::pending;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -11,13 +13,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
-use trial_protocol::{Directive, DirectiveBody, ReportBody, Stream, TrialExit};
+use tokio::time::{Instant, sleep_until};
+use trial_protocol::{Directive, ReportBody, Stream, TrialExit};
 
 use crate::book::Book;
 use crate::capture::Capture;
 use crate::collect::Finding;
 use crate::detect::Alarm;
+use crate::listen::Asked;
 use crate::log_ship::Shipper;
 use crate::metric_file::{MetricFiles, Watching};
 use crate::observe::{Observer, Remark};
@@ -25,8 +28,13 @@ use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
 use crate::signals::{Caught, Signals, number};
-use crate::trial::Trial;
+use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
+
+mod last_words;
+mod look;
+
+pub use look::Look;
 
 /// How often killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
@@ -34,12 +42,15 @@ const HUNT_EVERY: Duration = Duration::from_millis(20);
 /// How long finished lines of log may wait for more.
 const LOG_LINGER: Duration = Duration::from_millis(250);
 
-/// How long a trial must live before its files of metrics are worth a thread.
-const WATCH_AFTER: Duration = Duration::from_millis(200);
+/// How long a trial must live before its files of metrics are worth a thread, and it is worth a guard.
+const WATCH_AFTER: Duration = Duration::from_millis(100);
 
 /// How often the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
 /// whole container, us too.
 const AHEAD_EVERY: Duration = Duration::from_secs(3);
+
+/// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
+const TYPED: [u8; 2] = [2, 3];
 
 /// The longest wait for the last look at the files of metrics.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -78,6 +89,8 @@ pub struct World {
     pub drain: Duration,
     /// Whether a trial that makes no progress is ended.
     pub stop_on_stall: bool,
+    /// What is shown to whoever looks in.
+    pub look: Look,
 }
 
 /// How it all ended.
@@ -101,12 +114,14 @@ enum Happened {
     SampleDue,
     LogDue,
     Ordered(Directive),
+    RuleDue,
     Heard(Heard),
+    Asked(Asked),
 }
 
 /// What the loop remembers besides the phase.
-#[derive(Default)]
 struct Memory {
+    started: Instant,
     ending: Ending,
     terminated: u32,
     forwarded: Option<u8>,
@@ -123,11 +138,16 @@ pub async fn supervise(world: &mut World) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
     let mut memory = Memory {
+        started: now,
+        ending: Ending::default(),
+        terminated: 0,
+        forwarded: None,
+        watching: None,
+        hunt_at: None,
         watch_at: Some(now + WATCH_AFTER),
         ahead_at: Some(now + AHEAD_EVERY),
         sample_at: world.observer.next_sample(now),
         log_at: world.next_log(),
-        ..Memory::default()
     };
     // Its end may have come before the first signal could.
     let mut early = world.child_ended(&phase, &mut memory);
@@ -136,6 +156,7 @@ pub async fn supervise(world: &mut World) -> Ending {
             Some(event) => Some(event),
             None => {
                 let happened = world.next(&phase, &memory).await;
+                crate::faults::here("supervise");
                 world.interpret(happened, &phase, &mut memory)
             }
         };
@@ -150,11 +171,13 @@ pub async fn supervise(world: &mut World) -> Ending {
     world.observer.end();
     world.end_logs();
     world.hear_out(memory.watching.take()).await;
+    world.hear_the_reason(&mut memory).await;
     memory.conclude(world, &phase)
 }
 
 impl World {
     async fn next(&mut self, phase: &Phase, memory: &Memory) -> Happened {
+        let due = self.next_due(memory);
         tokio::select! {
             // An exit outranks a stop: a reaped pid must never be signalled. And whatever the trial prints,
             // it cannot keep us from hearing a signal or a deadline.
@@ -166,8 +189,10 @@ impl World {
             () = until(memory.ahead_at) => Happened::AheadDue,
             () = until(memory.sample_at) => Happened::SampleDue,
             () = until(memory.log_at) => Happened::LogDue,
+            () = until(due) => Happened::RuleDue,
             Some(directive) = self.directives.recv() => Happened::Ordered(directive),
             Some(heard) = self.heard.recv() => Happened::Heard(heard),
+            Some(asked) = self.look.asked.recv() => Happened::Asked(asked),
             Some(finding) = self.channel.recv() => Happened::Heard(Heard::Findings(vec![finding])),
         }
     }
@@ -183,6 +208,10 @@ impl World {
             Happened::Caught(Caught::Sent(Signal::SIGTERM)) => {
                 memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
                 memory.terminated += 1;
+                if memory.terminated == 1 && self.is_managed() {
+                    let message = "SIGTERM has reached trialkeeper; the trial is asked to end";
+                    self.book.note("stop-asked", message.to_owned());
+                }
                 Some(match memory.terminated {
                     1 => Event::StopRequested { grace: self.grace },
                     _ => Event::Hurried,
@@ -203,6 +232,7 @@ impl World {
             }
             Happened::WatchDue => {
                 memory.watch_at = None;
+                self.trial.guard();
                 memory.watching = self.watch_metric_files();
                 None
             }
@@ -221,13 +251,19 @@ impl World {
                 memory.log_at = self.next_log();
                 None
             }
-            Happened::Ordered(directive) => self.ordered(&directive, memory),
+            Happened::Ordered(directive) => self.ordered(directive, memory),
+            Happened::RuleDue => self.overdue(memory),
             Happened::Heard(Heard::Closed(stream)) => {
                 self.open.retain(|open| *open != stream);
                 phase.reaped().then(|| Event::Looked(self.left()))
             }
             Happened::Heard(heard) => {
                 self.hear(heard);
+                self.broken(memory)
+            }
+            Happened::Asked(asked) => {
+                // Whoever asked may have lost patience.
+                asked.send(self.page(phase)).ok();
                 None
             }
         }
@@ -237,18 +273,25 @@ impl World {
     fn child_ended(&mut self, phase: &Phase, memory: &mut Memory) -> Option<Event> {
         let left = self.left();
         if let Ok(status) = self.exit.try_recv() {
+            let exit = trial_exit(status);
             memory.ending.status = Some(status);
-            return Some(Event::Exited { exit: trial_exit(status), left });
+            if self.trial.reaped(status.signal().is_some())
+                && let Some(signal) =
+                    TYPED.into_iter().find(|typed| exit.shell_code() == 128 + typed)
+            {
+                memory.forwarded = Some(signal);
+            }
+            return Some(Event::Exited { exit, left });
         }
+        self.trial.follow_stop();
         phase.reaped().then_some(Event::Looked(left))
     }
 
     fn left(&self) -> Left {
         // Without any child nobody is left, which is the common case and costs one system call; walking
         // through `/proc` may cost milliseconds on a busy machine.
-        let children = self.reaper.sweep();
-        let processes =
-            children && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
+        let processes = self.reaper.sweep()
+            && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
         Left { output: !self.open.is_empty(), processes }
     }
 
@@ -281,24 +324,8 @@ impl World {
         }
     }
 
-    fn ordered(&mut self, directive: &Directive, memory: &mut Memory) -> Option<Event> {
-        match directive.body {
-            DirectiveBody::Stop { reason, grace_ms } => {
-                memory.asked(StopBy::Manager(reason));
-                let grace = grace_ms.map_or(self.grace, Duration::from_millis);
-                Some(Event::StopRequested { grace })
-            }
-            // Delivery obeys this one itself.
-            DirectiveBody::Flush => None,
-            DirectiveBody::Unknown => {
-                let message = format!("this agent does not know the order {}", directive.id);
-                self.book.note("directive-refused", message);
-                None
-            }
-        }
-    }
-
     fn perform(&mut self, effect: Effect, phase: &Phase, memory: &mut Memory) {
+        hand_over::stopping();
         let reaped = phase.reaped();
         let signal = match effect {
             Effect::Terminate => {
@@ -387,34 +414,6 @@ impl World {
         }
         while let Ok(finding) = self.channel.try_recv() {
             self.hear(Heard::Findings(vec![finding]));
-        }
-    }
-}
-
-impl World {
-    /// Ships what the pumps have not: a stream may still be held open by somebody.
-    fn end_logs(&self) {
-        self.shippers.iter().for_each(|shipper| shipper.flush(true));
-        let shed: u64 = self.shippers.iter().map(|shipper| shipper.shed_bytes()).sum();
-        if shed > 0 {
-            let message =
-                format!("{shed} bytes of log were more than the rate allows, and not sent");
-            self.book.note("log-shed", message);
-        }
-    }
-
-    async fn hear_last_look(&mut self) {
-        let bound = Instant::now() + LAST_LOOK;
-        loop {
-            match timeout_at(bound, self.heard.recv()).await {
-                Ok(Some(Heard::FilesRead) | None) => return,
-                Ok(Some(heard)) => self.hear(heard),
-                Err(_) => {
-                    let message = "files of metrics do not answer; their ends were not read";
-                    self.book.note("metric-files", message.to_owned());
-                    return;
-                }
-            }
         }
     }
 }

@@ -23,7 +23,41 @@ pub struct Process {
 
 /// Everything alive below `root`, except `helpers` and what they started. Empty if `/proc` cannot be read.
 pub fn descendants(root: u32, helpers: &[u32]) -> Vec<Process> {
-    select(everyone(), root, helpers)
+    select(everyone(), &[root], helpers, false)
+}
+
+/// Everything alive that has `mark` (`NAME=value`) in its environment or is a member of `group`, and all below
+/// them; never this process. An environment that cannot be read bears no mark.
+pub fn marked(mark: &[u8], group: Option<u32>) -> Vec<Process> {
+    let bears = |process: &Process| {
+        group == Some(process.group)
+            || fs::read(format!("/proc/{}/environ", process.pid)).is_ok_and(|environment| {
+                environment.split(|byte| *byte == 0).any(|entry| entry == mark)
+            })
+    };
+    let everyone = everyone();
+    let own = std::process::id();
+    let roots: Vec<u32> = everyone
+        .iter()
+        .filter(|process| process.pid != own && bears(process))
+        .map(|process| process.pid)
+        .collect();
+    select(everyone, &roots, &[own], true)
+}
+
+/// Whether process `pid` is about to end, has ended, or cannot be read.
+pub fn is_ending(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/stat")).ok().is_none_or(|stat| ends(&stat))
+}
+
+/// PURE: whether the kernel has marked the process of this line of `/proc/PID/stat` as exiting: the ninth field, flags.
+fn ends(stat: &[u8]) -> bool {
+    const PF_EXITING: u64 = 4;
+    let Some(Process { zombie: false, .. }) = parse(stat) else { return true };
+    let rest =
+        memchr::memrchr(b')', stat).and_then(|close| std::str::from_utf8(&stat[close + 1..]).ok());
+    let flags = rest.and_then(|rest| rest.split_ascii_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
 fn everyone() -> Vec<Process> {
@@ -39,20 +73,23 @@ fn everyone() -> Vec<Process> {
         .collect()
 }
 
-/// PURE: the members of the tree below `root`.
-fn select(everyone: Vec<Process>, root: u32, helpers: &[u32]) -> Vec<Process> {
+/// PURE: the living below `roots`, and the roots themselves if they are to be members too.
+fn select(everyone: Vec<Process>, roots: &[u32], except: &[u32], with_roots: bool) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for process in &everyone {
         children.entry(process.parent).or_default().push(process.pid);
     }
-    let mut members = HashSet::new();
-    let mut open = vec![root];
+    let mut members: HashSet<u32> = roots.iter().copied().collect();
+    let mut open = roots.to_vec();
     while let Some(pid) = open.pop() {
         for child in children.get(&pid).into_iter().flatten() {
-            if !helpers.contains(child) && *child != root && members.insert(*child) {
+            if !except.contains(child) && members.insert(*child) {
                 open.push(*child);
             }
         }
+    }
+    if !with_roots {
+        members.retain(|pid| !roots.contains(pid));
     }
     everyone
         .into_iter()
@@ -98,6 +135,22 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_seen_before_it_is_complete() {
+        #[rustfmt::skip]
+        let table: [(&[u8], bool); 5] = [
+            (b"12 (a) S 3 4 5 0 -1 4194304 0",  false),
+            (b"12 (a) S 3 4 5 0 -1 4194308 0",  true),
+            (b"12 (a) Z 3 4 5 0 -1 4194304 0",  true),
+            (b"12 (a) S 3 4 5",                 false),
+            (b"",                               true),
+        ];
+        for (stat, ending) in table {
+            assert_eq!(ends(stat), ending, "{}", String::from_utf8_lossy(stat));
+        }
+        assert!(!is_ending(std::process::id()));
+    }
+
+    #[test]
     fn the_tree_has_everybody_below_and_nobody_else() {
         let mut ended = process(13, 10);
         ended.zombie = true;
@@ -111,20 +164,29 @@ mod tests {
             process(21, 20),
             process(30, 1),
         ];
-        let found: Vec<u32> =
-            select(all, 10, &[20]).into_iter().map(|process| process.pid).collect();
+        let found: Vec<u32> = select(all.clone(), &[10], &[20], false)
+            .into_iter()
+            .map(|process| process.pid)
+            .collect();
         assert_eq!(found, [11, 12]);
+        let found: Vec<u32> =
+            select(all, &[11, 20], &[21], true).into_iter().map(|process| process.pid).collect();
+        assert_eq!(found, [11, 12, 20], "with the roots");
     }
 
     #[test]
     fn a_loop_of_parents_ends() {
-        assert_eq!(select(vec![process(2, 3), process(3, 2), process(3, 1)], 1, &[]).len(), 3);
+        assert_eq!(
+            select(vec![process(2, 3), process(3, 2), process(3, 1)], &[1], &[], false).len(),
+            3
+        );
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(stat: Vec<u8>) {
             drop(parse(&stat));
+            ends(&stat);
         }
     }
 }

@@ -15,8 +15,13 @@ use nix::unistd::{Pid, getppid};
 use tokio::sync::oneshot;
 
 use crate::environment::Changes;
+use crate::guard::Guard;
 use crate::reap::{Reaper, Role};
+use crate::signals;
+use crate::terminal::{self, Terminal};
 use crate::tree::{self, Process};
+
+pub mod hand_over;
 
 /// What is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +30,12 @@ pub struct Plan {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// Where it is run. `None`: where we are.
+    pub directory: Option<PathBuf>,
     /// How its environment differs from ours.
     pub environment: Changes,
+    /// What marks its processes, see [`crate::guard::RUN_VARIABLE`]; `environment` holds it too.
+    pub run: String,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
 }
@@ -52,6 +61,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// What it needs is not there.
+    #[error("{why}")]
+    Unready {
+        /// What is missing, and why.
+        why: String,
+    },
     /// Nothing to do with the command.
     #[error("cannot start a process for {}; is a limit on processes or memory reached?", .program.display())]
     Spawn {
@@ -69,7 +84,7 @@ impl Error {
         match self {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
-            Self::Spawn { .. } => 125,
+            Self::Unready { .. } | Self::Spawn { .. } => 125,
         }
     }
 }
@@ -79,6 +94,11 @@ impl Error {
 pub struct Trial {
     pid: Pid,
     reaper: Reaper,
+    /// What its guard is to know; `None`: it needs none, or has one.
+    unguarded: Option<String>,
+    guard: Option<Guard>,
+    terminal: Option<Terminal>,
+    reaped: bool,
 }
 
 /// Starts the trial with the given standard output and error.
@@ -91,27 +111,32 @@ pub fn start(
     reaper: &Reaper,
 ) -> Result<(Trial, oneshot::Receiver<ExitStatus>), Error> {
     let mut command = command(plan);
-    // std resets the signal mask and SIGPIPE for the child; handlers of ours end with exec anyway.
+    // std resets SIGPIPE for the child; handlers of ours end with exec anyway.
     command.stdout(stdout).stderr(stderr).process_group(0);
-    if !plan.detach_on_death {
-        die_with_us(&mut command);
-    }
-    let (child, exit) = reaper
-        .spawn(&mut command, Role::Trial)
-        .map_err(|source| refused(PathBuf::from(&plan.program), source))?;
+    let mut terminal = Terminal::find();
+    let given = terminal.as_mut().filter(|terminal| terminal.is_ours());
+    let takes = given.map(Terminal::will_be_taken).is_some();
+    prepare_child(&mut command, !plan.detach_on_death, takes);
+    let (child, exit) = reaper.spawn(&mut command, Role::Trial).map_err(|source| {
+        if let Some(terminal) = &mut terminal {
+            terminal.take_back(false);
+        }
+        refused(PathBuf::from(&plan.program), source)
+    })?;
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("Linux has pids below 2^22"));
-    Ok((Trial { pid, reaper: reaper.clone() }, exit))
-}
-
-/// Becomes the trial: the last resort where the agent cannot do its own work.
-pub fn step_aside(plan: &Plan) -> Error {
-    let source = command(plan).exec();
-    refused(PathBuf::from(&plan.program), source)
+    // Whatever is below PID 1 ends with it.
+    let guarded = !plan.detach_on_death && std::process::id() != 1;
+    let unguarded = guarded.then(|| plan.run.clone());
+    let reaper = reaper.clone();
+    Ok((Trial { pid, reaper, unguarded, guard: None, terminal, reaped: false }, exit))
 }
 
 fn command(plan: &Plan) -> Command {
     let mut command = Command::new(&plan.program);
     command.args(&plan.arguments);
+    if let Some(directory) = &plan.directory {
+        command.current_dir(directory);
+    }
     for name in &plan.environment.remove {
         command.env_remove(name);
     }
@@ -129,32 +154,103 @@ fn refused(program: PathBuf, source: io::Error) -> Error {
     }
 }
 
-/// Asks the kernel to kill the trial when the agent is killed.
-fn die_with_us(command: &mut Command) {
+/// What the child does between fork and exec: it asks the kernel to kill it when the agent is killed, takes the
+/// terminal, and lets every signal through.
+fn prepare_child(command: &mut Command, die_with_us: bool, take_terminal: bool) {
     let parent = nix::unistd::getpid();
-    let guard = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // We may have been killed before the line above took effect; then the trial must not start.
-        if getppid() == parent { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
+    let prepare = move || {
+        if die_with_us {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // We may have been killed before the line above took effect; then the trial must not start.
+            if getppid() != parent {
+                return Err(io::Error::from(Errno::ESRCH));
+            }
+        }
+        if take_terminal {
+            terminal::take_in_child();
+        }
+        signals::unblock_all();
+        Ok(())
     };
-    #[expect(unsafe_code, reason = "std has no safe way to set the parent-death signal")]
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes two system
-    // calls, prctl and getppid, compares two integers, and builds an `io::Error` from a number, which does
-    // not allocate. It owns one integer, takes no lock and touches no memory of another thread.
+    #[expect(
+        unsafe_code,
+        reason = "std has no safe way to set the parent-death signal or the terminal's group"
+    )]
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes system calls, prctl,
+    // getppid, getpid, ioctl and sigprocmask, compares integers, and builds an `io::Error` from
+    // a number, which does not allocate. It owns three plain values, takes no lock and touches no memory of another
+    // thread.
     unsafe {
-        command.pre_exec(guard);
+        command.pre_exec(prepare);
     }
 }
 
 impl Trial {
+    /// A trial that runs already, started by the program that this process executed before.
+    pub fn adopt(pid: Pid, reaper: &Reaper) -> (Self, oneshot::Receiver<ExitStatus>) {
+        let exit = reaper.adopt(pid.as_raw().unsigned_abs(), Role::Trial);
+        let reaper = reaper.clone();
+        let this =
+            Self { pid, reaper, unguarded: None, guard: None, terminal: None, reaped: false };
+        (this, exit)
+    }
+
     /// Its process id, which is also its process group.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()
     }
 
+    /// Starts the process that ends what is left of the trial if we are killed: not at once, since a trial must not
+    /// wait for it, and a short one needs none. Does nothing the second time.
+    pub fn guard(&mut self) {
+        let Some(run) = self.unguarded.take() else { return };
+        match Guard::start(&self.reaper, &run, Some(self.pid()).filter(|_| !self.reaped)) {
+            Ok(guard) => self.guard = Some(guard),
+            Err(source) => tracing::debug!(
+                "no guard ({source}); what the trial starts would outlive a killed trialkeeper"
+            ),
+        }
+    }
+
+    /// The trial's own process was reaped; `killed`: by a signal. Returns whether it had our terminal, whose user
+    /// can interrupt it without our hearing of it.
+    pub fn reaped(&mut self, killed: bool) -> bool {
+        self.reaped = true;
+        if let Some(guard) = &mut self.guard {
+            guard.forget_group();
+        }
+        let Some(terminal) = &mut self.terminal else { return false };
+        let given = terminal.is_given();
+        terminal.take_back(killed);
+        given
+    }
+
     /// Passes a signal on to the trial's group. Only while its own process has not been reaped.
-    pub fn forward(&self, signal: Signal) {
+    pub fn forward(&mut self, signal: Signal) {
+        if signal == Signal::SIGCONT {
+            // A shell's `fg` has given the terminal to us.
+            self.give_terminal();
+        }
         self.to_group(signal);
+    }
+
+    /// Looks whether the trial's own process was stopped, as by Ctrl-Z. Then we are too, until somebody continues us.
+    pub fn follow_stop(&mut self) {
+        let pid = self.pid();
+        let Some(terminal) = &mut self.terminal else { return };
+        if let Some(signal) = self.reaper.stopped(pid) {
+            terminal.follow(signal);
+            // We were continued in the foreground, or are in a group that nobody can continue.
+            if self.give_terminal() {
+                self.to_group(Signal::SIGCONT);
+            }
+        }
+    }
+
+    fn give_terminal(&mut self) -> bool {
+        let group = self.pid();
+        let ours = self.terminal.as_mut().filter(|terminal| terminal.is_ours());
+        ours.map(|terminal| terminal.give(group)).is_some()
     }
 
     /// The living members of the tree, the trial's own process included.

@@ -1,6 +1,9 @@
 use std::process::{Command as Process, Stdio};
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::*;
 

@@ -35,14 +35,17 @@ struct Setting {
 }
 
 /// Reads the file that the command line or the environment names, if one does.
-pub(super) fn find(command: Command, words: &[OsString]) -> Result<Settings, clap::Error> {
+pub(super) fn find(
+    command: impl FnOnce() -> Command,
+    words: &[OsString],
+) -> Result<Settings, clap::Error> {
     let mentioned = words.iter().any(|word| word.as_encoded_bytes().starts_with(b"--config"));
     if !mentioned && std::env::var_os("TRIALKEEPER_CONFIG").is_none() {
         // Nearly always; a second look at the command line would delay the trial.
         return Ok(Settings::default());
     }
     // Its other words may be faulty, or wait for the file; they are looked at later.
-    let matches = command.ignore_errors(true).try_get_matches_from(words);
+    let matches = command().ignore_errors(true).try_get_matches_from(words);
     let run = matches.as_ref().ok().and_then(|matches| matches.subcommand_matches("run"));
     let path = run.and_then(|run| run.try_get_one::<PathBuf>("config").ok().flatten());
     let Some(path) = path else { return Ok(Settings::default()) };

@@ -79,6 +79,8 @@ pub struct Ledger {
     /// Metrics taken so far, as the time of each series' last one.
     entered: u64,
     final_seen: bool,
+    /// The name that was taken for the result, where there were several and nobody had said which.
+    chosen: Option<String>,
     thinned: u64,
     nameless: u64,
     unreadable: u64,
@@ -103,6 +105,7 @@ impl Ledger {
             printed: HashMap::new(),
             entered: 0,
             final_seen: false,
+            chosen: None,
             thinned: 0,
             nameless: 0,
             unreadable: 0,
@@ -142,12 +145,23 @@ impl Ledger {
         seen.sort_by_key(|(_, series)| series.last_at);
         let names: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
         let name = main_of(&names, self.objective.as_deref())?;
+        if names.len() > 1 && self.objective.is_none() {
+            self.chosen = Some(name.to_owned());
+        }
         Some(concluded(name, &self.printed[name], false))
     }
 
     /// What a person should know about the whole, as code and sentence; asked after [`Self::conclude`].
     pub fn notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = Vec::new();
+        if let Some(chosen) = &self.chosen {
+            let text = format!(
+                "of {} printed metrics, {chosen:?} was taken for the result; --objective (in an experiment's file, \
+                 `objective`) names another",
+                self.printed.len()
+            );
+            notes.push(("objective-chosen", text));
+        }
         if self.thinned > 0 {
             let text = format!(
                 "{} printed metric values were thinned out: of one name, the first {DENSE} are all kept",
@@ -178,6 +192,13 @@ impl Ledger {
             notes.push(("objective-not-seen", text));
         }
         notes
+    }
+
+    /// The last value of each name; of the SDK's, its last intermediate one.
+    pub fn last_values(&self) -> impl Iterator<Item = (&str, &MetricValue)> {
+        let printed = self.printed.iter().map(|(name, series)| (name.as_str(), series));
+        let all = std::iter::once((OBJECTIVE, &self.sdk)).chain(printed);
+        all.filter_map(|(name, series)| Some((name, series.last.as_ref()?)))
     }
 
     /// The SDK numbers its metrics itself.

@@ -1,8 +1,6 @@
-//! Where the manager is and what it wants to see: read when needed, since both may change.
+//! Where the manager is: read when needed, since it may change.
 
-use std::path::{Path, PathBuf};
-
-use tracing::warn;
+use std::path::PathBuf;
 
 use super::Error;
 
@@ -26,17 +24,6 @@ impl ManagerAddress {
                     .map_err(|source| Error::NoAddress { path: path.clone(), source })?;
                 Ok(text.lines().next().unwrap_or_default().trim().to_owned())
             }
-        }
-    }
-}
-
-/// The token; without one the manager says what it thinks of that.
-pub fn read_token(path: &Path) -> Option<String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Some(text.trim().to_owned()),
-        Err(error) => {
-            warn!("cannot read the token file {}: {error}", path.display());
-            None
         }
     }
 }

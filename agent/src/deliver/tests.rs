@@ -7,13 +7,18 @@ use std::sync::Arc;
 use reqwest::StatusCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use trial_protocol::{
     DirectiveBody, ExperimentId, LogChunk, LogText, Metric, MetricKind, ReportBatch, ReportBody,
-    StopReason, Stream, TrialJobId,
+    StopReason, Stream, TrialJobId, capability,
 };
 
 use super::*;
 use crate::spool::{Dialect, Options};
+
+mod line;
+
+use line::{OpenLine, chunked};
 
 const BOUND: Duration = Duration::from_mins(1);
 
@@ -46,6 +51,8 @@ struct Seen {
     stored: BTreeMap<(String, Lane, u64), ReportBody>,
     /// The order in which seqs of each lane were first stored.
     order: Vec<(Lane, u64)>,
+    /// Attempts in the order in which they were first heard of.
+    attempts: Vec<String>,
     obeyed: Vec<u64>,
     heartbeats: u64,
     requests: u64,
@@ -54,6 +61,7 @@ struct Seen {
 struct Server {
     url: String,
     seen: Arc<Mutex<Seen>>,
+    line: Arc<OpenLine>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -74,14 +82,18 @@ impl Server {
         let seen = Arc::<Mutex<Seen>>::default();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let for_task = Arc::clone(&seen);
+        let line = Arc::<OpenLine>::default();
+        let for_line = Arc::clone(&line);
         let task = tokio::spawn(async move {
             // Ends with this task: a server that is gone answers on no connection.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, Arc::clone(&script), Arc::clone(&for_task)));
+                let (script, seen, line) =
+                    (Arc::clone(&script), Arc::clone(&for_task), Arc::clone(&for_line));
+                connections.spawn(serve(stream, script, seen, line));
             }
         });
-        Self { url, seen, task }
+        Self { url, seen, line, task }
     }
 
     fn facts(&self) -> Vec<u64> {
@@ -103,10 +115,17 @@ async fn serve(
     mut stream: TcpStream,
     script: Arc<Mutex<VecDeque<Answer>>>,
     seen: Arc<Mutex<Seen>>,
+    line: Arc<OpenLine>,
 ) {
     let mut bytes = Vec::new();
     loop {
-        let Some((token, body)) = request(&mut stream, &mut bytes).await else { return };
+        let read = request(&mut stream, &mut bytes, &line.opened, &line.wake).await;
+        let Some((token, body)) = read else { return };
+        if body.is_empty() {
+            // Called to speak; like any server, this one then has no use for the connection.
+            drop(stream.write_all(acknowledge(None, &[]).as_bytes()).await);
+            return;
+        }
         let answer = {
             let mut script = script.lock().unwrap();
             if script.len() > 1 { script.pop_front() } else { script.front().cloned() }
@@ -135,7 +154,12 @@ async fn serve(
 }
 
 /// Reads one request: its token and body.
-async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(Option<String>, Vec<u8>)> {
+async fn request(
+    stream: &mut TcpStream,
+    bytes: &mut Vec<u8>,
+    opened: &watch::Sender<u32>,
+    wake: &Notify,
+) -> Option<(Option<String>, Vec<u8>)> {
     let (mut head, mut length, mut token) = (None, 0, None);
     loop {
         if head.is_none()
@@ -145,6 +169,12 @@ async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(Option<
             let header = |name: &str| {
                 text.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
             };
+            if header("transfer-encoding: chunked").is_some() {
+                opened.send_modify(|opened| *opened += 1);
+                let token = header("authorization: bearer ");
+                bytes.drain(..end + 4);
+                return chunked(stream, bytes, wake).await.map(|body| (token, body));
+            }
             length = header("content-length: ").unwrap().trim().parse().unwrap();
             token = header("authorization: bearer ");
             head = Some(end + 4);
@@ -166,6 +196,9 @@ fn store(seen: &Mutex<Seen>, batch: &ReportBatch, directives: &[Directive]) -> S
     let mut seen = seen.lock().unwrap();
     seen.obeyed.extend(&batch.obeyed);
     seen.heartbeats += u64::from(batch.reports.is_empty());
+    if !seen.attempts.iter().any(|known| known == batch.attempt.as_str()) {
+        seen.attempts.push(batch.attempt.to_string());
+    }
     for report in &batch.reports {
         let key = (batch.attempt.to_string(), batch.lane, report.seq);
         if seen.stored.insert(key, report.body.clone()).is_none() {
@@ -177,10 +210,11 @@ fn store(seen: &Mutex<Seen>, batch: &ReportBatch, directives: &[Directive]) -> S
 
 fn acknowledge(through: Option<u64>, directives: &[Directive]) -> String {
     let ack = ReportAck {
-        offer: Offer::new([capability::BULK]),
+        offer: Offer::new([capability::BULK, capability::OPEN]),
         through,
         directives: directives.to_vec(),
         lease_ms: None,
+        token: None,
         other: BTreeMap::new(),
     };
     reply(200, "", &serde_json::to_string(&ack).unwrap())
@@ -241,6 +275,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         sender: sender(),
         heartbeat: Duration::from_hours(1),
         flush: BOUND,
+        counts: Arc::default(),
     }
 }
 
@@ -427,12 +462,15 @@ async fn an_earlier_attempt_is_delivered_first_and_as_itself() {
     };
     let second = Spool::open(options).spool;
     second.append(0, metric(8));
-    let server = Server::start(vec![Answer::Ack]).await;
+    // Nothing of this lane is left of the earlier attempt: it must wait for the other all the same.
+    second.append(0, log());
+    let server = Server::start(vec![Answer::Idle, Answer::Ack]).await;
     let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &second);
     assert_eq!(delivery.end().await, everything());
     let seen = server.seen.lock().unwrap();
     let of = |attempt: &str| seen.stored.get(&(attempt.to_owned(), Lane::Facts, 0)).cloned();
     assert_eq!((of("t-1"), of("t-2")), (Some(metric(7)), Some(metric(8))));
+    assert_eq!(seen.attempts, ["t-1", "t-2"], "earlier ones are heard of first");
 }
 
 #[test]

@@ -1,15 +1,22 @@
 //! The protocol of `trial-protocol`: one POST per batch, answered by an ack.
 
+mod later;
+
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Body, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
 
 use super::Error;
+use crate::http::ANSWER;
 use crate::spool::{Record, Sender};
 
+pub use later::{Fill, later};
+
+/// Names the attempt whose agent keeps a request open.
+const ATTEMPT: &str = "trialkeeper-attempt";
 /// Where reports go, below the manager's base URL.
 pub const REPORTS: &str = "/api/v1/agent/reports";
 /// How much of a refusal's explanation is kept, in characters.
@@ -67,8 +74,36 @@ pub async fn post(
     token: Option<&str>,
     body: Vec<u8>,
 ) -> Result<ReportAck, Error> {
-    let url = format!("{}{REPORTS}", base.trim_end_matches('/'));
-    let mut request = client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
+    send(client.post(url(base)), base, token, Body::from(body), ANSWER).await
+}
+
+/// Likewise with a body that comes within `open`. The manager may answer before, with an ack that moves
+/// nothing, to make this attempt's agent speak.
+pub async fn post_later(
+    client: &Client,
+    base: &str,
+    token: Option<&str>,
+    attempt: &AttemptId,
+    body: Body,
+    open: Duration,
+) -> Result<ReportAck, Error> {
+    let request = client.post(url(base)).header(ATTEMPT, attempt.as_str());
+    send(request, base, token, body, open + ANSWER).await
+}
+
+fn url(base: &str) -> String {
+    format!("{}{REPORTS}", base.trim_end_matches('/'))
+}
+
+async fn send(
+    request: RequestBuilder,
+    base: &str,
+    token: Option<&str>,
+    body: Body,
+    within: Duration,
+) -> Result<ReportAck, Error> {
+    let url = url(base);
+    let mut request = request.header(CONTENT_TYPE, "application/json").timeout(within).body(body);
     if let Some(token) = token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
@@ -82,7 +117,8 @@ pub async fn post(
     Err(refusal(url, response).await)
 }
 
-async fn refusal(url: String, response: Response) -> Error {
+/// What the manager said instead of an answer.
+pub(super) async fn refusal(url: String, response: Response) -> Error {
     let status = response.status();
     let after = retry_after(response.headers());
     let own = response

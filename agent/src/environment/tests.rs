@@ -17,6 +17,8 @@ fn facts(parameters: &Parameters) -> Facts<'_> {
         code_dir: None,
         parameters,
         parameters_file: None,
+        peers: &[],
+        run: "r1",
     }
 }
 
@@ -138,4 +140,11 @@ fn what_the_kernel_would_refuse_stays_in_the_file() {
     let seen = seen(&[], &facts(&parameters));
     assert!(!seen.contains_key("TRIALKEEPER_PARAMETERS"));
     assert_eq!(seen["TRIALKEEPER_PARAM_text"].len(), LONGEST_VALUE);
+}
+
+#[test]
+fn parameters_that_share_a_variable_are_told() {
+    let of = |text: &str| Parameters::parse(text).unwrap();
+    assert_eq!(collisions(&of(r#"{"a.b": 1, "a": 2, "a_b": 3}"#)), [("a.b", "a_b")]);
+    assert_eq!(collisions(&of(r#"{"a.b": 1, "a.c": 2}"#)), []);
 }

@@ -7,7 +7,6 @@ use crate::channel::{CHANNEL_VARIABLE, Channel, no_proxy};
 use crate::collect::Finding;
 use crate::environment::Changes;
 use crate::errors::chain;
-use crate::settings::Settings;
 
 /// Findings that may wait for the main task.
 const ROOM: usize = 64;
@@ -28,11 +27,13 @@ pub(super) struct End {
 }
 
 impl SdkChannel {
-    /// Binds it, if it is wanted, and tells the trial where it is.
-    pub(super) async fn open(settings: &Settings, environment: &mut Changes) -> Self {
-        if !settings.sdk_channel {
-            return Self(None);
-        }
+    /// None is wanted.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Binds it, and tells the trial where it is.
+    pub(super) async fn open(environment: &mut Changes) -> Self {
         match Channel::bind().await {
             Ok(channel) => {
                 let mut set = |name: &str, value: String| {

@@ -1,5 +1,6 @@
 //! The task that delivers, where there is a manager.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -7,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use trial_protocol::Directive;
 
-use crate::deliver;
+use crate::deliver::{self, Counts};
 use crate::settings::Settings;
 use crate::spool::Spool;
 
@@ -16,12 +17,15 @@ pub(super) struct Delivery {
     pub(super) directives: mpsc::Receiver<Directive>,
     pub(super) ended: watch::Sender<bool>,
     pub(super) task: Option<JoinHandle<deliver::Outcome>>,
+    /// `None` without a manager.
+    pub(super) counts: Option<Arc<Counts>>,
 }
 
 impl Delivery {
     pub(super) fn start(settings: &Settings, spool: &Spool) -> Self {
         let (order, directives) = mpsc::channel(16);
         let (ended, told) = watch::channel(false);
+        let counts = settings.manager.is_some().then(Arc::<Counts>::default);
         let task = settings.manager.clone().map(|manager| {
             let settings = deliver::Settings {
                 manager,
@@ -30,11 +34,12 @@ impl Delivery {
                 sender: settings.sender.clone(),
                 heartbeat: settings.heartbeat,
                 flush: settings.flush,
+                counts: counts.clone().unwrap_or_default(),
             };
             // A task, so that a panic in it is not ours. Joined in `finish`.
             tokio::spawn(deliver::run(settings, spool.clone(), order, told))
         });
-        Self { directives, ended, task }
+        Self { directives, ended, task, counts }
     }
 
     /// Tells it that nothing more will come, and waits until it is done or out of time.

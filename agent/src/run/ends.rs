@@ -5,7 +5,7 @@ use std::path::Path;
 
 use trial_protocol::{Started, Verdict};
 
-use crate::book::Book;
+use crate::book::Tally;
 use crate::cli::{ExitCodeMap, KEEPER_FAULT};
 use crate::settings::Settings;
 use crate::trial::{self, Trial};
@@ -13,15 +13,15 @@ use crate::verdict::{End, exit_code_for_frameworkcontroller};
 use crate::{deliver, standalone};
 
 pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Started {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let task = settings.pod.task.as_ref();
     let command = settings.command.iter().map(|word| word.to_string_lossy().into_owned());
     Started {
         command: command.collect(),
         pid: trial.map(Trial::pid),
         host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        role: variable("FC_TASKROLE_NAME"),
-        role_index: variable("FC_TASK_INDEX").and_then(|index| index.parse().ok()),
+        role: task.map(|task| task.role.clone()),
+        role_index: task.map(|task| task.index),
     }
 }
 
@@ -43,6 +43,7 @@ pub(super) fn never_started(error: &trial::Error) -> End {
         trial::Error::NotExecutable { program, source: why } => {
             End::NotExecutable { program: program.display().to_string(), why: source(why) }
         }
+        trial::Error::Unready { why } => End::KeeperFailed { why: why.clone() },
         trial::Error::Spawn { source: why, .. } => {
             End::KeeperFailed { why: format!("no process could be started: {why}") }
         }
@@ -68,7 +69,7 @@ pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) 
 pub(super) fn say_goodbye(
     settings: &Settings,
     verdict: &Verdict,
-    book: &Book,
+    tally: &Tally,
     dir: Option<&Path>,
     outcome: Option<&deliver::Outcome>,
 ) {
@@ -77,7 +78,7 @@ pub(super) fn say_goodbye(
     }
     if settings.manager.is_none() || settings.verbose >= 1 {
         let undelivered = outcome.map(|outcome| outcome.undelivered);
-        let facts = standalone::Facts { verdict, tally: book.tally(), dir, undelivered };
+        let facts = standalone::Facts { verdict, tally, dir, undelivered };
         // A closed stderr is no fault of the trial's.
         io::stderr().write_all(standalone::summary(&facts).as_bytes()).ok();
     }

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use trial_protocol::Verdict;
 
+use super::Later;
+use super::ahead::Ahead;
 use crate::cli::RunArgs;
 use crate::environment::{self, Facts};
 use crate::legacy_cli::Legacy;
 use crate::parameters::Parameters;
 use crate::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
 use crate::settings::{Settings, is_inline};
+use crate::signals::Signals;
 use crate::trial::Plan;
 
 /// Everything that is settled before the trial starts.
@@ -28,13 +31,19 @@ pub(super) struct Prepared {
     pub(super) sys_dir: Option<PathBuf>,
     /// The id of the parameters, which an NNI manager wants back with each metric.
     pub(super) parameter_id: Value,
+    /// Our ears for signals, if they are open already.
+    pub(super) signals: Option<Signals>,
+    /// Why the trial cannot be started.
+    pub(super) obstacle: Option<String>,
 }
 
 pub(super) fn prepare(
     args: &RunArgs,
     now_ms: i64,
     random: u64,
+    runtime: &Later,
 ) -> Result<Prepared, Box<dyn std::error::Error>> {
+    crate::faults::here("prepare");
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let variable = |name: &str| std::env::var_os(name);
     let settings = Settings::resolve(args, &variable, random)?;
@@ -44,7 +53,12 @@ pub(super) fn prepare(
     let their_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
     let sys_dir = their_sys_dir.as_deref().or(settings.output_dir.as_deref());
-    let parameters = parameters(args, sys_dir)?;
+    let mut ahead = Ahead::new(&settings, runtime);
+    let fetched = ahead.parameters();
+    let parameters = match &fetched {
+        Some(record) => Parameters::parse(record).map_err(ParametersError::ParseFetched)?,
+        None => parameters(args, sys_dir)?,
+    };
 
     let wanted = match &settings.output_dir {
         Some(dir) => Wanted::Dir(dir.clone()),
@@ -54,9 +68,22 @@ pub(super) fn prepare(
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let code_dir = std::env::current_dir().ok();
+    if let (Some(record), Some(dir)) = (&fetched, &dir) {
+        // The manager's word outranks what an earlier attempt left here.
+        run_dir::replace(&dir.join("parameter.cfg"), record.as_bytes())?;
+    }
+    let directory = ahead.code(dir.as_deref());
+    let peers = ahead.peers();
+    let (signals, obstacle) = ahead.close();
+    let code_dir = directory.clone().or_else(|| std::env::current_dir().ok());
     let parameters_file = dir.as_ref().map(|dir| dir.join(PARAMETERS_FILE));
     let ids = &settings.sender;
+    for (one, other) in environment::collisions(&parameters) {
+        tracing::warn!(
+            "the parameters {one:?} and {other:?} share one TRIALKEEPER_PARAM_ variable; TRIALKEEPER_PARAMETERS has both"
+        );
+    }
+    let run = format!("{random:016x}");
     let facts = Facts {
         platform: args.platform.as_deref(),
         experiment: args.experiment.as_ref().map(|_| ids.experiment.as_str()),
@@ -67,6 +94,8 @@ pub(super) fn prepare(
         code_dir: code_dir.as_deref(),
         parameters: &parameters,
         parameters_file: parameters_file.as_deref(),
+        peers: &peers,
+        run: &run,
     };
     let environment = environment::changes(&inherited, &facts);
     let (program, arguments) =
@@ -74,7 +103,9 @@ pub(super) fn prepare(
     let plan = Plan {
         program: program.clone(),
         arguments: arguments.to_vec(),
+        directory,
         environment,
+        run,
         detach_on_death: settings.detach_on_death,
     };
     let parameter_id = parameters.id();
@@ -85,6 +116,8 @@ pub(super) fn prepare(
         dir,
         earlier,
         parameter_id,
+        signals,
+        obstacle,
         settings,
     })
 }
@@ -108,6 +141,8 @@ enum ParametersError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot understand the parameters in {}", .path.display())]
     Parse { path: PathBuf, source: crate::parameters::Error },
+    #[error("cannot understand the parameters that the manager gave")]
+    ParseFetched(#[source] crate::parameters::Error),
     #[error("cannot understand the value of --parameters")]
     ParseInline(#[source] crate::parameters::Error),
 }

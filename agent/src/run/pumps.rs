@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -15,6 +14,7 @@ use crate::log_ship::Shipper;
 use crate::output::{Heard, Pump, SharedTail};
 use crate::settings::Settings;
 use crate::spool::Spool;
+use crate::trial::hand_over::hand_over;
 
 /// What the pumps of both streams have in common.
 pub(super) struct Pumps<'a> {
@@ -47,14 +47,17 @@ impl<'a> Pumps<'a> {
         Self { settings, capture, tell, spool, clock, running: Running::default() }
     }
 
-    /// What the trial gets as `stream`: a pipe with a pump behind it that writes to `sink`, or, where that
-    /// cannot be had, our own.
+    /// Reads `stream` from `source`, and passes it on to `sink`. `None`: the trial has our own.
+    ///
+    /// A stream that cannot be read would stop the trial once its pipe is full, so that is a fault of ours.
     pub(super) fn start(
         &mut self,
         stream: Stream,
+        source: Option<OwnedFd>,
         sink: Result<OwnedFd, io::Error>,
-    ) -> (Stdio, SharedTail) {
-        let tail = SharedTail::default();
+        tail: SharedTail,
+    ) {
+        let Some(source) = source else { return };
         // An NNI manager wants lines, and no log of ours.
         let legacy = self.settings.legacy.as_ref();
         let logs = self.settings.logs.clone().filter(|_| legacy.is_none());
@@ -64,29 +67,17 @@ impl<'a> Pumps<'a> {
         let pump = Pump {
             stream,
             capture: self.capture.clone(),
-            tail: Arc::clone(&tail),
+            tail,
             shipper: shipper.clone(),
             lines: legacy.map(|legacy| LineCutter::new(legacy.collect_logs)),
             heard: self.tell.clone(),
         };
-        let started = sink.and_then(|sink| {
-            let (source, trials) = io::pipe()?;
-            pump.start(source.into(), sink, &self.settings.collect)?;
-            Ok(trials)
-        });
-        match started {
-            Ok(trials) => {
-                self.running.open.push(stream);
-                self.running.shippers.extend(shipper);
-                (Stdio::from(trials), tail)
-            }
-            Err(source) => {
-                tracing::warn!(
-                    "cannot read the trial's output ({source}); no metrics are found in it"
-                );
-                (Stdio::inherit(), tail)
-            }
+        if let Err(error) = sink.and_then(|sink| pump.start(source, sink, &self.settings.collect)) {
+            tracing::error!("cannot read the trial's output: {error}");
+            hand_over();
         }
+        self.running.open.push(stream);
+        self.running.shippers.extend(shipper);
     }
 
     /// What was started. The pumps alone hold their channel from now on.

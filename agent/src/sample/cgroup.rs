@@ -5,7 +5,8 @@
 //! and its ancestors, as far as they can be seen. Files that are absent (an older kernel, a controller that
 //! is off) leave their fields absent.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use trial_protocol::CgroupSample;
@@ -180,8 +181,14 @@ fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
     candidates.into_iter().find(|candidate| candidate.join(file).exists())
 }
 
+/// Most that is read of a file, in bytes: the longest, `cpu.stat`, has a few hundred.
+const LONGEST: usize = 4096;
+
+/// What a file says. The kernel makes its whole text for the first read, so one call is enough.
 fn text(group: &Path, file: &str) -> String {
-    fs::read_to_string(group.join(file)).unwrap_or_default()
+    let mut text = [0; LONGEST];
+    let read = File::open(group.join(file)).and_then(|mut file| file.read(&mut text));
+    String::from_utf8_lossy(&text[..read.unwrap_or(0)]).into_owned()
 }
 
 /// A file with one number; `max` is none.

@@ -3,12 +3,14 @@
 //! Everything below this agent is the trial, except what the agent started for itself: orphans come back to
 //! the agent (it is PID 1 or a subreaper), so a daemon that left its session is still counted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 use trial_protocol::ProcessSample;
+
+use crate::tree;
 
 /// Reads the process tree below one process.
 #[derive(Debug)]
@@ -31,13 +33,16 @@ impl ProcessReader {
     /// Reads what is below process `top`, which itself is not counted, nor is what is at or below one of
     /// `except`. `now` is of a monotonic clock. `None` if nothing is there.
     pub fn read(&mut self, top: u32, except: &[u32], now: Duration) -> Option<ProcessSample> {
-        // Without threads: `sysinfo` would read each like a process.
-        let kind = ProcessRefreshKind::nothing().without_tasks().with_cpu().with_memory();
-        self.system.refresh_processes_specifics(ProcessesToUpdate::All, true, kind);
-        let tree = self.tree(top, except);
-        let tree: Vec<_> = tree.into_iter().collect();
-        let kind = ProcessRefreshKind::nothing().without_tasks().with_disk_usage();
-        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&tree), false, kind);
+        let tree = tree::descendants(top, except);
+        let tree: Vec<_> = tree.iter().map(|process| Pid::from_u32(process.pid)).collect();
+        // Without threads: `sysinfo` would read each like a process. And only what is the trial's: a machine may
+        // run a thousand others.
+        let kind = ProcessRefreshKind::nothing()
+            .without_tasks()
+            .with_cpu()
+            .with_memory()
+            .with_disk_usage();
+        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&tree), true, kind);
 
         let processes: Vec<_> = tree.iter().filter_map(|pid| self.system.process(*pid)).collect();
         if processes.is_empty() {
@@ -60,26 +65,6 @@ impl ProcessReader {
             written_bytes: Some(sum(|process| process.disk_usage().total_written_bytes)),
             descriptors: counted(&tree, "fd"),
         })
-    }
-
-    fn tree(&self, top: u32, except: &[u32]) -> BTreeSet<Pid> {
-        let mut children: BTreeMap<Pid, Vec<Pid>> = BTreeMap::new();
-        for (pid, process) in self.system.processes() {
-            if let Some(parent) = process.parent() {
-                children.entry(parent).or_default().push(*pid);
-            }
-        }
-        let mut tree = BTreeSet::new();
-        let mut open = vec![Pid::from_u32(top)];
-        while let Some(parent) = open.pop() {
-            for child in children.get(&parent).into_iter().flatten() {
-                // A parent that is reused in the middle of the reading must not make a circle.
-                if !except.contains(&child.as_u32()) && tree.insert(*child) {
-                    open.push(*child);
-                }
-            }
-        }
-        tree
     }
 
     /// Processor time since `before`, in percent of one core. What a process used that has ended since is
@@ -160,15 +145,12 @@ mod tests {
     fn what_the_agent_started_for_itself_is_not_the_trial() {
         let tree = Tree::new("sleep 600");
         let mut reader = ProcessReader::new().unwrap();
-        reader.read(std::process::id(), &[], Duration::ZERO).unwrap();
-        let (shell, leaf) = (Pid::from_u32(tree.shell.id()), Pid::from_u32(tree.leaf));
-        let below = |except: &[u32]| {
-            let tree = reader.tree(std::process::id(), except);
-            (tree.contains(&shell), tree.contains(&leaf))
+        let mut processes = |except: &[u32]| {
+            let sample = reader.read(tree.shell.id(), except, Duration::ZERO);
+            sample.map(|sample| sample.processes)
         };
-        assert_eq!(below(&[]), (true, true));
-        assert_eq!(below(&[tree.leaf]), (true, false));
-        assert_eq!(below(&[tree.shell.id()]), (false, false));
+        assert_eq!(processes(&[]), Some(1));
+        assert_eq!(processes(&[tree.leaf]), None);
     }
 
     #[test]

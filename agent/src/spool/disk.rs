@@ -19,7 +19,10 @@ use super::record::{self, Record};
 /// Size over which a segment is closed: an acknowledged segment is disk that is given back.
 const SEGMENT_BYTES: u64 = 4 << 20;
 /// Most bytes that are written in one go.
-const GATHER_BYTES: usize = 1 << 20;
+const GATHER_BYTES: usize = 256 << 10;
+/// How long a verdict may wait for its fsync: a manager that is there acknowledges it sooner, and then there is
+/// nothing left that would have to be safe. (It outlives us from the first write on; this is about the machine.)
+const VERDICT_SYNC: Duration = Duration::from_millis(25);
 /// How long after a failed write the next is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -138,7 +141,9 @@ impl LaneWriter {
 /// Starts the thread. It ends when the spool is closed.
 pub(super) fn spawn(shared: &Arc<Shared>, files: Files, sync_interval: Duration) {
     let for_thread = Arc::clone(shared);
-    let run = move || Disk { shared: for_thread, files, sync_interval, retry_at: None }.run();
+    let run = move || {
+        Disk { shared: for_thread, files, sync_interval, retry_at: None, verdict_at: None }.run();
+    };
     if let Err(error) = std::thread::Builder::new().name("spool".to_owned()).spawn(run) {
         warn!("cannot start the spool's thread: {error}; reports are kept in memory");
         shared.lock().disk = DiskState::Absent;
@@ -151,6 +156,8 @@ struct Disk {
     sync_interval: Duration,
     /// When a write that failed is tried again.
     retry_at: Option<Instant>,
+    /// When a verdict that was written must be safe.
+    verdict_at: Option<Instant>,
 }
 
 /// What the thread found to do.
@@ -168,16 +175,19 @@ impl Disk {
         let mut synced = Instant::now();
         loop {
             let round = self.next(synced);
+            crate::faults::here("spool");
             let idle = round.facts.is_empty() && round.bulk.is_empty() && round.orders.is_empty();
             let nothing = round.facts.is_empty() && round.bulk.is_empty();
             let written = nothing || self.write(&round);
-            if written {
-                self.mark(&round);
-            }
             self.obey(round.orders);
-            if round.terminal || synced.elapsed() >= self.sync_interval {
+            if round.terminal {
+                self.verdict_at = Some(Instant::now() + VERDICT_SYNC);
+            }
+            let verdict_due = self.verdict_at.is_some_and(|at| at <= Instant::now());
+            if !round.closing && (verdict_due || synced.elapsed() >= self.sync_interval) {
+                self.verdict_at = None;
                 let synced_all = self.sync_all();
-                self.report(synced_all);
+                self.report_sync(synced_all);
                 synced = Instant::now();
             }
             if round.closing && (idle || !written) {
@@ -206,6 +216,9 @@ impl Disk {
             }
             let clean = self.files.facts.is_clean() && self.files.bulk.is_clean();
             let left = self.sync_interval.saturating_sub(synced.elapsed());
+            let left = self
+                .verdict_at
+                .map_or(left, |at| left.min(at.saturating_duration_since(Instant::now())));
             let wait = match (retry_in, clean) {
                 (Some(retry_in), _) => Some(retry_in),
                 (None, false) => Some(left),
@@ -228,10 +241,46 @@ impl Disk {
         }
     }
 
+    /// Writes and marks each lane for itself: what is written is not written again because the other lane's is
+    /// not. A full disk's room goes to the facts.
     fn write(&mut self, round: &Round) -> bool {
-        let facts = self.files.facts.write(&round.facts);
+        let mut facts = self.files.facts.write(&round.facts);
+        if facts.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
+            && self.shed_written_bulk()
+        {
+            facts = self.files.facts.write(&round.facts);
+        }
+        if facts.is_ok() {
+            self.mark(Lane::Facts, &round.facts);
+        }
         let bulk = self.files.bulk.write(&round.bulk);
+        if bulk.is_ok() {
+            self.mark(Lane::Bulk, &round.bulk);
+        }
+        self.shared.notify_readers();
         self.report(facts.and(bulk))
+    }
+
+    /// Deletes what the bulk lane has on the disk; what of it is in memory too is still delivered. `false` if
+    /// there was nothing.
+    fn shed_written_bulk(&mut self) -> bool {
+        let bulk = &mut self.files.bulk;
+        bulk.open = None;
+        bulk.unsynced = false;
+        let room = bulk.files.is_anything_there();
+        if let Err(error) = bulk.files.remove_segments() {
+            warn!("cannot delete the logs in {}: {error}", self.files.dir.display());
+            return false;
+        }
+        self.shared.lock().shed_spilled_bulk();
+        room
+    }
+
+    /// What is written being safe says nothing of what could not be written.
+    fn report_sync(&mut self, result: io::Result<()>) {
+        if result.is_err() || self.retry_at.is_none() {
+            self.report(result);
+        }
     }
 
     /// Shows the disk's failure and recovery, each once; `true` if all is well.
@@ -250,24 +299,24 @@ impl Disk {
         if failing == well {
             self.shared.lock().disk = if well { DiskState::Well } else { DiskState::Failing };
             self.shared.notify_readers();
+            self.shared.room.notify_all();
         }
         well
     }
 
-    /// Marks what was written, gives memory back, and tells the readers.
-    fn mark(&self, round: &Round) {
+    /// Marks what was written and gives memory back.
+    fn mark(&self, lane: Lane, records: &[Record]) {
+        let (Some(first), Some(last)) = (records.first(), records.last()) else { return };
         let mut state = self.shared.lock();
-        for (lane, records) in [(Lane::Facts, &round.facts), (Lane::Bulk, &round.bulk)] {
-            let (Some(first), Some(last)) = (records.first(), records.last()) else { continue };
-            let own = state.lane_mut(lane);
-            let from = own.memory.partition_point(|entry| entry.record.seq < first.seq);
-            let to = own.memory.partition_point(|entry| entry.record.seq <= last.seq);
-            own.memory.range_mut(from..to).for_each(|entry| entry.written = true);
-            own.handed = own.handed.max(to);
-            own.spill();
-        }
+        let own = state.lane_mut(lane);
+        let from = own.memory.partition_point(|entry| entry.record.seq < first.seq);
+        let to = own.memory.partition_point(|entry| entry.record.seq <= last.seq);
+        own.memory.range_mut(from..to).for_each(|entry| entry.written = true);
+        own.handed = own.handed.max(to);
+        own.spill();
+        state.impatient = false;
         drop(state);
-        self.shared.notify_readers();
+        self.shared.room.notify_all();
     }
 
     fn obey(&mut self, orders: Vec<Order>) {
@@ -305,7 +354,7 @@ impl Disk {
             state.facts.kept() == 0 && state.bulk.kept() == 0
         };
         let result = if nothing_left { self.forget_all() } else { self.sync_all() };
-        self.report(result);
+        self.report_sync(result);
         self.shared.lock().life = Life::Closed;
         self.shared.notify_readers();
     }

@@ -264,6 +264,11 @@ impl LaneFiles {
         Ok(())
     }
 
+    /// Whether there is a segment.
+    pub fn is_anything_there(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
     /// Deletes the segments: all of it is acknowledged. The cursor stays, so that no seq is used twice.
     pub fn remove_segments(&mut self) -> io::Result<()> {
         for segment in self.segments.drain(..) {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -11,7 +12,35 @@ use trial_protocol::AttemptId;
 /// The lock, for as long as it lives.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: Flock<File>,
+    file: Flock<File>,
+}
+
+/// The right to work in a spool's directory, or why it was not had: taken before anything is started that must
+/// not run twice, and given to [`Spool::open`](super::Spool::open) when there is time for that.
+#[derive(Debug)]
+pub struct Claim(pub(super) Option<Result<DirLock, Error>>);
+
+impl Claim {
+    /// Claims `dir`, if there is one, for `attempt`.
+    pub fn take(dir: Option<&Path>, attempt: &AttemptId) -> Self {
+        Self(dir.map(|dir| DirLock::take(dir, attempt)))
+    }
+
+    /// Whether another process works in the directory on this very attempt: running it again would run the
+    /// trial twice.
+    pub fn is_of_another(&self, attempt: &AttemptId) -> bool {
+        match &self.0 {
+            Some(Err(Error::Held { attempt: theirs, .. })) => {
+                theirs.as_deref() == Some(attempt.as_str())
+            }
+            Some(Ok(_) | Err(Error::Io { .. })) | None => false,
+        }
+    }
+
+    /// The locked file's descriptor: the lock lasts as long as it is open in any process.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.0.as_ref()?.as_ref().ok().map(|lock| lock.file.as_raw_fd())
+    }
 }
 
 /// Why the lock was not taken.
@@ -52,7 +81,7 @@ impl DirLock {
             Ok(mut file) => {
                 // Nobody's correctness rests on this text; a full disk is no reason to give up the lock.
                 drop(write_holder(&mut file, attempt));
-                Ok(Self { _file: file })
+                Ok(Self { file })
             }
             Err((mut file, Errno::EWOULDBLOCK)) => {
                 let mut text = String::new();

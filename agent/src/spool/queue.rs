@@ -11,7 +11,7 @@ use super::record::{self, Record};
 
 /// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
 /// so that a manager that keeps up never causes a read.
-pub(super) const WINDOW_BYTES: usize = 1 << 20;
+pub(super) const WINDOW_BYTES: usize = 512 << 10;
 
 /// How much of the bulk lane a report is worth when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub(super) struct State {
     /// Work for the disk thread, other than what `handed` shows.
     pub(super) orders: VecDeque<disk::Order>,
     pub(super) life: Life,
+    /// The disk was waited for in vain, and has taken nothing since.
+    pub(super) impatient: bool,
 }
 
 /// Whether reports are safe on a disk.
@@ -185,6 +187,15 @@ impl State {
         }
     }
 
+    /// What of the bulk lane was on the disk only is gone, and counted: as logs, which nearly all of it is, by
+    /// what it took there.
+    pub(super) fn shed_spilled_bulk(&mut self) {
+        self.shed.log_bytes += self.bulk.spilled_bytes;
+        (self.bulk.spilled, self.bulk.spilled_bytes) = (0, 0);
+        self.bulk.spilled_through = None;
+        self.bulk.read_back.clear();
+    }
+
     /// Reports what was shed: at once when it begins, then whenever the count has doubled, and at the
     /// end, so that shedding does not fill the spool with news of itself.
     pub(super) fn tell_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
@@ -203,6 +214,12 @@ impl LaneState {
     pub(super) fn kept(&self) -> u64 {
         let held = u64::try_from(self.memory.len()).unwrap_or(u64::MAX);
         held + self.spilled
+    }
+
+    /// Bytes that the disk does not have yet.
+    pub(super) fn unwritten_bytes(&self) -> usize {
+        let unwritten = self.memory.iter().rev().take_while(|entry| !entry.written);
+        unwritten.map(|entry| entry.record.json.len()).sum()
     }
 
     /// Bytes that are kept and not acknowledged.

@@ -70,3 +70,38 @@ pub fn decode(bytes: &[u8]) -> Decoded {
 fn checksum(seq: [u8; 8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&seq), payload)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_not(bytes: Vec<u8>) {
+            decode(&bytes);
+        }
+
+        #[test]
+        fn what_was_written_is_read_back_and_damage_is_found(
+            seq: u64,
+            json: String,
+            after: Vec<u8>,
+            at: proptest::sample::Index,
+            flip in 1..=u8::MAX,
+        ) {
+            let record = Record { seq, json: json.into() };
+            let mut bytes = Vec::new();
+            encode(&record, &mut bytes);
+            let length = bytes.len();
+            prop_assert_eq!(u64::try_from(length).unwrap(), disk_size(&record));
+            prop_assert_eq!(decode(&bytes[..at.index(length)]), Decoded::Cut);
+            bytes.extend(after);
+            prop_assert_eq!(decode(&bytes), Decoded::Whole(record, length));
+            bytes[at.index(length)] ^= flip;
+            let is_whole = matches!(decode(&bytes), Decoded::Whole(..));
+            prop_assert!(!is_whole, "a byte has changed");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! The spool's promises.
 
+mod ingestion;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
@@ -278,6 +280,25 @@ async fn a_full_disk_does_not_stop_delivery() {
     assert_eq!(all.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
 }
 
+/// The lane of logs alone meets a full disk; what the other lane wrote is not written again and again.
+#[tokio::test]
+async fn facts_are_written_once_though_logs_find_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("a-1");
+    fs::create_dir_all(&own).unwrap();
+    let first = own.join("bulk-00000000000001048576.seg");
+    std::os::unix::fs::symlink("/dev/full", first).unwrap();
+    let spool = Spool::open(options(Some(dir.path()))).spool;
+    spool.append(0, metric(0));
+    spool.append(0, log(100));
+    spool.readable(Lane::Bulk).await;
+    spool.append(0, metric(1));
+    assert!(!spool.close(BOUND).await, "the logs are not on the disk");
+    let mut files = LaneFiles::open(&own, Lane::Facts).unwrap();
+    let found = files.read(None, u64::MAX, usize::MAX).unwrap();
+    assert_eq!(found.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
+}
+
 /// Writes `count` records as a segment of the lane and says where each ends.
 fn write_segment(dir: &Path, count: u64) -> (std::path::PathBuf, Vec<usize>) {
     let own = dir.join("a-1");
@@ -399,5 +420,32 @@ proptest! {
         while let record::Decoded::Whole(_, length) = record::decode(rest) {
             rest = &rest[length..];
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn files_of_any_bytes_are_read_as_far_as_they_are_a_lanes(
+        bytes: Vec<u8>,
+        whole in prop::option::of("[a-z]{1,9}"),
+        cursor: Vec<u8>,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut segment = record::MAGIC.to_vec();
+        if let Some(json) = &whole {
+            record::encode(&Record { seq: 0, json: json.as_str().into() }, &mut segment);
+        }
+        segment.extend(bytes);
+        fs::write(dir.path().join("facts-00000000000000000000.seg"), segment).unwrap();
+        fs::write(dir.path().join("facts.ack"), cursor).unwrap();
+        let mut files = LaneFiles::open(dir.path(), Lane::Facts).unwrap();
+        let acked = files.acked();
+        let standing = files.scan(true).unwrap();
+        let read = files.read(None, u64::MAX, 1 << 20).unwrap();
+        let expected = whole.into_iter().count();
+        prop_assert!(read.len() >= expected, "what is whole is there");
+        prop_assert!(acked.is_some() || standing.kept >= u64::try_from(expected).unwrap());
     }
 }

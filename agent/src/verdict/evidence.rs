@@ -23,14 +23,13 @@ fn memory_limit(known: &Known) -> Option<u64> {
     limit(&known.cgroup_after).or_else(|| limit(&known.cgroup_before))
 }
 
-fn memory_peak(known: &Known) -> Option<u64> {
-    let cgroup = known.cgroup_after.as_ref();
-    cgroup.and_then(|cgroup| cgroup.memory_peak_bytes).or(known.process_peak_bytes)
+fn cgroup_peak(known: &Known) -> Option<u64> {
+    known.cgroup_after.as_ref()?.memory_peak_bytes
 }
 
 pub(super) fn is_near_limit(known: &Known) -> bool {
     let now = known.cgroup_after.as_ref().and_then(|cgroup| cgroup.memory_bytes);
-    let most = memory_peak(known).max(now);
+    let most = cgroup_peak(known).or(known.process_peak_bytes).max(now);
     most.zip(memory_limit(known)).is_some_and(|(most, limit)| {
         u128::from(most) * 100 >= u128::from(limit) * u128::from(NEAR_LIMIT_PERCENT)
     })
@@ -38,13 +37,17 @@ pub(super) fn is_near_limit(known: &Known) -> bool {
 
 pub(super) fn memory_figures(known: &Known) -> String {
     let mib = |bytes: u64| bytes / (1024 * 1024);
-    match (memory_peak(known), memory_limit(known)) {
-        (Some(peak), Some(limit)) => {
+    // The limit is the control group's, so what is compared with it must be, too.
+    match (cgroup_peak(known), known.process_peak_bytes, memory_limit(known)) {
+        (Some(peak), _, Some(limit)) => {
+            format!(" (its container used up to {} of {} MiB)", mib(peak), mib(limit))
+        }
+        (None, Some(peak), Some(limit)) => {
             format!(" (it used up to {} of {} MiB)", mib(peak), mib(limit))
         }
-        (None, Some(limit)) => format!(" (its limit is {} MiB)", mib(limit)),
-        (Some(peak), None) => format!(" (it used up to {} MiB)", mib(peak)),
-        (None, None) => String::new(),
+        (None, None, Some(limit)) => format!(" (its limit is {} MiB)", mib(limit)),
+        (_, Some(peak), None) => format!(" (it used up to {} MiB)", mib(peak)),
+        (_, None, None) => String::new(),
     }
 }
 
@@ -69,7 +72,8 @@ pub(super) fn evidence(known: &Known) -> Evidence {
         stdout_tail: phrases::tail(&known.stdout_tail, EVIDENCE_TAIL_BYTES),
         stderr_tail: phrases::tail(&known.stderr_tail, EVIDENCE_TAIL_BYTES),
         oom_kills: oom_kills(known),
-        memory_peak_bytes: memory_peak(known),
+        memory_peak_bytes: known.process_peak_bytes,
+        cgroup_memory_peak_bytes: cgroup_peak(known),
         memory_limit_bytes: memory_limit(known),
         gpus: known.gpus.clone(),
         leftovers: known.leftovers.clone(),

@@ -124,7 +124,7 @@ fn the_message_says_what_happened_and_what_to_do() {
         (code(0), "The trial succeeded."),
         (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last words were \"KeyError: 'x'\"."),
         (kills(code(0), 0, 2), "The trial succeeded, though the kernel killed 2 of its processes for memory."),
-        (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (it used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
+        (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (its container used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
         (signal(11), "The trial was ended by SIGSEGV, which trialkeeper did not send: a native library crashed, or was built for another processor."),
         (code(139), "The trial exited with code 139, which stands for SIGSEGV: a native library crashed, or was built for another processor."),
         (stopped(signal(9), StopBy::Manager(StopReason::User), Some(9)), "A person stopped the trial; it had to be killed (SIGKILL)."),
@@ -162,7 +162,8 @@ fn the_evidence_is_kept_and_bounded() {
     assert_eq!(verdict.duration_ms, Some(5));
     assert_eq!(evidence.wait_status, Some(9));
     assert_eq!(evidence.oom_kills, Some(2));
-    assert_eq!(evidence.memory_peak_bytes, Some(990));
+    assert_eq!(evidence.memory_peak_bytes, Some(7));
+    assert_eq!(evidence.cgroup_memory_peak_bytes, Some(990));
     assert_eq!(evidence.memory_limit_bytes, Some(1_000));
     assert_eq!(evidence.leftovers, ["17 sleep"]);
     assert_eq!(evidence.stderr_tail, "\u{fffd}\n");

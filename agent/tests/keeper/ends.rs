@@ -48,7 +48,8 @@ fn commands_that_cannot_run_have_codes_of_their_own() {
 #[test]
 fn a_bad_command_line_is_our_own_fault() {
     #[rustfmt::skip]
-    let table: [(&[&str], _); 6] = [
+    let table: [(&[&str], _); 7] = [
+        (&["--listen", "somewhere", "--", "true"],     125),
         (&["--no-such-flag", "--", "true"],              125),
         (&["--grace", "soon", "--", "true"],             125),
         (&["--manager", "http://127.0.0.1:9", "true"],   125),

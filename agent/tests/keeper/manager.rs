@@ -118,6 +118,7 @@ fn file(batch: ReportBatch, desk: &mut Desk) -> ReportAck {
         through,
         directives,
         lease_ms: None,
+        token: None,
         other: std::collections::BTreeMap::new(),
     }
 }
@@ -151,6 +152,24 @@ fn a_stop_ordered_by_the_manager_is_obeyed_and_named() {
     until("the manager knows that it was obeyed", || {
         manager.desk.lock().unwrap().obeyed.contains(&7)
     });
+}
+
+#[test]
+fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
+    let manager = Manager::start(Vec::new());
+    // So silent that only the signal makes it speak.
+    let options = manager.options(&["--heartbeat", "1h"]);
+    let line = "touch ready; exec sleep 1000";
+    let running = Keeper::shell(&options, line).start().wait_for("ready");
+    until("the start was told", || !manager.desk.lock().unwrap().facts.is_empty());
+    let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: None };
+    manager.desk.lock().unwrap().orders.push(Directive { id: 1, body });
+    running.send(nix::sys::signal::Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(143));
+    let verdict = ended.verdict();
+    assert_eq!(verdict.cause, Cause::EarlyStopped, "{}", verdict.message);
+    assert!(verdict.message.starts_with("The assessor gave"), "{}", verdict.message);
 }
 
 #[test]

@@ -64,6 +64,23 @@ fn what_the_caller_ignores_stays_ignored() {
 }
 
 #[test]
+fn in_the_background_of_a_script_interrupts_are_ignored_and_term_is_obeyed() {
+    // A shell without job control starts what `&` follows with INT and QUIT ignored: who types Ctrl-C means
+    // somebody else.
+    let keeper = env!("CARGO_BIN_EXE_trialkeeper");
+    let line = format!(
+        "{keeper} run --output-dir out -- sh -c 'cat /proc/self/status; touch ready; exec sleep 1000' &
+         while ! test -e ready; do sleep 0.02; done
+         kill -INT $!; kill -QUIT $!; kill -TERM $!; wait $!"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(143), "{}", String::from_utf8_lossy(&output.stderr));
+    let int_and_quit = 1 << (2 - 1) | 1 << (3 - 1);
+    assert_eq!(mask(std::str::from_utf8(&output.stdout).unwrap(), "SigIgn:"), int_and_quit);
+}
+
+#[test]
 fn the_trial_leads_a_process_group_of_its_own() {
     let ended = Keeper::shell(&[], "echo $$; cut -d ' ' -f 5 /proc/$$/stat").run();
     let lines: Vec<_> = ended.stdout().lines().collect();

@@ -14,7 +14,8 @@ fn orphans_are_reaped() {
     let keeper = running.pid();
     until("only the trial is left, and no zombie", || {
         let children = children(keeper);
-        children.len() == 1 && children.iter().all(|(_, state)| *state != 'Z')
+        let trial = children.iter().filter(|(pid, _)| !is_a_guard(*pid)).count();
+        trial == 1 && children.iter().all(|(_, state)| *state != 'Z')
     });
     running.send(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
@@ -111,6 +112,62 @@ fn the_trial_dies_with_its_keeper() {
     until("the trial is gone", || !lives(trial));
 }
 
+/// Whether this is the second process that a keeper has of its own.
+fn is_a_guard(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"guard-of-a-trial"))
+}
+
+fn is_guarded(keeper: u32) -> bool {
+    children(keeper).iter().any(|(pid, _)| is_a_guard(*pid))
+}
+
+#[test]
+fn what_the_trial_started_dies_with_its_keeper_too() {
+    let stay = "exec sleep 1000";
+    #[rustfmt::skip]
+    let table = [
+        ("a child of a shell",          format!("sh -c 'echo $$ > inner; {stay}' & wait")),
+        ("in a session of its own",     format!("setsid sh -c 'echo $$ > inner; {stay}' & wait")),
+        ("forked twice",                format!("(setsid sh -c '(echo $$ > inner; {stay}) &' &); {stay}")),
+        ("without the environment",     format!("env -i /bin/sh -c 'echo $$ > inner; {stay}' & wait")),
+        ("and below one without it",    format!("setsid sh -c 'env -i /bin/sh -c \"echo \\$\\$ > inner; {stay}\"; :' & wait")),
+        ("when its own process is gone", format!("setsid sh -c 'trap \"\" TERM; echo $$ > inner; {stay}' & while ! test -e go; do sleep 0.02; done; exit 3")),
+    ];
+    for (says, line) in table {
+        let mut keeper = Keeper::shell(&["--drain", "1h"], &line);
+        // What is left inherits these; a pipe would keep the test waiting for it.
+        keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let running = keeper.start();
+        let (keeper, inner) = (running.pid(), running.wait_for_pid("inner"));
+        until("the guard", || is_guarded(keeper));
+        if says.starts_with("when") {
+            std::fs::write(running.path("go"), "").unwrap();
+            until("the trial's own process is gone", || {
+                state(inner).is_some_and(|(_, parent)| parent == keeper)
+            });
+        }
+        let guards = children(keeper);
+        running.send(Signal::SIGKILL);
+        running.wait();
+        until(says, || !lives(inner));
+        until("nobody is left", || guards.iter().all(|(pid, _)| !lives(*pid)));
+    }
+}
+
+#[test]
+fn the_guard_is_no_part_of_the_trial_and_goes_with_its_keeper() {
+    let line = "touch ready; while ! test -e go; do sleep 0.02; done";
+    let running = Keeper::shell(&["--drain", "1h"], line).start().wait_for("ready");
+    let keeper = running.pid();
+    until("the guard", || is_guarded(keeper));
+    let guard = children(keeper);
+    std::fs::write(running.path("go"), "").unwrap();
+    let ended = running.wait();
+    assert_eq!((ended.code, ended.verdict().evidence.leftovers), (Some(0), Vec::new()));
+    assert!(guard.iter().all(|(pid, _)| state(*pid).is_none()), "reaped by its keeper");
+}
+
 #[test]
 fn unless_it_is_to_live_on() {
     let words = ["--detach-on-death", "--", "sh", "-c", "echo $$ > trial; exec sleep 1000"];
@@ -119,6 +176,9 @@ fn unless_it_is_to_live_on() {
     keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let running = keeper.start();
     let (keeper, trial) = (running.pid(), running.wait_for_pid("trial"));
+    // Written long after a guard would have been started.
+    let running = running.wait_for("out/verdict.json");
+    assert!(!is_guarded(keeper));
     running.send(Signal::SIGKILL);
     running.wait();
     // The kernel kills at the parent's death, before it can be waited for and before the child has

@@ -1,0 +1,27 @@
+//! How delivery goes, for whoever looks in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub struct Counts {
+    taken: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Counts {
+    /// Batches that the manager has taken, heartbeats included, and tries that failed.
+    pub fn now(&self) -> [u64; 2] {
+        [&self.taken, &self.failed].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// A batch was taken.
+    pub(super) fn taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A try failed.
+    pub(super) fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,83 @@
+//! How long delivery waits: between two tries, and at the end.
+
+use std::time::Duration;
+
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use trial_protocol::capability;
+
+use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Courier};
+
+impl Courier {
+    /// Waits a little for more, unless the trial has ended.
+    pub(super) async fn linger(&self, ended: &mut watch::Receiver<bool>) {
+        tokio::select! {
+            () = tokio::time::sleep(BULK_LINGER) => {}
+            // Seen again by the loop, which asks for the present value.
+            _ = ended.changed() => ended.mark_changed(),
+        }
+    }
+
+    /// Waits for the manager's first answer: whether it takes logs and samples at all. `false` when
+    /// there is no more time to find out. And for the facts of earlier attempts: the manager knows attempts in
+    /// the order in which it first hears of them.
+    pub(super) async fn takes_bulk(&self) -> bool {
+        let (mut peer, mut older_told) = (self.peer.subscribe(), self.older_told.subscribe());
+        let known = async {
+            if older_told.wait_for(|told| *told).await.is_err() {
+                return false;
+            }
+            match peer.wait_for(Option::is_some).await {
+                Ok(offer) => {
+                    offer.as_ref().is_some_and(|o| o.capabilities.contains(capability::BULK))
+                }
+                Err(_) => false,
+            }
+        };
+        tokio::select! {
+            takes = known => takes,
+            () = self.deadline_after_end() => false,
+        }
+    }
+
+    /// Waits before another try; `false` when the time is up.
+    pub(super) async fn wait(&self, wait: Duration) -> bool {
+        let mut ended = self.ended.clone();
+        let over = *ended.borrow_and_update();
+        let wait = if over { wait.min(BACKOFF_AT_END) } else { wait };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            // The trial has just ended: there is little time left, so try at once.
+            changed = ended.changed(), if !over => changed.is_ok(),
+            () = self.deadline(), if over => false,
+        }
+    }
+
+    /// Waits until delivery has to end; the time begins when this is first asked after the trial's end.
+    pub(super) async fn deadline(&self) {
+        let at = {
+            let mut contact = self.lock();
+            *contact.give_up_at.get_or_insert_with(|| Instant::now() + self.settings.flush)
+        };
+        tokio::time::sleep_until(at).await;
+    }
+
+    /// Waits for the trial's end, and then for that.
+    pub(super) async fn deadline_after_end(&self) {
+        let mut ended = self.ended.clone();
+        // Whoever could end the trial being gone counts as its end.
+        drop(ended.wait_for(|ended| *ended).await);
+        self.deadline().await;
+    }
+}
+
+/// Exponential with full jitter: many agents that lost one manager must not come back as one.
+pub fn pause() -> ExponentialBackoff {
+    ExponentialBackoffBuilder::new()
+        .with_initial_interval(BACKOFF.0)
+        .with_max_interval(BACKOFF.1)
+        .with_randomization_factor(1.0)
+        .with_max_elapsed_time(None)
+        .build()
+}

@@ -1,0 +1,88 @@
+//! Requests that are kept open until there is something to say.
+
+use super::*;
+
+/// What the server has of requests that are kept open.
+#[derive(Default)]
+pub(super) struct OpenLine {
+    /// How many were opened.
+    pub(super) opened: watch::Sender<u32>,
+    /// Has one answered before its body comes.
+    pub(super) wake: Notify,
+}
+
+/// Reads a body in one piece that comes later. Empty: the server was to answer before.
+pub(super) async fn chunked(
+    stream: &mut TcpStream,
+    bytes: &mut Vec<u8>,
+    wake: &Notify,
+) -> Option<Vec<u8>> {
+    loop {
+        if bytes.ends_with(b"\r\n0\r\n\r\n") {
+            let head = memchr::memmem::find(bytes, b"\r\n").unwrap();
+            let length = std::str::from_utf8(&bytes[..head]).unwrap();
+            let length = usize::from_str_radix(length, 16).unwrap();
+            let body = bytes[head + 2..head + 2 + length].to_vec();
+            bytes.clear();
+            return Some(body);
+        }
+        tokio::select! {
+            read = stream.read_buf(bytes) => if read.ok()? == 0 { return None },
+            () = wake.notified() => return Some(Vec::new()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_silent_agent_is_called_for_its_orders() {
+    let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
+    let stop = Directive { id: 9, body: stop };
+    let script = vec![Answer::Ack, Answer::Direct(vec![stop.clone()]), Answer::Ack];
+    let server = Server::start(script).await;
+    let spool = memory_spool();
+    let mut delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+    spool.append(0, metric(0));
+    let mut opened = server.line.opened.subscribe();
+    let opens = async |opened: &mut watch::Receiver<u32>, count| {
+        let open = opened.wait_for(|opened| *opened >= count);
+        tokio::time::timeout(BOUND, open).await.expect("a request that waits").unwrap();
+    };
+    // It has said what it had to say; its next request waits. The server answers it.
+    opens(&mut opened, 1).await;
+    server.line.wake.notify_one();
+    let got = tokio::time::timeout(BOUND, delivery.directives.recv()).await.unwrap();
+    assert_eq!(got, Some(stop), "on the answer to the heartbeat that it was called for");
+    // The next one that waits carries the next metric, and says what was obeyed.
+    opens(&mut opened, 2).await;
+    spool.append(0, metric(1));
+    server.until("the obedience", |seen| seen.obeyed.contains(&9)).await;
+    server.until("the metric", |seen| seen.order.contains(&(Lane::Facts, 1))).await;
+    // One that waits makes room for logs, and gives way to the end.
+    opens(&mut opened, 3).await;
+    spool.append(0, log());
+    server.until("the log", |seen| seen.order.contains(&(Lane::Bulk, 0))).await;
+    opens(&mut opened, 4).await;
+    spool.append(0, metric(2));
+    assert_eq!(delivery.end().await, everything());
+    assert_eq!(server.facts(), [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn a_manager_that_vanishes_while_a_request_waits_is_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("manager.url");
+    let server = Server::start(vec![Answer::Ack]).await;
+    std::fs::write(&file, &server.url).unwrap();
+    let spool = memory_spool();
+    let delivery = deliver(settings(ManagerAddress::File(file.clone())), &spool);
+    spool.append(0, metric(0));
+    let mut opened = server.line.opened.subscribe();
+    tokio::time::timeout(BOUND, opened.wait_for(|opened| *opened == 1)).await.unwrap().unwrap();
+    let next = Server::start(vec![Answer::Ack]).await;
+    std::fs::write(&file, &next.url).unwrap();
+    drop(server);
+    next.until("a heartbeat", |seen| seen.heartbeats >= 1).await;
+    spool.append(0, metric(1));
+    assert_eq!(delivery.end().await, everything());
+    assert_eq!(next.facts(), [1]);
+}

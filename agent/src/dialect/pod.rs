@@ -1,0 +1,99 @@
+//! What a pod asks its manager for before the trial starts: the code, the parameters, the other pods.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, ETAG};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use trial_protocol::{RendezvousReply, RendezvousRequest};
+
+use super::Error;
+use super::native::refusal;
+
+/// The code directory, below the manager's base URL.
+const CODE: &str = "/api/v1/agent/code";
+/// The parameter record.
+const PARAMETERS: &str = "/api/v1/agent/parameters";
+/// Where pods meet.
+const RENDEZVOUS: &str = "/api/v1/agent/rendezvous";
+
+/// Whom to ask, and how.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// The client.
+    pub client: Client,
+    /// The manager's base URL.
+    pub base: String,
+    /// The trial's token.
+    pub token: Option<String>,
+    /// How long the answer may take, its body included.
+    pub patience: Duration,
+}
+
+/// The code's archive on its way.
+#[derive(Debug)]
+pub struct Code {
+    /// SHA-256 of the archive in hexadecimal digits. `None`: the answer is no manager's.
+    pub sha256: Option<String>,
+    response: Response,
+    url: String,
+}
+
+impl Code {
+    /// The next piece; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<impl AsRef<[u8]>>, Error> {
+        let url = self.url.clone();
+        self.response.chunk().await.map_err(|source| Error::Unreachable { url, source })
+    }
+}
+
+impl Door {
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base.trim_end_matches('/'))
+    }
+
+    async fn ask(&self, url: &str, request: RequestBuilder) -> Result<Response, Error> {
+        let mut request = request.timeout(self.patience);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let unreachable = |source| Error::Unreachable { url: url.to_owned(), source };
+        let response = request.send().await.map_err(unreachable)?;
+        if response.status() == StatusCode::OK {
+            Ok(response)
+        } else {
+            Err(refusal(url.to_owned(), response).await)
+        }
+    }
+
+    /// Begins to fetch the code.
+    pub async fn code(&self) -> Result<Code, Error> {
+        let url = self.url(CODE);
+        let response = self.ask(&url, self.client.get(&url)).await?;
+        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
+        let sha256 = tag.map(|tag| tag.trim_matches('"').to_owned());
+        Ok(Code { sha256, response, url })
+    }
+
+    /// Fetches the parameter record.
+    pub async fn parameters(&self) -> Result<String, Error> {
+        let url = self.url(PARAMETERS);
+        let response = self.ask(&url, self.client.get(&url)).await?;
+        let unreachable = |source| Error::Unreachable { url: url.clone(), source };
+        let bytes = response.bytes().await.map_err(unreachable)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Says where this pod is, and learns where the others are.
+    pub async fn rendezvous(&self, pod: &RendezvousRequest) -> Result<RendezvousReply, Error> {
+        let url = self.url(RENDEZVOUS);
+        let body = serde_json::to_vec(pod).expect("a pod has string keys only");
+        let request = self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
+        let response = self.ask(&url, request).await?;
+        let bytes = response
+            .bytes()
+            .await
+            .map_err(|source| Error::Unreachable { url: url.clone(), source })?;
+        serde_json::from_slice(&bytes)
+            .map_err(|source| Error::NotAManager { url: url.clone(), source })
+    }
+}

@@ -1,0 +1,71 @@
+//! A trial that is over before there was anything to observe: neither a thread nor a spool is made for it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::oneshot;
+
+use crate::reap::Reaper;
+use crate::signals::HeldBack;
+
+/// How long a silent trial is only waited for.
+const BRIEF: Duration = Duration::from_millis(20);
+
+/// Waits until the trial prints something, somebody sends a signal, or [`BRIEF`] is over; then it is to be
+/// watched, and this returns `None`. Else it has exited by itself, has printed nothing, nobody is left of it, and
+/// `nothing_else` says that it left nothing to be read either.
+pub(super) fn wait(
+    signals: &HeldBack,
+    outputs: &[Option<OwnedFd>; 2],
+    exit: &mut oneshot::Receiver<ExitStatus>,
+    reaper: &Reaper,
+    nothing_else: impl FnOnce() -> bool,
+) -> Option<ExitStatus> {
+    // A stream that cannot be read is one that we would not know the end of.
+    let mut open: Vec<&OwnedFd> = outputs.iter().map(Option::as_ref).collect::<Option<_>>()?;
+    let brief = PollTimeout::try_from(BRIEF).unwrap_or(PollTimeout::ZERO);
+    loop {
+        let (signalled, printed) = look(Some(signals), &mut open, brief)?;
+        if printed {
+            return None;
+        }
+        if signalled {
+            let left = reaper.sweep();
+            let status = exit.try_recv().ok()?;
+            let (_, printed) = look(None, &mut open, PollTimeout::ZERO).unwrap_or_default();
+            let alone = !left && open.is_empty();
+            if status.code().is_some() && alone && !printed && nothing_else() {
+                return Some(status);
+            }
+            // Whoever watches from now on asks the same receiver.
+            let (tell, again) = oneshot::channel();
+            tell.send(status).ok();
+            *exit = again;
+            return None;
+        }
+    }
+}
+
+/// Waits for a signal, for something printed, or for the end of a stream, which is taken out of `open`. Whether
+/// there was a signal, and something printed; `None`: nothing came.
+fn look(
+    signals: Option<&HeldBack>,
+    open: &mut Vec<&OwnedFd>,
+    timeout: PollTimeout,
+) -> Option<(bool, bool)> {
+    let wanted = signals.map(AsFd::as_fd).into_iter().chain(open.iter().map(|fd| fd.as_fd()));
+    let mut fds: Vec<_> = wanted.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    if poll(&mut fds, timeout).ok()? == 0 {
+        return None;
+    }
+    let seen = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::POLLIN);
+    let readable = |fd: &PollFd<'_>| seen(fd).contains(PollFlags::POLLIN);
+    let streams = &fds[usize::from(signals.is_some())..];
+    let found = (signals.is_some() && readable(&fds[0]), streams.iter().any(readable));
+    let ended: Vec<bool> = streams.iter().map(|fd| !seen(fd).is_empty()).collect();
+    let mut ended = ended.into_iter();
+    open.retain(|_| !ended.next().unwrap_or(false));
+    Some(found)
+}

@@ -1,0 +1,73 @@
+//! Starts the trial, with pipes for its output. It must not read them: what comes after the start is not worth
+//! a delay of it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::cli::ExitCodeMap;
+use crate::reap::Reaper;
+use crate::settings::Settings;
+use crate::spool::Claim;
+use crate::trial::hand_over::{self, Estate};
+use crate::trial::{self, Plan, Trial};
+
+/// A trial that was started, or was not, and what comes out of it.
+pub(super) struct Launched {
+    pub(super) started: Result<(Trial, oneshot::Receiver<ExitStatus>), trial::Error>,
+    /// Its standard output and error; `None` where it has our own.
+    pub(super) outputs: [Option<OwnedFd>; 2],
+}
+
+/// What is left if we fail while the trial runs.
+pub(super) struct Will<'a> {
+    pub(super) dir: Option<&'a Path>,
+    pub(super) termination_log: Option<&'a Path>,
+    pub(super) claim: Option<&'a Claim>,
+}
+
+/// Must be called on the main thread, see [`trial::start`].
+pub(super) fn launch(
+    settings: &Settings,
+    plan: &Plan,
+    obstacle: Option<String>,
+    will: &Will<'_>,
+    reaper: &Reaper,
+) -> Launched {
+    let [(stdout, to_stdout), (stderr, to_stderr)] = [output(), output()];
+    let started = match obstacle {
+        Some(why) => Err(trial::Error::Unready { why }),
+        None => trial::start(plan, to_stdout, to_stderr, reaper),
+    };
+    let outputs = [stdout, stderr];
+    if let Ok((trial, _)) = &started {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let estate = Estate {
+            pid: trial.pid().cast_signed(),
+            grace_ms: millis(settings.grace),
+            drain_ms: millis(settings.drain),
+            outputs: [0, 1].map(|index: usize| outputs[index].as_ref().map(AsRawFd::as_raw_fd)),
+            dir: will.dir.map(Path::to_owned),
+            termination_log: will.termination_log.map(Path::to_owned),
+            mapped: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
+            stopping: false,
+        };
+        hand_over::arm(&estate, will.claim.and_then(Claim::descriptor));
+    }
+    Launched { started, outputs }
+}
+
+/// A pipe or, where that cannot be had, what we have ourselves.
+fn output() -> (Option<OwnedFd>, Stdio) {
+    match io::pipe() {
+        Ok((source, trials)) => (Some(source.into()), trials.into()),
+        Err(source) => {
+            tracing::warn!("cannot read the trial's output ({source}); no metrics are found in it");
+            (None, Stdio::inherit())
+        }
+    }
+}

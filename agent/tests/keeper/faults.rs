@@ -1,0 +1,106 @@
+//! A fault of trialkeeper's own, wherever it happens, ends neither the trial nor what is passed on of it.
+
+use nix::sys::signal::Signal;
+use trial_protocol::{Cause, TrialExit};
+
+use crate::bed::{Keeper, until};
+
+/// Where the program can be told to fail, and how.
+const FAULTS: [&str; 6] =
+    ["pump", "supervise", "spool", "abort:pump", "abort:supervise", "abort:spool"];
+
+/// Says that the trial is held.
+const HELD: &str = "trialkeeper has failed. The trial runs on";
+
+fn failing(fault: &str, line: &str) -> Keeper {
+    let mut keeper = Keeper::shell(&["--grace", "1s"], line);
+    keeper.command.env("TRIALKEEPER_FAULT", fault);
+    keeper
+}
+
+/// A trial that prints, so that every part has something to do, and then waits for the file `go`.
+const WAITING: &str = "echo x=1; echo $$ >pid; until [ -e go ]; do sleep 0.01; done;";
+
+fn until_held(keeper: u32) {
+    until("the new program", || {
+        let words = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == b"--hold")
+    });
+}
+
+#[test]
+fn the_trial_runs_on_and_its_end_is_ours() {
+    for fault in FAULTS {
+        let line = format!("{WAITING} echo out; echo err >&2; exit 7");
+        let running = failing(fault, &line).start().wait_for("pid");
+        until_held(running.pid());
+        std::fs::write(running.path("go"), "").unwrap();
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(7), "{fault}: {}", ended.stderr);
+        assert!(ended.stdout().ends_with("out\n"), "{fault}: {:?}", ended.stdout());
+        assert!(ended.stderr.contains("\nerr\n"), "{fault}: {}", ended.stderr);
+        assert_eq!(ended.stderr.matches(HELD).count(), 1, "{fault}: {}", ended.stderr);
+        let verdict = ended.verdict();
+        assert_eq!(verdict.exit, Some(TrialExit::Code(7)), "{fault}");
+        assert!(verdict.message.contains("trialkeeper itself failed"), "{}", verdict.message);
+    }
+}
+
+#[test]
+fn a_held_trial_is_asked_to_end_and_then_killed() {
+    for (line, code) in [("", 143), ("trap 'exit 3' TERM;", 3), ("trap '' TERM;", 137)] {
+        let running = failing("pump", &format!("{line} {WAITING}")).start().wait_for("pid");
+        until_held(running.pid());
+        running.send(Signal::SIGTERM);
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(code), "{line}: {}", ended.stderr);
+        assert_eq!(ended.verdict().cause, Cause::Stopped, "{line}");
+    }
+}
+
+#[test]
+fn a_trial_that_was_asked_to_end_before_the_fault_ends_all_the_same() {
+    let line = "trap 'echo asked; trap : TERM' TERM; touch ready; while :; do sleep 0.01; done";
+    let running = failing("pump", line).start().wait_for("ready");
+    // What it prints then is the first thing that the pump sees.
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(137), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches(HELD).count(), 1, "{}", ended.stderr);
+    assert_eq!(ended.verdict().cause, Cause::Stopped);
+}
+
+#[test]
+fn other_signals_reach_a_held_trial_and_orphans_are_reaped() {
+    let line = format!(
+        "trap 'echo usr1; touch go' USR1; (sleep 600 >/dev/null 2>&1 & echo $! >orphan); {WAITING} exit 0"
+    );
+    let running = failing("abort:pump", &line).start().wait_for("pid");
+    let orphan = running.wait_for_pid("orphan");
+    until_held(running.pid());
+    running.send(Signal::SIGUSR1);
+    let ended = running.wait();
+    assert_eq!((ended.code, ended.stdout()), (Some(0), "usr1\n"), "{}", ended.stderr);
+    assert!(!crate::bed::lives(orphan), "what the trial left is ended");
+}
+
+#[test]
+fn a_lot_of_output_passes_through_a_held_trial() {
+    // What the pump has in its hands when it fails is lost; so that is not what is counted here.
+    let running = failing("pump", &format!("{WAITING} seq 200000")).start().wait_for("pid");
+    until_held(running.pid());
+    std::fs::write(running.path("go"), "").unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let expected: Vec<String> = (1..=200_000).map(|n| n.to_string()).collect();
+    assert!(ended.stdout().lines().eq(expected), "{} bytes", ended.stdout.len());
+}
+
+#[test]
+fn without_a_trial_a_fault_is_our_own() {
+    let mut keeper = Keeper::new(&["--", "true"]);
+    keeper.command.args(["x"]).env("TRIALKEEPER_FAULT", "prepare");
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("a fault in trialkeeper"), "{}", ended.stderr);
+}

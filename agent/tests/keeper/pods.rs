@@ -1,0 +1,51 @@
+//! Before the trial: what a pod cannot get keeps the trial from starting, and says why.
+
+use nix::sys::signal::Signal;
+use trial_protocol::{Cause, Class};
+
+use crate::bed::Keeper;
+
+/// Nothing listens there.
+const NOBODY: [&str; 8] =
+    ["--manager", "http://127.0.0.1:9", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
+
+#[test]
+fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
+    for (kind, what) in
+        [("code", "cannot fetch the code"), ("parameters", "cannot fetch the parameters")]
+    {
+        let options = ["--fetch", kind, "--start-timeout", "300ms", "--flush", "0"];
+        let keeper = Keeper::shell(&[&NOBODY[..], &options].concat(), "touch started");
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(125), "{}", ended.stderr);
+        assert!(!ended.path("started").exists());
+        let verdict = ended.verdict();
+        assert_eq!((verdict.cause, verdict.class), (Cause::KeeperError, Class::Transient));
+        let says =
+            [what, "cannot reach the manager at http://127.0.0.1:9/api/v1/agent/", "not to blame"];
+        for part in says {
+            assert!(verdict.message.contains(part), "{part}: {}", verdict.message);
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_other_pods_can_be_asked_to_end() {
+    let options = ["--roles", "worker:2", "--role", "worker", "--role-index", "0", "--flush", "0"];
+    let log = ["--log-file", "log", "-vv"];
+    let keeper = Keeper::shell(&[&NOBODY[..], &options, &log].concat(), "touch started");
+    let running = keeper.start();
+    let log = running.path("log");
+    crate::bed::until("the first try", || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot meet the other pods"))
+    });
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(125), "{}", ended.stderr);
+    assert!(!ended.path("started").exists());
+    let message = ended.verdict().message;
+    assert!(
+        message.contains("SIGTERM asked for the end before the trial was started"),
+        "{message}"
+    );
+}

@@ -1,0 +1,155 @@
+//! At an interactive terminal: the trial reads from it, is interrupted and stopped by it, and gives it back.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use tempfile::TempDir;
+
+use crate::bed::until;
+
+/// An interactive shell at a terminal of its own, which `script` makes (util-linux).
+struct Session {
+    script: Child,
+    keys: Option<ChildStdin>,
+    screen: Arc<Mutex<Vec<u8>>>,
+    seen: usize,
+    _dir: TempDir,
+}
+
+impl Session {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Its prompt cannot come from the environment: the shell that `script` starts it with drops that.
+        std::fs::write(dir.path().join("rc"), "PS1='ready> '\n").unwrap();
+        let mut script = Command::new("script")
+            .args(["--quiet", "--command", "bash --rcfile rc -i", "/dev/null"])
+            .env("KEEPER", env!("CARGO_BIN_EXE_trialkeeper"))
+            .env("TERM", "dumb")
+            .current_dir(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let (mut output, drawn) = (script.stdout.take().unwrap(), Arc::clone(&screen));
+        thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut some) {
+                drawn.lock().unwrap().extend_from_slice(&some[..length]);
+            }
+        });
+        let keys = script.stdin.take();
+        let mut session = Self { script, keys, screen, seen: 0, _dir: dir };
+        session.expect("ready> ");
+        session
+    }
+
+    fn press(&mut self, keys: &str) -> &mut Self {
+        self.keys.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+        self
+    }
+
+    /// Waits until `text` is shown, after what was waited for before.
+    fn expect(&mut self, text: &str) -> &mut Self {
+        let find = || {
+            let screen = self.screen.lock().unwrap();
+            let new = String::from_utf8_lossy(&screen[self.seen..]).into_owned();
+            new.find(text).map(|at| self.seen + at + text.len())
+        };
+        until(&format!("{text:?} on the screen"), || find().is_some());
+        self.seen = find().unwrap();
+        self
+    }
+
+    /// Starts a trial that is a shell line.
+    fn trial(&mut self, line: &str, after: &str) -> &mut Self {
+        let command = format!("\"$KEEPER\" run --output-dir out --shell '{line}' {after}\n");
+        self.press(&command).expect("\n")
+    }
+
+    /// Asks the shell for its jobs until one is in `state`.
+    fn until_a_job_is(&mut self, state: &str) -> &mut Self {
+        loop {
+            let from = self.seen;
+            self.press("jobs; echo the\"\"se\n").expect("these\r\nready> ");
+            let screen = self.screen.lock().unwrap();
+            if String::from_utf8_lossy(&screen[from..self.seen]).contains(state) {
+                break;
+            }
+        }
+        self
+    }
+
+    /// Whether the shell has the terminal and reads from it.
+    fn answers(&mut self) {
+        self.press("echo an\"\"swer\n").expect("answer\r\nready> ");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let screen = self.screen.lock().unwrap();
+            drop(writeln!(std::io::stderr(), "{}", String::from_utf8_lossy(&screen)));
+            self.script.kill().unwrap();
+        } else {
+            self.press("exit\n");
+        }
+        drop(self.keys.take());
+        self.script.wait().unwrap();
+    }
+}
+
+#[test]
+fn the_trial_reads_from_the_terminal_and_gives_it_back() {
+    let mut session = Session::new();
+    session.trial("echo who; read x; echo it is $x", "").expect("who\r\n").press("me\n");
+    session.expect("it is me\r\n").expect("exit code  0").expect("ready> ").answers();
+}
+
+#[test]
+fn an_interrupt_reaches_the_trial_and_is_told_as_one() {
+    let mut session = Session::new();
+    session.trial("echo up; exec sleep 1000", "; echo code $?").expect("up\r\n").press("\x03");
+    session.expect("Somebody interrupted the trial").expect("code 130").expect("ready> ").answers();
+}
+
+#[test]
+fn a_trial_that_is_stopped_and_continued_has_the_terminal_again() {
+    let mut session = Session::new();
+    session.trial("echo who; read x; echo it is $x", "").expect("who\r\n").press("\x1a");
+    session.expect("Stopped").expect("ready> ").answers();
+    session.press("fg\n").expect("run --output-dir").press("me\n").expect("it is me\r\n");
+    session.expect("exit code  0").expect("ready> ").answers();
+}
+
+#[test]
+fn a_trial_in_the_background_leaves_the_terminal_to_the_shell_until_it_is_called() {
+    let mut session = Session::new();
+    session.trial("echo who; read x; echo it is $x", "&").answers();
+    session.until_a_job_is("Stopped").press("fg\n");
+    session
+        .expect("run --output-dir")
+        .press("me\n")
+        .expect("it is me\r\n")
+        .expect("ready> ")
+        .answers();
+}
+
+#[test]
+fn a_trial_that_is_killed_leaves_the_terminal_as_it_was() {
+    let mut session = Session::new();
+    session.trial("stty -echo -icanon; kill -9 $$", "; echo code $?").expect("code 137");
+    session.expect("ready> ").press("stty -a\n").expect(" icanon ").expect(" echo ").answers();
+}
+
+#[test]
+fn a_trial_that_cannot_be_started_leaves_the_terminal_to_the_shell() {
+    let mut session = Session::new();
+    session
+        .press("\"$KEEPER\" run --output-dir out -- no-such-program-here\n")
+        .expect("cannot find");
+    session.expect("ready> ").answers();
+}

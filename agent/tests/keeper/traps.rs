@@ -1,0 +1,112 @@
+//! Traps that other keepers fell into, each as it was reported of them.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use trial_protocol::{Cause, ReportBody};
+
+use crate::bed::{Keeper, lives, until};
+use crate::manager::Manager;
+
+/// Kubernetes may end a pod while its first process is still starting: at whatever point, the keeper
+/// ends, and nothing of the trial is left.
+#[test]
+fn a_term_during_the_start_is_not_lost() {
+    for delay_us in (0..30_000).step_by(1_500) {
+        let running = Keeper::shell(&[], "echo $$ >pid; exec sleep 1000").start();
+        // The points in the start that are hit; every one of them must do.
+        thread::park_timeout(Duration::from_micros(delay_us));
+        running.send(Signal::SIGTERM);
+        let ended = running.wait();
+        let stopped = ended.code == Some(143);
+        // Before it listens for signals there is no trial, and the default of the signal holds.
+        assert!(stopped || ended.code.is_none(), "after {delay_us} us: {:?}", ended.code);
+        if let Ok(pid) = std::fs::read_to_string(ended.path("pid")) {
+            let pid = pid.trim().parse().unwrap_or(u32::MAX);
+            until("the trial to be gone", || !lives(pid));
+        }
+    }
+}
+
+/// Since Kubernetes 1.28 a process that uses too much memory takes its whole container along, the keeper
+/// included: what it had written of its verdict is found by the next attempt, and told.
+#[test]
+fn what_was_known_before_a_sudden_death_is_told_by_the_next_attempt() {
+    let manager = Manager::start(vec![]);
+    let first = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
+    let first = first.wait_for("ready");
+    until("the verdict that is written ahead", || first.path("out/verdict.json").exists());
+    first.send(Signal::SIGKILL);
+    let first = first.wait();
+    assert_eq!(first.code, None);
+
+    let mut again = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    again.arg("run").args(manager.options(&["--output-dir"])).arg(first.path("out"));
+    again.args(["--shell", "exit 0"]).stdout(Stdio::null()).stderr(Stdio::null());
+    assert_eq!(again.status().unwrap().code(), Some(0));
+    let desk = manager.desk.lock().unwrap();
+    let told = desk.facts.iter().find_map(|report| match &report.body {
+        ReportBody::Note { code, message } if code == "earlier-attempt" => Some(message.clone()),
+        ReportBody::Note { .. }
+        | ReportBody::Started(_)
+        | ReportBody::Metric(_)
+        | ReportBody::Ended(_)
+        | ReportBody::Shed(_)
+        | ReportBody::Log(_)
+        | ReportBody::Sample(_)
+        | ReportBody::Unknown => None,
+    });
+    let told = told.expect("the earlier attempt is mentioned");
+    assert!(told.contains("was cut off together with its agent"), "{told}");
+}
+
+/// A driver's call can hang for ever, and the program that makes it with it, even when it is asked to end.
+#[test]
+fn a_program_that_reads_gpus_and_hangs_or_vanishes_does_not_disturb_the_trial() {
+    for (says, script) in [
+        ("it hangs and is deaf", "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n"),
+        ("it vanishes", "#!/bin/sh\nrm \"$0\"\nexit 1\n"),
+        ("it babbles", "#!/bin/sh\nwhile :; do echo 'no, GPU, here'; done\n"),
+    ] {
+        let keeper = Keeper::shell(
+            &["--gpu-program", "./smi", "--sample-interval", "20ms"],
+            "for i in 1 2 3 4 5; do sleep 0.05; echo score=$i; done",
+        );
+        let program = keeper.dir.path().join("smi");
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
+        assert_eq!(ended.verdict().cause, Cause::Succeeded, "{says}");
+        assert_eq!(ended.stdout(), "score=1\nscore=2\nscore=3\nscore=4\nscore=5\n", "{says}");
+    }
+}
+
+/// A manager that cannot be reached for days fills the spool: logs are shed, metrics and verdict are not, and
+/// the trial succeeds.
+#[test]
+fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
+    let manager = Manager::start(vec![]);
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{nobody}");
+    let small = ["--spool-bytes", "20000", "--log-collection", "http", "--flush", "100ms"];
+    let mut options = manager.options(&small);
+    let real = std::mem::replace(&mut options[1], &url).to_owned();
+    // The log alone is more than the spool takes, however it falls among the metrics.
+    let line = "for i in $(seq 300); do printf '%0200d\\n' $i; echo score=$i; done";
+    let ended = Keeper::shell(&options, line).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    replay.arg("replay").arg(ended.path("out")).args(["--manager", &real]);
+    assert!(replay.output().unwrap().status.success());
+    let desk = manager.desk.lock().unwrap();
+    let count =
+        |is: fn(&ReportBody) -> bool| desk.facts.iter().filter(|report| is(&report.body)).count();
+    assert_eq!(count(|body| matches!(body, ReportBody::Metric(_))), 301, "and the result");
+    assert_eq!(count(|body| matches!(body, ReportBody::Ended(_))), 1);
+    assert!(count(|body| matches!(body, ReportBody::Shed(_))) >= 1, "it is said what was shed");
+}
