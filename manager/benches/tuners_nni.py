@@ -111,8 +111,9 @@ def milliseconds(name):
     return statistics.median(times)
 
 
-for name in sys.argv[1:] or ['Random', 'Evolution', 'Anneal', 'TPE']:
-    print(f'{name}: {milliseconds(name):.3f} ms', flush=True)
-    for says, space, function in PROBLEMS:
-        losses = [best(name, space, function, seed) for seed in range(30)]
-        print(f'  {says}: {statistics.median(losses):.4f}', flush=True)
+if __name__ == '__main__':
+    for name in sys.argv[1:] or ['Random', 'Evolution', 'Anneal', 'TPE']:
+        print(f'{name}: {milliseconds(name):.3f} ms', flush=True)
+        for says, space, function in PROBLEMS:
+            losses = [best(name, space, function, seed) for seed in range(30)]
+            print(f'  {says}: {statistics.median(losses):.4f}', flush=True)

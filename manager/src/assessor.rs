@@ -1,8 +1,10 @@
 //! PURE: what stops hopeless trials early.
 //!
-//! An assessor knows the trials that have ended and judges one that runs by its intermediate results. It
-//! keeps nothing about running trials, so after a restart it is rebuilt from the ended ones alone.
+//! An assessor knows the trials that have ended and judges one that runs by its intermediate results. What it
+//! keeps about running trials follows from their results, so after a restart it is rebuilt from the ended ones,
+//! and from the running ones as they go on.
 
+mod asha;
 mod curvefitting;
 mod medianstop;
 
@@ -28,11 +30,11 @@ pub enum Judgement {
 pub trait Assessor: Send + std::fmt::Debug {
     /// Judges a running trial by its intermediate results, oldest first, without a gap. Called after
     /// every new one; NaN stands for a result that is no number.
-    fn judge(&mut self, history: &[f64]) -> Judgement;
+    fn judge(&mut self, trial: &str, history: &[f64]) -> Judgement;
 
     /// Learns that a trial ended, and what its intermediate results were. `success` is false for one that
     /// failed or was stopped.
-    fn ended(&mut self, history: &[f64], success: bool);
+    fn ended(&mut self, trial: &str, history: &[f64], success: bool);
 }
 
 /// Which assessor, and its arguments.
@@ -47,7 +49,8 @@ pub struct AssessorSpec {
 /// An assessor that this build has: NNI's name, and what makes it.
 type Algorithm = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
 
-const ALGORITHMS: [Algorithm; 2] = [
+const ALGORITHMS: [Algorithm; 3] = [
+    ("ASHA", |arguments| Ok(Box::new(asha::Asha::from_arguments(arguments)?))),
     ("Medianstop", |arguments| Ok(Box::new(medianstop::Medianstop::from_arguments(arguments)?))),
     ("Curvefitting", |arguments| {
         Ok(Box::new(curvefitting::Curvefitting::from_arguments(arguments)?))

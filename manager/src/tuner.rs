@@ -11,6 +11,7 @@ mod evolution;
 mod gp;
 mod grid;
 mod guided;
+mod hyperband;
 mod random;
 mod tpe;
 
@@ -92,7 +93,7 @@ struct Setting {
 /// Arguments, space and setting -> tuner.
 type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting) -> Result<Box<dyn Tuner>, Error>;
 
-const ALGORITHMS: [Algorithm; 7] = [
+const ALGORITHMS: [Algorithm; 8] = [
     Algorithm {
         name: "TPE",
         alias: None,
@@ -130,6 +131,14 @@ const ALGORITHMS: [Algorithm; 7] = [
         },
     },
     Algorithm {
+        name: "Hyperband",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |arguments, space, Setting { seed, mode }| {
+            Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, seed, mode)?))
+        },
+    },
+    Algorithm {
         name: "Random",
         alias: None,
         default_mode: OptimizeMode::Maximize,
@@ -149,23 +158,26 @@ const ALGORITHMS: [Algorithm; 7] = [
     },
 ];
 
-/// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`).
-const NOT_BUILT_IN: [&str; 14] = [
-    "TPE_legacy",
-    "Metis",
-    "MetisTuner",
-    "SMAC",
-    "PPO",
-    "PPOTuner",
-    "PBT",
-    "PBTTuner",
-    "DNGO",
-    "DNGOTuner",
-    "NetworkMorphism",
-    "RegularizedEvolutionTuner",
-    "Hyperband",
-    "BOHB",
+/// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
+const NNI_HAS: [(&str, &str); 9] = [
+    ("TPE_legacy", "TPE_legacy"),
+    ("Metis", "MetisTuner"),
+    ("SMAC", "SMAC"),
+    ("PPO", "PPOTuner"),
+    ("PBT", "PBTTuner"),
+    ("DNGO", "DNGOTuner"),
+    ("NetworkMorphism", "NetworkMorphism"),
+    ("RegularizedEvolutionTuner", "RegularizedEvolutionTuner"),
+    ("BOHB", "BOHB"),
 ];
+
+/// The proper name of a tuner that this build has not and NNI has.
+pub fn nni_name(name: &str) -> Option<&'static str> {
+    let wanted = folded(name);
+    let is = |name: &str| folded(name) == wanted;
+    let found = NNI_HAS.iter().find(|(proper, other)| is(proper) || is(other));
+    found.map(|(proper, _)| *proper)
+}
 
 impl TunerSpec {
     /// Finds the tuner of this name, in any case and under either of NNI's names for it.
@@ -199,13 +211,8 @@ fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
     if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {
         return Ok(found);
     }
-    let built_in = ALGORITHMS.iter().map(|a| a.name);
-    let problem = if NOT_BUILT_IN.into_iter().any(is) {
-        let list: Vec<&str> = built_in.collect();
-        format!("`{name}` is not available in this build, which has {}", list.join(", "))
-    } else {
-        format!("`{name}` is not a tuner; {}", advice(name, built_in))
-    };
+    let names = ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name));
+    let problem = format!("`{name}` is not a tuner; {}", advice(name, names));
     Err(Error { path: "tuner.name".to_owned(), problem })
 }
 

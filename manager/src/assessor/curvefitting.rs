@@ -54,7 +54,7 @@ impl Curvefitting {
 }
 
 impl Assessor for Curvefitting {
-    fn judge(&mut self, history: &[f64]) -> Judgement {
+    fn judge(&mut self, _trial: &str, history: &[f64]) -> Judgement {
         let Some(best) = self.best else { return Judgement::Good };
         let due = history.len().checked_sub(self.start_step).is_some_and(|n| n % self.gap == 0);
         if !due {
@@ -75,7 +75,7 @@ impl Assessor for Curvefitting {
         }
     }
 
-    fn ended(&mut self, history: &[f64], success: bool) {
+    fn ended(&mut self, _trial: &str, history: &[f64], success: bool) {
         if let Some(last) = history.last().filter(|last| success && last.is_finite()) {
             self.best = Some(self.best.map_or(*last, |best| best.max(*last)));
         }

@@ -35,7 +35,7 @@ impl Medianstop {
 }
 
 impl Assessor for Medianstop {
-    fn judge(&mut self, history: &[f64]) -> Judgement {
+    fn judge(&mut self, _trial: &str, history: &[f64]) -> Judgement {
         let step = history.len();
         if step == 0 || step < self.start_step {
             return Judgement::Good;
@@ -62,7 +62,7 @@ impl Assessor for Medianstop {
         }
     }
 
-    fn ended(&mut self, history: &[f64], success: bool) {
+    fn ended(&mut self, _trial: &str, history: &[f64], success: bool) {
         if !success {
             return;
         }
@@ -114,11 +114,11 @@ mod tests {
             for event in story["events"].as_array().unwrap() {
                 let trial = event[1].as_u64().unwrap();
                 if event[0] == "ended" {
-                    assessor.ended(&histories[&trial], event[2].as_bool().unwrap());
+                    assessor.ended("t", &histories[&trial], event[2].as_bool().unwrap());
                     continue;
                 }
                 let history = numbers(&event[2]);
-                let judgement = assessor.judge(&history);
+                let judgement = assessor.judge("t", &history);
                 assert_eq!(judgement == Judgement::Good, event[3], "{mode} {event}: {judgement:?}");
                 histories.insert(trial, history);
             }
@@ -128,18 +128,18 @@ mod tests {
     #[test]
     fn a_bad_judgement_says_why() {
         let mut assessor = assessor(&json!({})).unwrap();
-        assessor.ended(&[0.5, 0.7], true);
-        assessor.ended(&[0.1, 0.1], false);
+        assessor.ended("t", &[0.5, 0.7], true);
+        assessor.ended("t", &[0.1, 0.1], false);
         let reason =
             "its best of 2 results, 0.4, is worse than the median 0.6 of 1 finished trials";
         let expected = Judgement::Bad { reason: reason.to_owned() };
-        assert_eq!(assessor.judge(&[0.4, f64::NAN]), expected);
-        assert_eq!(assessor.judge(&[0.4, 0.6]), Judgement::Good);
+        assert_eq!(assessor.judge("t", &[0.4, f64::NAN]), expected);
+        assert_eq!(assessor.judge("t", &[0.4, 0.6]), Judgement::Good);
         // Nobody has come so far.
-        assert_eq!(assessor.judge(&[0.1, 0.1, 0.1]), Judgement::Good);
-        assert_eq!(assessor.judge(&[]), Judgement::Good);
+        assert_eq!(assessor.judge("t", &[0.1, 0.1, 0.1]), Judgement::Good);
+        assert_eq!(assessor.judge("t", &[]), Judgement::Good);
         // Only what is no number is worse than everything.
-        assert_ne!(assessor.judge(&[f64::NAN]), Judgement::Good);
+        assert_ne!(assessor.judge("t", &[f64::NAN]), Judgement::Good);
     }
 
     #[test]

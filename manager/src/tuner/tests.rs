@@ -228,8 +228,7 @@ fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Random, GridSearch, Batch"),
-        ("SMAC",     json!({}),                          "tuner.name: `SMAC` is not available in this build, which has TPE, Anneal, Evolution, GP, Random, GridSearch, Batch"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, PBT, DNGO, NetworkMorphism, RegularizedEvolutionTuner, BOHB"),
         ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
         ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),

@@ -51,16 +51,16 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
     let hopeless = [0.1, 0.172, 0.203, 0.21, 0.222, 0.224, 0.229, 0.23];
     let mut assessor = assessor(&json!({"epoch_num": 20, "start_step": 4, "gap": 2})).unwrap();
     // Nobody has ended yet, or not well.
-    assert_eq!(assessor.judge(&hopeless), Judgement::Good);
-    assessor.ended(&[0.99], false);
-    assert_eq!(assessor.judge(&hopeless), Judgement::Good);
-    assessor.ended(&[0.5, 0.8], true);
-    assessor.ended(&[0.5], true);
-    assert_eq!(assessor.judge(&promising), Judgement::Good);
-    assert_eq!(assessor.judge(&hopeless[..3]), Judgement::Good);
+    assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
+    assessor.ended("t", &[0.99], false);
+    assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
+    assessor.ended("t", &[0.5, 0.8], true);
+    assessor.ended("t", &[0.5], true);
+    assert_eq!(assessor.judge("t", &promising), Judgement::Good);
+    assert_eq!(assessor.judge("t", &hopeless[..3]), Judgement::Good);
     // With a gap of 2, seven results are passed over.
-    assert_eq!(assessor.judge(&hopeless[..7]), Judgement::Good);
-    let Judgement::Bad { reason } = assessor.judge(&hopeless) else { panic!("hopeless") };
+    assert_eq!(assessor.judge("t", &hopeless[..7]), Judgement::Good);
+    let Judgement::Bad { reason } = assessor.judge("t", &hopeless) else { panic!("hopeless") };
     assert!(reason.starts_with("its forecast for step 20 is 0.2"), "{reason}");
     assert!(reason.ends_with("not above 0.760000, 0.95 of the best result 0.8"), "{reason}");
 }
@@ -68,10 +68,10 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
 #[test]
 fn results_that_are_no_numbers_are_not_judged() {
     let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
-    assessor.ended(&[f64::NAN], true);
-    assessor.ended(&[0.9], true);
+    assessor.ended("t", &[f64::NAN], true);
+    assessor.ended("t", &[0.9], true);
     for history in [&[][..], &[f64::NAN, 0.1, 0.1, 0.1, 0.1, 0.1], &[0.0; 8], &[f64::INFINITY; 8]] {
-        assert_eq!(assessor.judge(history), Judgement::Good, "{history:?}");
+        assert_eq!(assessor.judge("t", history), Judgement::Good, "{history:?}");
     }
 }
 
@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn any_history_is_judged(history: Vec<f64>, best: f64) {
         let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
-        assessor.ended(&[best], true);
-        drop(assessor.judge(&history));
+        assessor.ended("t", &[best], true);
+        drop(assessor.judge("t", &history));
     }
 }

@@ -1,0 +1,171 @@
+"""Lets Optuna drive a search: an ask-and-tell program for `tuner.command` (see docs/ask-and-tell.md).
+
+Needs nothing but `pip install optuna`. `classArgs`: `sampler` (TPE, Random, GP, CmaEs; default TPE) and `pruner`
+(none, Median, Hyperband; default none).
+"""
+
+import json
+import math
+import sys
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+
+def say(**message):
+    print(json.dumps(message), flush=True)
+
+
+def distribution(place, entry):
+    """How Optuna sees a parameter. A choice is seen by its place, since its options may be anything."""
+    kind, value = entry["_type"], entry["_value"]
+    if kind == "choice":
+        return CategoricalDistribution(range(len(value)))
+    if kind == "randint":
+        return IntDistribution(value[0], value[1] - 1)
+    if kind in ("uniform", "quniform"):
+        return FloatDistribution(value[0], value[1])
+    if kind in ("loguniform", "qloguniform"):
+        return FloatDistribution(value[0], value[1], log=True)
+    sys.exit(f"optuna_search.py: {place}: Optuna has no `{kind}`; use uniform or loguniform")
+
+
+def suggest(trial, place, entry):
+    found = distribution(place, entry)
+    if isinstance(found, CategoricalDistribution):
+        return trial.suggest_categorical(place, found.choices)
+    if isinstance(found, IntDistribution):
+        return trial.suggest_int(place, found.low, found.high)
+    number = trial.suggest_float(place, found.low, found.high, log=found.log)
+    value = entry["_value"]
+    if len(value) == 3:
+        number = min(max(round(number / value[2]) * value[2], value[0]), value[1])
+    return number
+
+
+def nested(option):
+    """The space below an option, if it is one with parameters of its own."""
+    if not (isinstance(option, dict) and "_name" in option):
+        return None
+    return {name: entry for name, entry in option.items() if name != "_name"}
+
+
+def propose(trial, space, path=""):
+    """Parameters that Optuna suggests."""
+    parameters = {}
+    for name, entry in space.items():
+        place = path + name
+        parameters[name] = suggest(trial, place, entry)
+        if entry["_type"] == "choice":
+            option = parameters[name] = entry["_value"][parameters[name]]
+            below = nested(option)
+            if below is not None:
+                inner = propose(trial, below, f"{place}/{option['_name']}/")
+                parameters[name] = {"_name": option["_name"], **inner}
+    return parameters
+
+
+def recall(parameters, space, path=""):
+    """Optuna's values and distributions for parameters that another process proposed."""
+    params, distributions = {}, {}
+    for name, entry in space.items():
+        place, value = path + name, parameters[name]
+        params[place], distributions[place] = value, distribution(place, entry)
+        if entry["_type"] == "choice":
+            options = entry["_value"]
+            for at, option in enumerate(options):
+                below = nested(option)
+                if below is None and option == value:
+                    params[place] = at
+                elif below is not None and isinstance(value, dict) and value["_name"] == option["_name"]:
+                    params[place] = at
+                    more = recall(value, below, f"{place}/{option['_name']}/")
+                    params.update(more[0])
+                    distributions.update(more[1])
+    return params, distributions
+
+
+def number(value):
+    """The protocol's number: JSON's, or one of three words."""
+    return float(value) if value is not None else None
+
+
+class Search:
+    def __init__(self, hello):
+        args = hello["class_args"]
+        seed = hello["seed"] % 2**32
+        self.space = hello["search_space"]
+        samplers = {
+            "TPE": lambda: optuna.samplers.TPESampler(seed=seed, constant_liar=hello["concurrency"] > 1),
+            "Random": lambda: optuna.samplers.RandomSampler(seed=seed),
+            "GP": lambda: optuna.samplers.GPSampler(seed=seed),
+            "CmaEs": lambda: optuna.samplers.CmaEsSampler(seed=seed),
+        }
+        pruners = {
+            "none": optuna.pruners.NopPruner,
+            "Median": optuna.pruners.MedianPruner,
+            "Hyperband": optuna.pruners.HyperbandPruner,
+        }
+        self.study = optuna.create_study(
+            direction=hello["optimize_mode"],
+            sampler=samplers[args.get("sampler", "TPE")](),
+            pruner=pruners[args.get("pruner", "none")](),
+        )
+        self.asked = {}
+
+    def hear(self, message):
+        kind = message["type"]
+        trial = self.asked.get(message.get("id"))
+        if kind == "propose":
+            trial = self.study.ask()
+            self.asked[message["id"]] = trial
+            say(type="proposal", id=message["id"], parameters=propose(trial, self.space))
+        elif kind == "intermediate" and trial is not None:
+            value = number(message["value"])
+            if value is not None and math.isfinite(value):
+                trial.report(value, message["sequence"])
+                if trial.should_prune():
+                    say(type="stop", trial=message["trial"], reason="pruned by Optuna")
+        elif kind == "ended":
+            self.ended(trial, message)
+        elif kind == "import":
+            for known in message["samples"]:
+                self.add(known["parameters"], number(known["value"]))
+        elif kind == "search_space":
+            self.space = message["search_space"]
+
+    def ended(self, trial, message):
+        value = number(message["value"])
+        if value is not None and not math.isfinite(value):
+            value = None
+        if trial is None:  # Another process asked for it.
+            self.add(message["parameters"], value)
+        elif value is None:
+            self.study.tell(trial, state=TrialState.FAIL)
+        else:
+            self.study.tell(trial, value)
+
+    def add(self, parameters, value):
+        if value is None or not math.isfinite(value):
+            return
+        params, distributions = recall(parameters, self.space)
+        self.study.add_trial(create_trial(params=params, distributions=distributions, value=value))
+
+
+def main():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    search = None
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message["type"] == "hello":
+            search = Search(message)
+            say(type="ready")
+        elif message["type"] == "end":
+            break
+        else:
+            search.hear(message)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+//! Tuners and assessors outside the manager: NNI's own dispatcher with any Python algorithm, or a program
+//! that speaks our ask-and-tell protocol (`docs/ask-and-tell.md`).
+//!
+//! What is said is pure ([`nni`], [`door`], over the [`history`]); [`process`] starts the program, listens and
+//! starts it again when it dies. The experiment holds an [`Outside`]: it gives orders and hears answers, in
+//! its own time.
+//!
+//! # Invariants
+//!
+//! 1. The history outlives the program: a new one learns everything before it is asked anything.
+//! 2. A trial's end follows its final result, and reaches the program once.
+//! 3. A program that is lost takes no trial with it.
+
+mod door;
+mod history;
+mod nni;
+mod process;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use trial_protocol::{MetricValue, TrialJobId};
+
+use crate::job_state::JobState;
+use crate::search_space::Parameters;
+use crate::tuner::Proposal;
+
+/// An algorithm that NNI's dispatcher makes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Algorithm {
+    /// Which.
+    pub source: Source,
+    /// `classArgs`.
+    pub class_args: Map<String, Value>,
+}
+
+/// Where the dispatcher finds an algorithm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Among NNI's own, by its name.
+    BuiltIn(String),
+    /// A class, as `module.Class`.
+    Class {
+        /// `className`.
+        class: String,
+        /// `codeDirectory`, absolute: where its module lies, unless it is installed.
+        code: PathBuf,
+    },
+}
+
+impl Algorithm {
+    /// The algorithm as a section of an experiment file.
+    pub fn section(&self) -> Value {
+        let mut section = match &self.source {
+            Source::BuiltIn(name) => json!({ "name": name }),
+            Source::Class { class, code } => {
+                json!({ "className": class, "codeDirectory": code.to_string_lossy() })
+            }
+        };
+        if !self.class_args.is_empty() {
+            section["classArgs"] = Value::Object(self.class_args.clone());
+        }
+        section
+    }
+
+    /// What a person calls it.
+    pub fn name(&self) -> &str {
+        match &self.source {
+            Source::BuiltIn(name) => name,
+            Source::Class { class, .. } => class,
+        }
+    }
+}
+
+/// What is started.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Program {
+    /// `python -m nni`, as NNI's manager starts it.
+    Nni {
+        /// The interpreter: a path, or a name to look for in `PATH`.
+        python: String,
+        /// The tuner. `None`: the manager has its own.
+        tuner: Option<Algorithm>,
+        /// The assessor. `None`: none, or the manager's own.
+        assessor: Option<Algorithm>,
+        /// Whether the tuner is an advisor: one that stops trials, too, and minds every message.
+        advisor: bool,
+    },
+    /// A program that speaks ask-and-tell on its standard input and output.
+    AskAndTell {
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// What it is told about the search in its greeting.
+        greeting: Map<String, Value>,
+    },
+}
+
+/// What is started, and where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// The program.
+    pub program: Program,
+    /// Which experiment.
+    pub experiment: String,
+    /// The search space, as written.
+    pub space: Value,
+    /// Folder of the program: its output, its log, its checkpoints. Made if absent.
+    pub dir: PathBuf,
+    /// Where an ask-and-tell command is run.
+    pub code: PathBuf,
+    /// GPUs that a Python algorithm may use. `None`: none.
+    pub gpus: Option<Vec<u64>>,
+}
+
+/// What the experiment tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Order {
+    /// Parameters are wanted for this proposal.
+    Propose {
+        /// Which proposal.
+        id: u64,
+    },
+    /// A trial tries these parameters, now or since before the manager was started.
+    Launched {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Of which proposal. `None`: a person's parameters.
+        proposal: Option<u64>,
+        /// What it tries.
+        parameters: Parameters,
+    },
+    /// A running trial has an intermediate result.
+    Step {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Position among its intermediate results, from 0.
+        sequence: u64,
+        /// The result.
+        value: MetricValue,
+    },
+    /// A trial ended.
+    Ended {
+        /// Which trial.
+        trial: TrialJobId,
+        /// How.
+        state: JobState,
+        /// What it achieved, where that is usable.
+        result: Option<MetricValue>,
+    },
+    /// What was known before the search began.
+    Import(Vec<Sample>),
+    /// The search space is another from now on.
+    Space(Value),
+}
+
+/// Parameters and what they achieved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// The parameters.
+    pub parameters: Parameters,
+    /// The result.
+    pub value: MetricValue,
+}
+
+/// What the experiment hears.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// An answer to [`Order::Propose`].
+    Proposed {
+        /// Which proposal.
+        id: u64,
+        /// The answer.
+        proposal: Proposal,
+    },
+    /// After [`Proposal::Wait`]: it can propose now.
+    Ready,
+    /// A trial is hopeless.
+    Kill {
+        /// Which.
+        trial: TrialJobId,
+        /// Why, if the program says.
+        reason: Option<String>,
+    },
+    /// The program is lost for good; nothing more will be said.
+    Lost {
+        /// What happened, and what to do.
+        message: String,
+    },
+}
+
+/// A tuner or an assessor outside, as the experiment holds it.
+#[derive(Debug)]
+pub struct Outside {
+    orders: mpsc::UnboundedSender<Order>,
+    said: mpsc::UnboundedReceiver<Said>,
+    task: JoinHandle<()>,
+    /// Whether it proposes.
+    pub tunes: bool,
+    /// Whether it wants to see intermediate results.
+    pub assesses: bool,
+    /// What a person calls it.
+    pub name: String,
+}
+
+impl Outside {
+    /// Starts the program. That it cannot be started is said, like all else, later.
+    pub fn start(setting: Setting) -> Self {
+        let (tunes, assesses, name) = match &setting.program {
+            Program::Nni { tuner, assessor, advisor, .. } => {
+                let first = tuner.as_ref().or(assessor.as_ref());
+                let name = first.map_or("NNI's dispatcher", Algorithm::name).to_owned();
+                (tuner.is_some(), assessor.is_some() || *advisor, name)
+            }
+            Program::AskAndTell { command, .. } => (true, true, command.join(" ")),
+        };
+        // One order per event of a trial, one answer per order: bounded by what happens.
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let (say, said) = mpsc::unbounded_channel();
+        let task = tokio::spawn(process::supervise(setting, ordered, say));
+        Self { orders, said, task, tunes, assesses, name }
+    }
+
+    /// Gives an order. One that comes too late is no error.
+    pub fn order(&self, order: Order) {
+        drop(self.orders.send(order));
+    }
+
+    /// Waits for what the program says; for ever, once it is lost.
+    pub async fn heard(&mut self) -> Said {
+        match self.said.recv().await {
+            Some(said) => said,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lets the program end, and waits for it.
+    pub async fn close(self) {
+        drop(self.orders);
+        // A task that panicked has nothing left to end: its child is killed when it is dropped.
+        drop(self.task.await);
+    }
+}

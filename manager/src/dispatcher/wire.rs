@@ -1,0 +1,118 @@
+//! How texts reach a program outside and come back: over a WebSocket that it opens, or over its standard
+//! input and output. It understands nothing of what is said.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
+
+/// How long one who connects may take to say where they want to go.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The way to one program.
+pub(super) enum Wire {
+    /// It has not connected yet; a task waits for it.
+    Door(JoinSet<Option<Socket>>),
+    /// It has connected.
+    Socket(Box<Socket>),
+    /// Its standard input and output.
+    Pipes(ChildStdin, Lines<BufReader<ChildStdout>>),
+    /// Nothing more will come.
+    Closed,
+}
+
+/// A WebSocket to a program on this machine.
+type Socket = WebSocketStream<TcpStream>;
+
+/// What came.
+pub(super) enum Came {
+    /// It has connected: the conversation can begin.
+    Connected,
+    /// A text.
+    Text(String),
+    /// The way is closed, from the other side or by an error.
+    Closed,
+}
+
+impl Wire {
+    /// Opens a door on the loopback interface, and says where it is. Only who knows `secret` is let in.
+    pub(super) async fn door(secret: &str) -> io::Result<(Self, String)> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let path = format!("/{secret}/tuner");
+        let url = format!("ws://{}{path}", listener.local_addr()?);
+        let mut waiting = JoinSet::new();
+        waiting.spawn(accept(listener, path));
+        Ok((Self::Door(waiting), url))
+    }
+
+    /// The pipes of a program that has just been started.
+    pub(super) fn pipes(input: ChildStdin, output: ChildStdout) -> Self {
+        Self::Pipes(input, BufReader::new(output).lines())
+    }
+
+    /// Waits for what comes next. May be dropped at any time without a loss.
+    pub(super) async fn next(&mut self) -> Came {
+        let came = match self {
+            Self::Door(waiting) => match waiting.join_next().await {
+                Some(Ok(Some(socket))) => {
+                    *self = Self::Socket(Box::new(socket));
+                    return Came::Connected;
+                }
+                Some(Ok(None) | Err(_)) | None => None,
+            },
+            Self::Socket(socket) => loop {
+                match socket.next().await {
+                    Some(Ok(Message::Text(text))) => break Some(text.as_str().to_owned()),
+                    Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
+                    Some(Ok(Message::Close(_) | Message::Frame(_)) | Err(_)) | None => break None,
+                }
+            },
+            Self::Pipes(_, lines) => lines.next_line().await.ok().flatten(),
+            Self::Closed => std::future::pending().await,
+        };
+        match came {
+            Some(text) => Came::Text(text),
+            None => {
+                *self = Self::Closed;
+                Came::Closed
+            }
+        }
+    }
+
+    /// Says something. That the way is closed is noticed where the next word is awaited.
+    pub(super) async fn say(&mut self, text: String) {
+        match self {
+            Self::Socket(socket) => drop(socket.send(Message::text(text)).await),
+            Self::Pipes(input, _) => drop(input.write_all(format!("{text}\n").as_bytes()).await),
+            Self::Door(_) | Self::Closed => {}
+        }
+    }
+}
+
+/// Waits for the one who knows the path; others are sent away.
+async fn accept(listener: TcpListener, path: String) -> Option<Socket> {
+    loop {
+        let (stream, _) = listener.accept().await.ok()?;
+        #[expect(clippy::result_large_err, reason = "the library's own type for a refusal")]
+        let check = |request: &Request, response: Response| {
+            if request.uri().path() == path {
+                return Ok(response);
+            }
+            let (mut head, ()) = response.into_parts();
+            head.status = 404.try_into().unwrap_or_default();
+            Err(ErrorResponse::from_parts(head, None))
+        };
+        let accepted = timeout(HANDSHAKE, accept_hdr_async(stream, check)).await;
+        if let Ok(Ok(socket)) = accepted {
+            return Some(socket);
+        }
+    }
+}
