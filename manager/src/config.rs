@@ -4,10 +4,13 @@
 //! effect here. Nothing unknown is passed over: a field, tuner or platform that this build cannot honour is
 //! an error that says so.
 
+mod algorithms;
 mod check;
 mod command;
 mod document;
+pub mod frameworkcontroller;
 mod section;
+mod service;
 pub mod units;
 mod v1;
 
@@ -19,11 +22,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+pub use self::algorithms::{AssessorChoice, TunerChoice};
 pub use self::command::render_command;
+use self::frameworkcontroller::FrameworkControllerSpec;
 use self::section::Problem;
-use crate::assessor::AssessorSpec;
 use crate::search_space::SearchSpace;
-use crate::tuner::{OptimizeMode, TunerSpec};
+use crate::tuner::OptimizeMode;
 
 /// An experiment as wanted; every field is checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,12 +50,22 @@ pub struct ExperimentSpec {
     pub max_experiment_duration: Option<Duration>,
     /// `maxTrialDuration`. `None`: unlimited.
     pub max_trial_duration: Option<Duration>,
+    /// `targetMetric` (ours): a result as good as this ends the search. `None`: none does.
+    pub target_metric: Option<f64>,
+    /// `maxConsecutiveFailures` (ours), at least 1. `None`: failures hold nothing up.
+    pub max_consecutive_failures: Option<u32>,
+    /// `maxTrialRetries` (ours).
+    pub max_trial_retries: u32,
     /// `tuner`.
-    pub tuner: TunerSpec,
+    pub tuner: TunerChoice,
     /// `tuner.classArgs.optimize_mode`, NNI's default where absent.
     pub optimize_mode: OptimizeMode,
     /// `assessor`. `None`: trials are left to run to their end.
-    pub assessor: Option<AssessorSpec>,
+    pub assessor: Option<AssessorChoice>,
+    /// `pythonInterpreter` (ours): what runs NNI's dispatcher. `None`: `python3`, as `PATH` finds it.
+    pub python_interpreter: Option<String>,
+    /// `tunerGpuIndices`: GPUs for a tuner outside the manager. `None`: none.
+    pub tuner_gpu_indices: Option<Vec<u64>>,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
     /// `objective` (ours): name of the metric to optimise. `None`: NNI's SDK's, or concluded.
@@ -65,6 +79,26 @@ pub struct ExperimentSpec {
 pub enum TrainingServiceSpec {
     /// This machine.
     Local(LocalSpec),
+    /// Frameworks on Kubernetes.
+    FrameworkController(Box<FrameworkControllerSpec>),
+}
+
+impl TrainingServiceSpec {
+    /// The address under which trials elsewhere are to reach the manager, where the file says one.
+    pub fn advertise(&self) -> Option<&str> {
+        match self {
+            Self::Local(_) => None,
+            Self::FrameworkController(spec) => spec.advertise.as_deref(),
+        }
+    }
+
+    /// Whether trials fetch their code from the manager.
+    pub fn needs_code(&self) -> bool {
+        match self {
+            Self::Local(_) => false,
+            Self::FrameworkController(spec) => spec.storage.needs_code(),
+        }
+    }
 }
 
 /// How trials share this machine's GPUs.

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
+pub mod azure_key;
+pub mod frameworkcontroller;
 pub mod local;
+pub mod share;
 
 /// A trial job as wanted.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +54,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a training service tells about a job.
+/// How a job went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEvent {
     /// Which trial.
@@ -64,9 +67,28 @@ pub struct JobEvent {
     pub message: Option<String>,
 }
 
-/// Where the events of all jobs go: one event per job, when it is gone and everything that its agent left
-/// behind was delivered.
-pub type JobEvents = mpsc::UnboundedSender<JobEvent>;
+/// Why a job that was submitted does not run yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobWaits {
+    /// Which trial.
+    pub trial: TrialJobId,
+    /// Which attempt of it.
+    pub attempt: AttemptId,
+    /// For a person.
+    pub why: String,
+}
+
+/// What a training service tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobNews {
+    /// A job is gone and everything that its agent left behind was delivered: once per job.
+    Gone(JobEvent),
+    /// A job waits, for a reason that is new.
+    Waits(JobWaits),
+}
+
+/// Where the news of all jobs goes.
+pub type JobEvents = mpsc::UnboundedSender<JobNews>;
 
 /// Whether a job that was submitted before a restart is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,4 +140,7 @@ pub trait TrainingService: Send + Sync {
     /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
     /// comes as an event. A job that is gone is no error.
     async fn cancel(&self, trial: &TrialJobId);
+
+    /// Waits for what still watches jobs; called once, when no job is left that anybody waits for.
+    async fn close(&self);
 }

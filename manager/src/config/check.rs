@@ -7,14 +7,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section, kind};
-use super::{ExperimentSpec, LocalSpec, TrainingServiceSpec, command, document, units};
-use crate::assessor::{self, AssessorSpec};
-use crate::nearest::{advice, folded};
+use super::{ExperimentSpec, algorithms, command, document, service, units};
+use crate::nearest::advice;
 use crate::search_space::SearchSpace;
-use crate::tuner::{self, TunerSpec};
 
-/// NNI 3.0's `ExperimentConfig`, in its order, and `objective`, which is ours.
-const FIELDS: [&str; 23] = [
+/// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
+const FIELDS: [&str; 27] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -38,37 +36,13 @@ const FIELDS: [&str; 23] = [
     "trainingService",
     "sharedStorage",
     "objective",
-];
-
-/// NNI 3.0's `LocalConfig`.
-const LOCAL_FIELDS: [&str; 10] = [
-    "platform",
-    "trialCommand",
-    "trialCodeDirectory",
-    "trialGpuNumber",
-    "nniManagerIp",
-    "debug",
-    "useActiveGpu",
-    "maxTrialNumberPerGpu",
-    "gpuIndices",
-    "reuseMode",
+    "pythonInterpreter",
+    "targetMetric",
+    "maxConsecutiveFailures",
+    "maxTrialRetries",
 ];
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
-
-/// What NNI knows and this build does not.
-const OTHER_PLATFORMS: [&str; 10] = [
-    "remote",
-    "frameworkcontroller",
-    "kubeflow",
-    "openpai",
-    "pai",
-    "aml",
-    "dlc",
-    "adl",
-    "dlts",
-    "hybrid",
-];
 
 /// Checks a document. Relative paths are relative to `base`.
 pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Problem> {
@@ -99,6 +73,12 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let max_trial_number = top.integer("maxTrialNumber", 1)?;
     canonical.put("maxTrialNumber", max_trial_number);
     let max_trial_duration = duration(&mut top, "maxTrialDuration", &mut canonical)?;
+    let target_metric = target(&mut top)?;
+    canonical.put("targetMetric", target_metric);
+    let max_consecutive_failures = counted(&mut top, "maxConsecutiveFailures", 1)?;
+    canonical.put("maxConsecutiveFailures", max_consecutive_failures);
+    let max_trial_retries = counted(&mut top, "maxTrialRetries", 0)?;
+    canonical.put("maxTrialRetries", max_trial_retries);
     canonical.put("nniManagerIp", &shared.ip);
     if top.boolean("useAnnotation")? == Some(true) {
         let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
@@ -106,12 +86,16 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     }
     canonical.put("useAnnotation", false);
     without_effect(&mut top, base, &shared, &mut canonical)?;
+    let tuner_gpu_indices = top.indices("tunerGpuIndices")?;
+    canonical.put("tunerGpuIndices", &tuner_gpu_indices);
 
-    let tuner = tuner(&mut top, &search_space, &mut canonical)?;
+    let tuner = algorithms::tuner(&mut top, &search_space, base, &mut canonical)?;
     let optimize_mode =
         tuner.optimize_mode().map_err(|error| Problem::new(error.path, error.problem))?;
-    let assessor = assessor(&mut top, &mut canonical)?;
-    let service = service(&mut top, &shared, &code, base)?;
+    let assessor = algorithms::assessor(&mut top, &tuner, base, &mut canonical)?;
+    let python_interpreter = algorithms::interpreter(&mut top, base)?;
+    canonical.put("pythonInterpreter", &python_interpreter);
+    let service = service::service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
     if top.take("sharedStorage").is_some() {
         return Err(top
@@ -120,10 +104,11 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let objective = top.string("objective")?;
     canonical.put("objective", &objective);
 
-    let names = placeholder_names(&tuner, &search_space);
+    let names = tuner.names(&search_space);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    command::check(&service.command, &names)
-        .map_err(|problem| Problem::new(service.command_path, problem))?;
+    for (path, command) in service.commands {
+        command::check(&command, &names).map_err(|problem| Problem::new(path, problem))?;
+    }
 
     Ok(ExperimentSpec {
         name,
@@ -135,9 +120,14 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         max_trial_number,
         max_experiment_duration,
         max_trial_duration,
+        target_metric,
+        max_consecutive_failures,
+        max_trial_retries: max_trial_retries.unwrap_or(0),
         tuner,
         optimize_mode,
         assessor,
+        python_interpreter,
+        tuner_gpu_indices,
         training_service: service.spec,
         objective,
         canonical: Value::Object(canonical.0),
@@ -145,10 +135,10 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
 }
 
 /// The canonical form as it grows. What is not set is not in it.
-struct Canonical(Map<String, Value>);
+pub(super) struct Canonical(pub(super) Map<String, Value>);
 
 impl Canonical {
-    fn put(&mut self, name: &str, value: impl Serialize) {
+    pub(super) fn put(&mut self, name: &str, value: impl Serialize) {
         let value = json!(value);
         if !value.is_null() {
             self.0.insert(name.to_owned(), value);
@@ -157,16 +147,16 @@ impl Canonical {
 }
 
 /// The fields that stand at the top level or in the training service.
-struct Shared {
-    command: Option<String>,
-    code: Option<PathBuf>,
-    gpus: Option<u32>,
-    ip: Option<String>,
-    debug: Option<bool>,
+pub(super) struct Shared {
+    pub(super) command: Option<String>,
+    pub(super) code: Option<PathBuf>,
+    pub(super) gpus: Option<u32>,
+    pub(super) ip: Option<String>,
+    pub(super) debug: Option<bool>,
 }
 
 impl Shared {
-    fn take(section: &mut Section, base: &Path) -> Result<Self, Problem> {
+    pub(super) fn take(section: &mut Section, base: &Path) -> Result<Self, Problem> {
         let command = section.string("trialCommand")?;
         let code = section.string("trialCodeDirectory")?;
         let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
@@ -181,6 +171,23 @@ impl Shared {
             debug: section.boolean("debug")?,
         })
     }
+}
+
+/// `targetMetric`: a finite number.
+fn target(top: &mut Section) -> Result<Option<f64>, Problem> {
+    let Some(value) = top.take("targetMetric") else { return Ok(None) };
+    match value.as_f64().filter(|number| number.is_finite()) {
+        Some(number) => Ok(Some(number)),
+        None => {
+            let problem = format!("expected a number, found {}", kind(&value));
+            Err(top.fault("targetMetric", problem))
+        }
+    }
+}
+
+/// A number of things that are counted one by one.
+fn counted(top: &mut Section, name: &str, least: u64) -> Result<Option<u32>, Problem> {
+    Ok(top.integer(name, least)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
 fn duration(
@@ -215,7 +222,6 @@ fn without_effect(
     let directory = top.string("experimentWorkingDirectory")?;
     let directory = resolve(directory.as_deref().unwrap_or("~/nni-experiments"), base);
     canonical.put("experimentWorkingDirectory", directory.to_string_lossy());
-    canonical.put("tunerGpuIndices", &top.indices("tunerGpuIndices")?);
     Ok(())
 }
 
@@ -257,205 +263,8 @@ fn search_space(top: &mut Section, base: &Path) -> Result<SearchSpace, Problem> 
     parse(&json, "", Some(&path))
 }
 
-/// The section `tuner`, or `advisor`, NNI's older name for a tuner that also stops trials.
-fn tuner(
-    top: &mut Section,
-    space: &SearchSpace,
-    canonical: &mut Canonical,
-) -> Result<TunerSpec, Problem> {
-    let (tuner, advisor) = (top.take("tuner"), top.take("advisor"));
-    let (section, value) = match (tuner, advisor) {
-        (Some(_), Some(_)) => {
-            return Err(top.fault("advisor", "is given besides `tuner`; keep one of them"));
-        }
-        (Some(value), None) => ("tuner", value),
-        (None, Some(value)) => ("advisor", value),
-        (None, None) => {
-            return Err(top.fault("tuner", "is missing; for example {name: Random}"));
-        }
-    };
-    let (name, class_args) = algorithm(section, value)?;
-    let in_section = |error: tuner::Error| {
-        let path = match error.path.strip_prefix("tuner") {
-            Some(rest) => format!("{section}{rest}"),
-            None => error.path,
-        };
-        Problem::new(path, error.problem)
-    };
-    let spec = TunerSpec::new(&name, class_args).map_err(in_section)?;
-    // Made only to be checked.
-    tuner::build(&spec, space, 0).map_err(in_section)?;
-    canonical.put("tuner", written(&spec.name, &spec.class_args));
-    Ok(spec)
-}
-
-fn assessor(top: &mut Section, canonical: &mut Canonical) -> Result<Option<AssessorSpec>, Problem> {
-    let Some(value) = top.take("assessor") else { return Ok(None) };
-    let (name, class_args) = algorithm("assessor", value)?;
-    let in_section = |error: assessor::Error| Problem::new(error.path, error.problem);
-    let spec = AssessorSpec::new(&name, class_args).map_err(in_section)?;
-    // Made only to be checked.
-    assessor::build(&spec).map_err(in_section)?;
-    canonical.put("assessor", written(&spec.name, &spec.class_args));
-    Ok(Some(spec))
-}
-
-/// An algorithm in canonical form.
-fn written(name: &str, class_args: &Map<String, Value>) -> Value {
-    let mut algorithm = json!({"name": name});
-    if !class_args.is_empty() {
-        algorithm["classArgs"] = Value::Object(class_args.clone());
-    }
-    algorithm
-}
-
-/// Name and arguments of a built-in algorithm.
-fn algorithm(section: &str, value: Value) -> Result<(String, Map<String, Value>), Problem> {
-    let known = ["name", "className", "codeDirectory", "classArgs"];
-    let mut fields = Section::open(section, value, &known)?;
-    let name = fields.string("name")?;
-    let class = fields.string("className")?;
-    let code = fields.string("codeDirectory")?;
-    let class_args = match fields.take("classArgs") {
-        None => Map::new(),
-        Some(Value::Object(class_args)) => class_args,
-        Some(other) => {
-            let problem = format!("expected arguments by name, found {}", kind(&other));
-            return Err(fields.fault("classArgs", problem));
-        }
-    };
-    match (name, class, code) {
-        (Some(_), Some(_), _) => {
-            Err(fields.fault("className", "is given besides `name`; keep one of them"))
-        }
-        (None, Some(_), _) => Err(fields
-            .fault("className", "a class of your own is not available in this build; use `name`")),
-        (Some(_), None, Some(_)) => {
-            Err(fields.fault("codeDirectory", "belongs to `className`, which is not given"))
-        }
-        (None, None, _) => Err(fields.fault("name", "is missing")),
-        (Some(name), None, None) => Ok((name, class_args)),
-    }
-}
-
-/// What the section `trainingService` says, with what it inherits.
-struct Service {
-    spec: TrainingServiceSpec,
-    command: String,
-    command_path: String,
-    code: PathBuf,
-    gpus: Option<u32>,
-    canonical: Value,
-}
-
-fn service(
-    top: &mut Section,
-    shared: &Shared,
-    shared_code: &Path,
-    base: &Path,
-) -> Result<Service, Problem> {
-    let path = "trainingService";
-    let value = match top.take(path) {
-        None => return Err(top.fault(path, "is missing; for example {platform: local}")),
-        Some(Value::Array(_)) => {
-            return Err(top.fault(
-                path,
-                "several training services at a time are not available in this build, which has local",
-            ));
-        }
-        Some(value) => value,
-    };
-    platform(&value)?;
-    let mut local = Section::open(path, value, &LOCAL_FIELDS)?;
-    local.take("platform");
-    let own = Shared::take(&mut local, base)?;
-    let owner = |is_own: bool, name: &str| if is_own { local.at(name) } else { name.to_owned() };
-    let command_path = owner(own.command.is_some(), "trialCommand");
-    let code_path = owner(own.code.is_some(), "trialCodeDirectory");
-    let Some(command) = own.command.or_else(|| shared.command.clone()) else {
-        return Err(Problem::new("trialCommand", "is missing; for example: python3 trial.py"));
-    };
-    let code = own.code.unwrap_or_else(|| shared_code.to_owned());
-    if !code.is_dir() {
-        let found = if code.exists() { "is no directory" } else { "does not exist" };
-        return Err(Problem::new(code_path, format!("{} {found}", code.display())));
-    }
-    let gpus = own.gpus.or(shared.gpus);
-    let use_active_gpu = local.boolean("useActiveGpu")?;
-    let per_gpu = local.integer("maxTrialNumberPerGpu", 1)?.unwrap_or(1);
-    let gpu_indices = local.indices("gpuIndices")?;
-    let reuse = local.boolean("reuseMode")?.unwrap_or(false);
-    let with_gpus = gpus.is_some_and(|gpus| gpus > 0);
-    if with_gpus && use_active_gpu.is_none() {
-        let problem = "must be set when `trialGpuNumber` is: true if trials may use a GPU that others (such as a desktop) use, too";
-        return Err(local.fault("useActiveGpu", problem));
-    }
-    if !with_gpus && per_gpu != 1 {
-        let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
-        return Err(local.fault("maxTrialNumberPerGpu", problem));
-    }
-
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "local");
-    canonical.put("trialCommand", &command);
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    canonical.put("trialGpuNumber", gpus);
-    canonical.put("debug", own.debug.or(shared.debug).unwrap_or(false));
-    canonical.put("useActiveGpu", use_active_gpu);
-    canonical.put("maxTrialNumberPerGpu", per_gpu);
-    canonical.put("gpuIndices", &gpu_indices);
-    canonical.put("reuseMode", reuse);
-    Ok(Service {
-        spec: TrainingServiceSpec::Local(LocalSpec {
-            use_active_gpu,
-            max_trial_number_per_gpu: per_gpu,
-            gpu_indices,
-        }),
-        command,
-        command_path,
-        code,
-        gpus,
-        canonical: Value::Object(canonical.0),
-    })
-}
-
-/// Refuses every platform but `local`, before its fields are looked at.
-fn platform(service: &Value) -> Result<(), Problem> {
-    let path = "trainingService.platform";
-    let members = service.as_object();
-    let field = members.and_then(|m| m.iter().find(|(key, _)| folded(key) == "platform"));
-    match field.map(|(_, value)| value) {
-        Some(Value::String(name)) if name == "local" => Ok(()),
-        Some(Value::String(name)) if OTHER_PLATFORMS.contains(&name.as_str()) => Err(Problem::new(
-            path,
-            format!("`{name}` is not available in this build, which has local"),
-        )),
-        Some(Value::String(name)) => {
-            let platforms = std::iter::once("local").chain(OTHER_PLATFORMS);
-            let advice = match crate::nearest::nearest(name, platforms) {
-                Some(near) => format!("did you mean `{near}`? This build has local"),
-                None => "allowed: local".to_owned(),
-            };
-            Err(Problem::new(path, format!("`{name}` is not a platform; {advice}")))
-        }
-        Some(other) if !other.is_null() => {
-            Err(Problem::new(path, format!("expected a string, found {}", kind(other))))
-        }
-        _ if members.is_some() => Err(Problem::new(path, "is missing; allowed: local")),
-        _ => Ok(()), // No object: said where it is opened.
-    }
-}
-
-/// The names that `{{name}}` may use: those of every parameter set.
-fn placeholder_names(tuner: &TunerSpec, space: &SearchSpace) -> Vec<String> {
-    match tuner::batch_names(tuner, space) {
-        Some(names) => names,
-        None => space.names().map(str::to_owned).collect(),
-    }
-}
-
 /// An absolute path without `.`, `..` and symbolic links, as far as it exists; `~` is the home directory.
-fn resolve(path: &str, base: &Path) -> PathBuf {
+pub(super) fn resolve(path: &str, base: &Path) -> PathBuf {
     let home = || std::env::var_os("HOME").map(PathBuf::from);
     let path = match path.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {

@@ -35,9 +35,20 @@ pub fn render_command(command: &str, parameters: &Parameters) -> String {
     rendered
 }
 
-/// Refuses a command with a placeholder that names no parameter.
+/// Refuses a command with a placeholder that names no parameter, or that does not end.
 pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
     for piece in pieces(command) {
+        if let Piece::Text(text) = piece
+            && let Some((_, opened)) = text.rsplit_once("{{")
+        {
+            let opened = opened.trim_start();
+            let end = opened.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            let name = &opened[..end.unwrap_or(opened.len())];
+            // Anything else may be of another language's: what is meant cannot be known.
+            if names.contains(&name) {
+                return Err(format!("{{{{{name} is not closed; write {{{{{name}}}}}"));
+            }
+        }
         if let Piece::Name { name, whole, .. } = piece
             && !names.contains(&name)
             && is_identifier(name)

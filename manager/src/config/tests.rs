@@ -70,7 +70,7 @@ objective: accuracy
     assert_eq!((spec.trial_concurrency, spec.max_trial_number), (2, Some(20)));
     assert_eq!(spec.max_experiment_duration, Some(Duration::from_hours(1)));
     assert_eq!(spec.max_trial_duration, Some(Duration::from_secs(30)));
-    assert_eq!((spec.tuner.name.as_str(), spec.trial_gpu_number), ("Random", None));
+    assert_eq!((spec.tuner.name(), spec.trial_gpu_number), ("Random", None));
     assert_eq!(spec.optimize_mode, OptimizeMode::Minimize);
     assert_eq!(spec.objective.as_deref(), Some("accuracy"));
     assert_eq!(spec.canonical["objective"], "accuracy");
@@ -123,7 +123,7 @@ trial: {command: 'python3 t.py {{x}}', codeDir: ., gpuNum: 0}
     let space = r#"{"x": {"_type": "choice", "_value": [1, 2]}}"#;
     std::fs::write(directory.path().join("space.json"), space).unwrap();
     let spec = load(&file).unwrap();
-    assert_eq!(spec.tuner.name, "GridSearch");
+    assert_eq!(spec.tuner.name(), "GridSearch");
     assert_eq!((spec.max_trial_number, spec.trial_gpu_number), (Some(3), Some(0)));
     assert_eq!(spec.max_experiment_duration, Some(Duration::from_mins(2)));
     assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
@@ -142,9 +142,8 @@ fn a_legacy_file_is_refused_in_its_own_words() {
         (json!({"maxTrialNumber": 2}),                                 "maxTrialNumber: unknown field; did you mean `maxTrialNum`?"),
         (json!({"trial": {"command": "true", "codeDir": "nowhere"}}),  "trial.codeDir: "),
         (json!({"trial": {"comand": "true"}}),                         "trial.comand: unknown field; did you mean `command`?"),
-        (json!({"tuner": {"builtinTunerName": "SMAC"}}),               "tuner.builtinTunerName: `SMAC` is not available in this build"),
+        (json!({"tuner": {"builtinTunerName": "SNAC"}}),               "tuner.builtinTunerName: `SNAC` is not a tuner; did you mean `SMAC`?"),
         (json!({"tuner": {"codeDir": "."}}),                           "tuner: needs `builtinTunerName`, or `codeDir`, `classFileName` and `className`"),
-        (json!({"tuner": {"classFileName": "a.py", "className": "A"}}), "tuner.className: a class of your own is not available"),
         (json!({"trainingServicePlatform": "pai"}),                    "trainingServicePlatform: `openpai` is not available in this build, which has local"),
         (json!({"multiPhase": true}),                                  "multiPhase: multi-phase trials do not exist any more"),
         (json!({"localConfig": {"gpuIndices": "0,x"}}),                "localConfig.gpuIndices: expected indices"),
@@ -181,6 +180,8 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trial_command": "x"}),               "trialCommand: is given twice, here as `trial_command`"),
         (json!({"trialCommand": null}),               "trialCommand: is missing; for example: python3 trial.py"),
         (json!({"trialCommand": " "}),                "trialCommand: must not be empty"),
+        (json!({"trialCommand": "t {{lr --x {{lr}}"}), "trialCommand: {{lr is not closed; write {{lr}}"),
+        (json!({"trialCommand": "t {{ lr }"}),        "trialCommand: {{lr is not closed; write {{lr}}"),
         (json!({"trialCommand": "t {{rl}}"}),         "trialCommand: {{rl}} names no parameter of the search space; did you mean `lr`? Allowed: lr"),
         (json!({"experimentName": 5}),                "experimentName: expected a string, found 5; put it in quotes"),
         (json!({"experimentType": "nas"}),            "experimentType: `nas` is not known; allowed: hpo"),
@@ -197,13 +198,19 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"searchSpaceFile": "s.json"}),        "searchSpaceFile: is given besides `searchSpace`; keep one of them"),
         (json!({"searchSpace": {"lr": {"_type": "uniform", "_value": [1, 0]}}}), "searchSpace.lr._value: the low end 1 must be less than the high end 0"),
         (json!({"tuner": null}),                      "tuner: is missing; for example {name: Random}"),
-        (json!({"tuner": "Random"}),                  "tuner: expected fields (name, className, codeDirectory, classArgs), found the string \"Random\""),
+        (json!({"tuner": "Random"}),                  "tuner: expected fields (name, className, codeDirectory, command, classArgs), found the string \"Random\""),
         (json!({"tuner": {"name": "Rndom"}}),         "tuner.name: `Rndom` is not a tuner; did you mean `Random`?"),
         (json!({"tuner": {"name": "Random", "classArgs": [1]}}), "tuner.classArgs: expected arguments by name, found a list"),
         (json!({"tuner": {"name": "Random", "classArgs": {"sed": 1}}}), "tuner.classArgs.sed: is no argument of Random; did you mean `seed`?"),
         (json!({"tuner": {"name": "Batch"}}),         "searchSpace.lr: for the tuner Batch it must be a `choice` of whole parameter sets"),
-        (json!({"tuner": {"className": "m.C"}}),      "tuner.className: a class of your own is not available in this build; use `name`"),
-        (json!({"tuner": null, "advisor": {"name": "BOHB"}}), "advisor.name: `BOHB` is not available in this build"),
+        (json!({"tuner": {"className": "C"}}),        "tuner.className: expected `module.Class`, found `C`"),
+        (json!({"tuner": {"className": "m.C", "codeDirectory": "none"}}), "tuner.codeDirectory: "),
+        (json!({"tuner": {"name": "TPE", "command": ["a"]}}), "tuner.command: is given besides the name of an algorithm"),
+        (json!({"tuner": {"command": "a b"}}),        "tuner.command: expected a program and its arguments as a list, such as [python3, search.py], found the string"),
+        (json!({"tuner": {"command": []}}),           "tuner.command: expected a program"),
+        (json!({"assessor": {"command": ["a"]}}),     "assessor.command: belongs to `tuner`"),
+        (json!({"tuner": null, "advisor": {"name": "BOHB"}, "assessor": {"name": "Medianstop"}}), "assessor: is given besides an advisor"),
+        (json!({"pythonInterpreter": "no/python"}),   "pythonInterpreter: there is no program "),
         (json!({"advisor": {"name": "Random"}}),      "advisor: is given besides `tuner`; keep one of them"),
         (json!({"assessor": {"name": "Medianstopp"}}), "assessor.name: `Medianstopp` is not an assessor; did you mean `Medianstop`?"),
         (json!({"assessor": {"name": "Medianstop", "classArgs": {"stp": 1}}}), "assessor.classArgs.stp: is no argument of Medianstop; allowed: optimize_mode, start_step"),
@@ -233,7 +240,7 @@ fn an_assessor_is_checked_and_kept() {
     let spec = loaded(&with(&given).to_string()).unwrap();
     let canonical = json!({"name": "Medianstop", "classArgs": {"start_step": 2}});
     assert_eq!(spec.canonical["assessor"], canonical);
-    assert_eq!(spec.assessor.as_ref().map(|a| a.name.as_str()), Some("Medianstop"));
+    assert_eq!(spec.assessor.as_ref().map(AssessorChoice::name), Some("Medianstop"));
 }
 
 #[test]

@@ -132,6 +132,20 @@ const CLUSTER: Renames = &[
     ("namespace", "namespace"),
     ("configPath", "configPath"),
     ("uploadRetryCount", "uploadRetryCount"),
+    // Ours, under the same names in both forms.
+    ("kubeconfig", "kubeconfig"),
+    ("context", "context"),
+    ("advertise", "advertise"),
+    ("agent", "agent"),
+    ("agentImage", "agentImage"),
+    ("imagePullPolicy", "imagePullPolicy"),
+    ("imagePullSecrets", "imagePullSecrets"),
+    ("nodeSelector", "nodeSelector"),
+    ("tolerations", "tolerations"),
+    ("runAsUser", "runAsUser"),
+    ("startUpDeadline", "startUpDeadline"),
+    ("metricsFrom", "metricsFrom"),
+    ("barrierImage", "barrierImage"),
 ];
 
 const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"];
@@ -297,23 +311,24 @@ impl Converter {
         let stated = v1.string("storage")?;
         let nfs = v1.take("nfs");
         let pvc = v1.take("pvc");
-        let kind = stated.unwrap_or_else(|| {
-            let kind = if nfs.is_some() {
-                "nfs"
-            } else if pvc.is_some() {
-                "pvc"
-            } else {
-                "azureStorage"
+        let azure_storage = v1.take("azureStorage");
+        let kind = stated.or_else(|| {
+            let kind = match (&nfs, &pvc, &azure_storage) {
+                (Some(_), _, _) => "nfs",
+                (_, Some(_), _) => "pvc",
+                (_, _, Some(_)) => "azureStorage",
+                (None, None, None) => return None,
             };
-            kind.to_owned()
+            Some(kind.to_owned())
         });
+        let Some(kind) = kind else { return Ok(()) };
         let mut storage = Map::from_iter([("storageType".to_owned(), Value::from(kind.as_str()))]);
         let azure: Renames = &[("accountName", "azureAccount"), ("azureShare", "azureShare")];
         let vault: Renames = &[("vaultName", "keyVaultName"), ("name", "keyVaultKey")];
         let parts: [(&str, Option<Value>, Renames); 4] = [
             ("nfs", nfs, &[("server", "server"), ("path", "path")]),
-            ("pvc", pvc, &[("path", "path")]),
-            ("azureStorage", v1.take("azureStorage"), azure),
+            ("pvc", pvc, &[("path", "path"), ("claimName", "claimName")]),
+            ("azureStorage", azure_storage, azure),
             ("keyVault", v1.take("keyVault"), vault),
         ];
         for (name, part, renames) in parts {

@@ -24,7 +24,7 @@ use tracing::{debug, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use self::gpus::Gpus;
-use super::{Adopted, Error, JobEvent, JobEvents, TrainingService, TrialJobSpec};
+use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
 use crate::layout::{ExperimentDir, TrialDir};
 
 pub mod gpus;
@@ -72,12 +72,6 @@ impl Local {
         let (agents, gpus) = (Mutex::new(HashMap::new()), Mutex::new(gpus));
         Self { shared: Arc::new(Shared { settings, gpus, agents, tasks: TaskTracker::new() }) }
     }
-
-    /// Waits for the tasks that watch jobs; they end with their jobs.
-    pub async fn close(&self) {
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
-    }
 }
 
 impl Shared {
@@ -89,10 +83,12 @@ impl Shared {
         self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, event: JobEvent) {
+    /// Tells that a job is gone, once what its agent could not deliver is delivered.
+    async fn tell(&self, event: JobEvent) {
+        self.deliver_rest(&event.trial).await;
         self.gpus().give_back(&event.trial);
         // The receiver lives as long as the experiment; after it nobody needs to know.
-        drop(self.settings.events.send(event));
+        drop(self.settings.events.send(JobNews::Gone(event)));
     }
 
     fn prepare(&self, job: &TrialJobSpec) -> Result<TrialDir, Error> {
@@ -116,6 +112,8 @@ impl Shared {
         command.arg("--manager-file").arg(self.settings.dir.manager_url());
         command.arg("--token-file").arg(dir.token());
         command.arg("--output-dir").arg(dir.path());
+        // Said, so that no variable of the caller's puts it where nobody looks for it.
+        command.arg("--spool-dir").arg(dir.spool());
         command.arg("--parameters").arg(dir.parameters());
         command.arg("--log-file").arg(dir.agent_log());
         if let Some(objective) = &self.settings.objective {
@@ -124,6 +122,8 @@ impl Shared {
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);
         }
+        // The pages show it as it grows.
+        command.args(["--log-collection", "http"]);
         command.args(["--shell", &job.command]);
         command.current_dir(&self.settings.code_directory);
         // A group of its own: the terminal's Ctrl-C is for the manager, which then stops trials politely.
@@ -132,7 +132,13 @@ impl Shared {
         command
     }
 
-    /// Delivers what an agent left in its spool.
+    /// Delivers what an agent left in its spool, if it left anything: usually it did not.
+    async fn deliver_rest(&self, trial: &TrialJobId) {
+        if left_something(&self.settings.dir.trial(trial).spool()) {
+            self.replay(trial).await;
+        }
+    }
+
     async fn replay(&self, trial: &TrialJobId) {
         let dir = self.settings.dir.trial(trial);
         let mut command = Command::new(&self.settings.agent);
@@ -185,7 +191,7 @@ impl TrainingService for Local {
             }
             Ok(Ok(lock)) => {
                 drop(lock);
-                self.shared.replay(trial).await;
+                self.shared.deliver_rest(trial).await;
                 Adopted::Gone
             }
             Ok(Err(file)) => {
@@ -204,7 +210,7 @@ impl TrainingService for Local {
     }
 
     async fn recover(&self, trial: &TrialJobId) {
-        self.shared.replay(trial).await;
+        self.shared.deliver_rest(trial).await;
     }
 
     async fn cancel(&self, trial: &TrialJobId) {
@@ -224,6 +230,11 @@ impl TrainingService for Local {
             warn!(%trial, "the agent did not end within {PATIENCE:?} of being asked; killing it");
             shared.signal(&trial, Signal::SIGKILL);
         });
+    }
+
+    async fn close(&self) {
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
     }
 }
 
@@ -251,7 +262,7 @@ async fn watch_child(shared: &Shared, mut child: Child, trial: TrialJobId, attem
             JobEvent { trial, attempt, exit_code: None, message }
         }
     };
-    shared.tell(event);
+    shared.tell(event).await;
 }
 
 async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: AttemptId) {
@@ -265,7 +276,15 @@ async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: Att
         Err(error) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
     }
     shared.agents().remove(&trial);
-    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None });
+    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None }).await;
+}
+
+/// Whether a spool holds reports: an agent that has delivered everything leaves no segment.
+fn left_something(spool: &Path) -> bool {
+    let attempts = std::fs::read_dir(spool).into_iter().flatten().flatten();
+    let mut files =
+        attempts.flat_map(|entry| std::fs::read_dir(entry.path()).into_iter().flatten().flatten());
+    files.any(|file| file.path().extension().is_some_and(|extension| extension == "seg"))
 }
 
 /// Takes the lock if it is free; gives the open file back if somebody holds it.

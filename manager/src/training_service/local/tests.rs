@@ -30,7 +30,7 @@ eval "$line"
 struct Bed {
     root: Arc<tempfile::TempDir>,
     service: Local,
-    events: mpsc::UnboundedReceiver<JobEvent>,
+    events: mpsc::UnboundedReceiver<JobNews>,
 }
 
 fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
@@ -81,8 +81,11 @@ impl Bed {
     }
 
     async fn event(&mut self) -> JobEvent {
-        let event = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
-        event.expect("a job event in time").expect("the service lives")
+        let news = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
+        match news.expect("news in time").expect("the service lives") {
+            JobNews::Gone(event) => event,
+            JobNews::Waits(waits) => panic!("a process waits for nothing: {waits:?}"),
+        }
     }
 
     async fn file(&self, name: &str) -> String {
@@ -168,14 +171,30 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
     assert_eq!(second.event().await, gone(None));
 }
 
+/// Leaves something in the spool, as an agent does that could not deliver it.
+const LEAVE: &str = r#"mkdir -p "$dir/spool/abcde-1"; echo x > "$dir/spool/abcde-1/bulk-0.seg""#;
+
+#[tokio::test]
+async fn what_an_agent_left_is_delivered_before_its_end_is_told() {
+    for (line, replays) in [("true", 0), (LEAVE, 1)] {
+        let mut bed = bed();
+        bed.service.submit(&job(line)).await.unwrap();
+        bed.event().await;
+        let replayed = std::fs::read_to_string(bed.dir().join("replayed")).unwrap_or_default();
+        assert_eq!(replayed.lines().count(), replays, "{line}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_gone_job_left_behind_is_delivered() {
     let mut first = bed();
-    first.service.submit(&job("true")).await.unwrap();
+    first.service.submit(&job(LEAVE)).await.unwrap();
     first.event().await;
+    let before = first.file("replayed").await.lines().count();
     assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone);
-    let call = first.file("replayed").await;
-    assert!(call.contains("--manager-file") && call.contains("--token-file"), "{call}");
+    let calls = first.file("replayed").await;
+    assert_eq!(calls.lines().count(), before + 1, "{calls}");
+    assert!(calls.contains("--manager-file") && calls.contains("--token-file"), "{calls}");
 }
 
 #[tokio::test]

@@ -1,0 +1,268 @@
+//! The code directory as one archive: what a pod without a shared file system gets from the manager.
+//!
+//! It is made once per experiment, into the experiment's folder: whoever edits the code afterwards, or goes on
+//! with the experiment another day, does not change what its trials run. It must not know who asks for it.
+
+mod listing;
+mod tape;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use ring::digest::{Context, SHA256};
+use tokio::sync::OnceCell;
+
+use self::listing::{Entry, Kind};
+
+/// What is too much for every trial to fetch. NNI allows 2,000 entries and 300 MiB.
+const LIMITS: Limits = Limits { entries: 20_000, bytes: 300 << 20 };
+
+/// How much code there may be.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Files, directories and links.
+    entries: usize,
+    /// Content of all files, before compression.
+    bytes: u64,
+}
+
+/// Why there is no archive.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory, or one of its `.nniignore` files.
+    #[error("cannot list the code directory {}", .root.display())]
+    List {
+        /// Which.
+        root: PathBuf,
+        /// Why.
+        #[source]
+        source: ignore::Error,
+    },
+    /// A file in it.
+    #[error("cannot read {}; make it readable, or name it in .nniignore", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file that became shorter.
+    #[error("{} changed while it was read; start the experiment again", .path.display())]
+    Changed {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A link that leads out.
+    #[error(
+        "{} is a link to {}, which is not in the code directory and so not in a pod; put a copy there, or \
+         name the link in .nniignore",
+        .path.display(), .target.display()
+    )]
+    LinkOut {
+        /// Which.
+        path: PathBuf,
+        /// Where to.
+        target: PathBuf,
+    },
+    /// More bytes than every trial should fetch.
+    #[error(
+        "the code directory {} holds {found}, and a trial may fetch {limit}; name what trials do not need \
+         in its .nniignore; the largest files: {most}",
+        .root.display()
+    )]
+    TooLarge {
+        /// Which.
+        root: PathBuf,
+        /// How much there is.
+        found: String,
+        /// How much may be.
+        limit: String,
+        /// The largest files.
+        most: String,
+    },
+    /// More entries than every trial should unpack.
+    #[error(
+        "the code directory {} holds {found} entries, and a trial may fetch {limit}; name what trials do \
+         not need in its .nniignore; the fullest: {most}",
+        .root.display()
+    )]
+    TooMany {
+        /// Which.
+        root: PathBuf,
+        /// How many there are.
+        found: usize,
+        /// How many may be.
+        limit: usize,
+        /// The fullest directories.
+        most: String,
+    },
+    /// The archive itself.
+    #[error("cannot write the code archive {}", .path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The archive of one experiment's code; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CodeArchive(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    directory: PathBuf,
+    file: PathBuf,
+    made: OnceCell<Archive>,
+}
+
+/// An archive that is there: a tar file, compressed with gzip.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the file, in lower-case hexadecimal digits.
+    pub sha256: String,
+}
+
+impl CodeArchive {
+    /// The archive of `directory` in `file`. Nothing is made yet.
+    pub fn new(directory: PathBuf, file: PathBuf) -> Self {
+        Self(Arc::new(Inner { directory, file, made: OnceCell::new() }))
+    }
+
+    /// The archive: made now, unless an earlier run of the experiment has made it.
+    pub async fn get(&self) -> Result<Archive, Error> {
+        let make = async || {
+            let (directory, file) = (self.0.directory.clone(), self.0.file.clone());
+            let task = tokio::task::spawn_blocking(move || find_or_make(&directory, &file));
+            task.await.unwrap_or_else(|lost| {
+                Err(Error::Write { path: self.0.file.clone(), source: io::Error::other(lost) })
+            })
+        };
+        self.0.made.get_or_try_init(make).await.cloned()
+    }
+}
+
+/// What the archive of `directory` would hold, for a person; nothing is made.
+pub fn survey(directory: &Path) -> Result<String, Error> {
+    let entries = listing::list(&canonical(directory)?, LIMITS)?;
+    let sizes = entries.iter().map(|entry| match entry.kind {
+        Kind::File(size) => size,
+        Kind::Directory | Kind::Link(_) => 0,
+    });
+    let size = listing::mebibytes(sizes.sum());
+    Ok(format!("{}: {} entries, {size}", directory.display(), entries.len()))
+}
+
+fn canonical(directory: &Path) -> Result<PathBuf, Error> {
+    directory.canonicalize().map_err(|source| Error::Read { path: directory.to_owned(), source })
+}
+
+fn find_or_make(directory: &Path, file: &Path) -> Result<Archive, Error> {
+    let failed = |source| Error::Write { path: file.to_owned(), source };
+    match File::open(file) {
+        Ok(mut made) => {
+            let mut sink = Sealed::new(io::sink());
+            io::copy(&mut made, &mut sink).map_err(failed)?;
+            Ok(sink.seal(file))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(directory, file, LIMITS),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn make(directory: &Path, file: &Path, limits: Limits) -> Result<Archive, Error> {
+    let root = canonical(directory)?;
+    let entries = listing::list(&root, limits)?;
+    let failed = |source| Error::Write { path: file.to_owned(), source };
+    // Beside its place and then moved there: nobody finds half of it.
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let mut part = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let sealed = Sealed::new(io::BufWriter::new(part.as_file_mut()));
+    let mut packed = GzBuilder::new().mtime(0).write(sealed, Compression::default());
+    for entry in &entries {
+        pack(&root, entry, &mut packed, &failed)?;
+    }
+    packed.write_all(&tape::end()).map_err(failed)?;
+    let mut sealed = packed.finish().map_err(failed)?;
+    sealed.flush().map_err(failed)?;
+    let archive = sealed.seal(file);
+    part.as_file().sync_all().map_err(failed)?;
+    part.persist(file).map_err(|refused| failed(refused.error))?;
+    tracing::info!(entries = entries.len(), bytes = archive.bytes, "the code is packed");
+    Ok(archive)
+}
+
+fn pack(
+    root: &Path,
+    entry: &Entry,
+    packed: &mut GzEncoder<impl Write>,
+    failed: &impl Fn(io::Error) -> Error,
+) -> Result<(), Error> {
+    let (name, path) = (entry.name.as_os_str().as_bytes(), root.join(&entry.name));
+    let kind = match &entry.kind {
+        Kind::File(size) => tape::Kind::File(*size),
+        Kind::Directory => tape::Kind::Directory,
+        Kind::Link(target) => tape::Kind::Link(target.as_os_str().as_bytes()),
+    };
+    packed.write_all(&tape::head(name, kind, entry.mode, entry.mtime)).map_err(failed)?;
+    let Kind::File(size) = entry.kind else { return Ok(()) };
+    let read = |source| Error::Read { path: path.clone(), source };
+    let content = File::open(&path).map_err(read)?;
+    let mut content = io::BufReader::with_capacity(64 << 10, content).take(size);
+    // A file that grew is cut off where it ended when it was listed.
+    if io::copy(&mut content, packed).map_err(read)? != size {
+        return Err(Error::Changed { path: path.clone() });
+    }
+    packed.write_all(&[0; tape::BLOCK][..tape::padding(size)]).map_err(failed)
+}
+
+/// Counts and hashes what passes through.
+struct Sealed<W> {
+    sink: W,
+    bytes: u64,
+    hash: Context,
+}
+
+impl<W: Write> Sealed<W> {
+    fn new(sink: W) -> Self {
+        Self { sink, bytes: 0, hash: Context::new(&SHA256) }
+    }
+
+    fn seal(self, file: &Path) -> Archive {
+        let sha256 = hexadecimal(self.hash.finish().as_ref());
+        Archive { file: file.to_owned(), bytes: self.bytes, sha256 }
+    }
+}
+
+impl<W: Write> Write for Sealed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.sink.write(bytes)?;
+        self.hash.update(&bytes[..taken]);
+        self.bytes += u64::try_from(taken).expect("a length fits");
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(value.into(), 16).expect("four bits are a digit");
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+#[cfg(test)]
+mod tests;

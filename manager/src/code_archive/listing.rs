@@ -1,0 +1,174 @@
+//! What of a directory of code goes into the archive: everything that its `.nniignore` files leave in (the
+//! syntax and the nesting of `.gitignore`), in a fixed order.
+//!
+//! It reads names and sizes, never contents.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use ignore::WalkBuilder;
+
+use super::{Error, Limits};
+
+/// The files that say what is left out.
+const IGNORE_FILE: &str = ".nniignore";
+
+/// A folder with this file in it is an experiment's own, and no code.
+const STORE: &str = "trialkeeper.db";
+
+/// How many names an error gives as examples.
+const EXAMPLES: usize = 5;
+
+/// What to archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Relative to the directory.
+    pub(super) name: PathBuf,
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Permissions, the nine bits.
+    pub(super) mode: u32,
+    /// Last change, in seconds since the epoch.
+    pub(super) mtime: u64,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A file of so many bytes.
+    File(u64),
+    /// A directory.
+    Directory,
+    /// A symbolic link to something below the directory, relative to the link.
+    Link(PathBuf),
+}
+
+/// Lists the directory `root`, which must be canonical.
+pub(super) fn list(root: &Path, limits: Limits) -> Result<Vec<Entry>, Error> {
+    let walk = WalkBuilder::new(root)
+        .standard_filters(false)
+        .add_custom_ignore_filename(IGNORE_FILE)
+        .sort_by_file_name(OsStr::cmp)
+        .filter_entry(|entry| !entry.path().join(STORE).exists() || entry.depth() == 0)
+        .build();
+    let mut entries = Vec::new();
+    for found in walk {
+        let found = found.map_err(|source| Error::List { root: root.to_owned(), source })?;
+        if let Some(error) = found.error() {
+            return Err(Error::List { root: root.to_owned(), source: error.clone() });
+        }
+        let path = found.path();
+        let name = path.strip_prefix(root).unwrap_or(path).to_owned();
+        if name.as_os_str().is_empty() {
+            continue;
+        }
+        let metadata =
+            found.metadata().map_err(|source| Error::List { root: root.to_owned(), source })?;
+        let kind = if metadata.is_dir() {
+            Kind::Directory
+        } else if metadata.is_symlink() {
+            Kind::Link(link(root, path)?)
+        } else if metadata.is_file() {
+            Kind::File(metadata.len())
+        } else {
+            tracing::warn!(
+                "{} is neither a file nor a directory nor a link; trials do not get it",
+                path.display()
+            );
+            continue;
+        };
+        let mtime = u64::try_from(metadata.mtime()).unwrap_or(0);
+        entries.push(Entry { name, kind, mode: metadata.mode() & 0o777, mtime });
+    }
+    check(root, &entries, limits)?;
+    Ok(entries)
+}
+
+/// Where a link points to, relative to itself. A link out of the directory would point nowhere in a pod.
+fn link(root: &Path, path: &Path) -> Result<PathBuf, Error> {
+    let read = |source| Error::Read { path: path.to_owned(), source };
+    let target = std::fs::read_link(path).map_err(read)?;
+    let folder = path.parent().unwrap_or(root);
+    let outside = || Error::LinkOut { path: path.to_owned(), target: target.clone() };
+    let inside = lexical(&folder.join(&target));
+    if !inside.starts_with(root) {
+        return Err(outside());
+    }
+    // Also what it leads to in the end, through other links.
+    if let Ok(end) = path.canonicalize()
+        && !end.starts_with(root)
+    {
+        return Err(outside());
+    }
+    if target.is_relative() {
+        return Ok(target);
+    }
+    let up = folder.strip_prefix(root).unwrap_or(folder).components().map(|_| "..");
+    let down = inside.strip_prefix(root).unwrap_or(&inside).to_owned();
+    Ok(up.map(PathBuf::from).chain([down]).collect())
+}
+
+/// PURE: `path` without `.` and `..`, as if nothing in it were a link.
+fn lexical(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
+        }
+    }
+    clean
+}
+
+/// PURE: refuses what nobody meant to send to every trial.
+fn check(root: &Path, entries: &[Entry], limits: Limits) -> Result<(), Error> {
+    let root = root.to_owned();
+    if entries.len() > limits.entries {
+        let mut folders: BTreeMap<&OsStr, u64> = BTreeMap::new();
+        for entry in entries {
+            let first = entry.name.components().next().map(Component::as_os_str);
+            *folders.entry(first.unwrap_or_default()).or_default() += 1;
+        }
+        let counts = folders.into_iter().map(|(name, count)| (name.as_bytes(), count));
+        let most = largest(counts, |count| format!("{count} entries"));
+        return Err(Error::TooMany { root, found: entries.len(), limit: limits.entries, most });
+    }
+    let sizes = entries.iter().filter_map(|entry| match entry.kind {
+        Kind::File(size) => Some((entry.name.as_os_str().as_bytes(), size)),
+        Kind::Directory | Kind::Link(_) => None,
+    });
+    let bytes: u64 = sizes.clone().map(|(_, size)| size).sum();
+    if bytes > limits.bytes {
+        let most = largest(sizes, mebibytes);
+        let (found, limit) = (mebibytes(bytes), mebibytes(limits.bytes));
+        return Err(Error::TooLarge { root, found, limit, most });
+    }
+    Ok(())
+}
+
+/// The largest of what was counted, for a person.
+fn largest<'a>(
+    counted: impl Iterator<Item = (&'a [u8], u64)>,
+    show: impl Fn(u64) -> String,
+) -> String {
+    let mut counted: Vec<_> = counted.collect();
+    counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let most = counted.into_iter().take(EXAMPLES);
+    let named = most.map(|(name, n)| format!("{} ({})", String::from_utf8_lossy(name), show(n)));
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// An amount of bytes for a person.
+pub(super) fn mebibytes(bytes: u64) -> String {
+    let tenths = (bytes * 10).div_ceil(1 << 20);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests;

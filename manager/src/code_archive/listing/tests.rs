@@ -1,0 +1,136 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use super::*;
+
+const NO_LIMITS: Limits = Limits { entries: 1000, bytes: 1 << 30 };
+
+struct Code {
+    _folder: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Code {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap().join("code");
+        fs::create_dir(&root).unwrap();
+        for (name, text) in files {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Self { _folder: folder, root }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = list(&self.root, NO_LIMITS).unwrap();
+        entries.iter().map(|entry| entry.name.to_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// What it says, the ignore files, and what they leave out.
+type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
+#[test]
+fn ignore_files_leave_out_what_they_say_and_nothing_else_does() {
+    let files = [
+        ("train.py", ""),
+        (".hidden", ""),
+        ("data/big.bin", ""),
+        ("data/keep.txt", ""),
+        ("deep/data/big.bin", ""),
+        ("deep/other.bin", ""),
+        ("target/x", ""),
+        ("deep/target/x", ""),
+        ("a b/#odd", ""),
+        (".git/config", ""),
+        (".gitignore", "train.py\n"),
+        (".ignore", "train.py\n"),
+    ];
+    #[rustfmt::skip]
+    let table: [Row<'_>; 7] = [
+        ("nothing is said",      &[], &[]),
+        ("a name, at any depth", &[(".nniignore", "big.bin\n")], &["data/big.bin", "deep/data/big.bin"]),
+        ("a directory",          &[(".nniignore", "target/\n")], &["deep/target", "deep/target/x", "target", "target/x"]),
+        ("from the top only",    &[(".nniignore", "/target\n")], &["target", "target/x"]),
+        ("but not this one",     &[(".nniignore", "data/*\n!data/keep.txt\n")], &["data/big.bin"]),
+        ("in a folder of its own", &[("deep/.nniignore", "*.bin\n")], &["deep/data/big.bin", "deep/other.bin"]),
+        ("comments and escapes", &[(".nniignore", "# none\n\\#odd\n.git\n")], &[".git", ".git/config", "a b/#odd"]),
+    ];
+    for (says, ignores, left_out) in table {
+        let all = Code::new(&[&files, ignores].concat());
+        let names = all.names();
+        let ignored: Vec<&str> = left_out.to_vec();
+        for name in files.iter().map(|(name, _)| *name) {
+            assert_eq!(
+                names.contains(&name.to_owned()),
+                !ignored.contains(&name),
+                "{says}: {name}"
+            );
+        }
+        for name in ignored {
+            assert!(!names.contains(&name.to_owned()), "{says}: {name}");
+        }
+        assert!(names.is_sorted_by_key(PathBuf::from), "{says}: {names:?}");
+    }
+}
+
+#[test]
+fn an_experiment_in_the_code_directory_is_no_code() {
+    let code =
+        Code::new(&[("train.py", ""), ("runs/abc/trialkeeper.db", ""), ("runs/abc/x/y", "")]);
+    assert_eq!(code.names(), ["runs", "train.py"]);
+}
+
+#[test]
+fn links_stay_inside_and_special_files_are_passed_over() {
+    let code = Code::new(&[("a/file", "x"), ("b/c/d", "")]);
+    let root = &code.root;
+    symlink("../a/file", root.join("b/relative")).unwrap();
+    symlink(root.join("a/file"), root.join("b/c/absolute")).unwrap();
+    symlink("nowhere", root.join("dangling")).unwrap();
+    symlink("../a", root.join("b/folder")).unwrap();
+    let _socket = UnixListener::bind(root.join("socket")).unwrap();
+    let links: Vec<_> = list(root, NO_LIMITS)
+        .unwrap()
+        .into_iter()
+        .filter_map(|entry| match entry.kind {
+            Kind::Link(target) => Some((entry.name, target)),
+            Kind::File(_) | Kind::Directory => None,
+        })
+        .collect();
+    let link = |name: &str, target: &str| (PathBuf::from(name), PathBuf::from(target));
+    assert_eq!(
+        links,
+        [
+            link("b/c/absolute", "../../a/file"),
+            link("b/folder", "../a"),
+            link("b/relative", "../a/file"),
+            link("dangling", "nowhere"),
+        ]
+    );
+    assert!(!code.names().contains(&"socket".to_owned()));
+
+    for target in ["/etc/passwd", "../../x", "..", "b/../../x"] {
+        let bad = root.join("bad");
+        symlink(target, &bad).unwrap();
+        let refused = list(root, NO_LIMITS).unwrap_err().to_string();
+        assert!(refused.contains("bad is a link to") && refused.contains(target), "{refused}");
+        fs::remove_file(bad).unwrap();
+    }
+}
+
+#[test]
+fn too_much_is_refused_by_name() {
+    let large = "x".repeat(2 << 20);
+    let code = Code::new(&[("data/large", &large), ("small", "x"), ("data/1", ""), ("data/2", "")]);
+    let refused = list(&code.root, Limits { entries: 1000, bytes: 1 << 20 }).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("holds 2.1 MiB") && text.contains("fetch 1.0 MiB"), "{text}");
+    assert!(text.contains("the largest files: data/large (2.0 MiB), small"), "{text}");
+    let refused = list(&code.root, Limits { entries: 4, bytes: 1 << 30 }).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("5 entries") && text.contains("data (4 entries)"), "{text}");
+}

@@ -1,0 +1,305 @@
+//! The sections `tuner`, `assessor` and `advisor`, and what runs the algorithms that are not built in.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::check::{Canonical, resolve};
+use super::section::{Problem, Section, kind};
+use crate::assessor::{self, AssessorSpec};
+use crate::class_args::Arguments;
+use crate::dispatcher::{Algorithm, Source};
+use crate::search_space::SearchSpace;
+use crate::tuner::{self, OptimizeMode, TunerSpec};
+
+/// What proposes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TunerChoice {
+    /// One that is built in.
+    Native(TunerSpec),
+    /// One that NNI's dispatcher runs.
+    Nni {
+        /// Which.
+        algorithm: Algorithm,
+        /// Whether it also stops trials.
+        advisor: bool,
+    },
+    /// A program that speaks ask-and-tell.
+    Command {
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// `classArgs`, which it is greeted with.
+        class_args: Map<String, Value>,
+    },
+}
+
+/// What stops hopeless trials.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AssessorChoice {
+    /// One that is built in.
+    Native(AssessorSpec),
+    /// One that NNI's dispatcher runs.
+    Nni(Algorithm),
+}
+
+impl TunerChoice {
+    /// What a person calls it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Native(spec) => &spec.name,
+            Self::Nni { algorithm, .. } => algorithm.name(),
+            Self::Command { command, .. } => command.first().map_or("", String::as_str),
+        }
+    }
+
+    /// Which results are the better ones: `classArgs.optimize_mode`, or NNI's default for this tuner.
+    pub fn optimize_mode(&self) -> Result<OptimizeMode, tuner::Error> {
+        let args = match self {
+            Self::Native(spec) => return spec.optimize_mode(),
+            Self::Nni { algorithm, .. } => &algorithm.class_args,
+            Self::Command { class_args, .. } => class_args,
+        };
+        let given = Arguments::new("tuner", args).optimize_mode()?;
+        Ok(given.unwrap_or(OptimizeMode::Maximize))
+    }
+
+    /// The names that every parameter set has: what `{{name}}` may use.
+    pub(super) fn names(&self, space: &SearchSpace) -> Vec<String> {
+        let batch = match self {
+            Self::Native(spec) => tuner::batch_names(spec, space),
+            Self::Nni { .. } | Self::Command { .. } => None,
+        };
+        batch.unwrap_or_else(|| space.names().map(str::to_owned).collect())
+    }
+}
+
+impl AssessorChoice {
+    /// What a person calls it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Native(spec) => &spec.name,
+            Self::Nni(algorithm) => algorithm.name(),
+        }
+    }
+}
+
+/// The section `tuner`, or `advisor`, NNI's older name for a tuner that also stops trials.
+pub(super) fn tuner(
+    top: &mut Section,
+    space: &SearchSpace,
+    base: &Path,
+    canonical: &mut Canonical,
+) -> Result<TunerChoice, Problem> {
+    let (tuner, advisor) = (top.take("tuner"), top.take("advisor"));
+    let (section, value) = match (tuner, advisor) {
+        (Some(_), Some(_)) => {
+            return Err(top.fault("advisor", "is given besides `tuner`; keep one of them"));
+        }
+        (Some(value), None) => ("tuner", value),
+        (None, Some(value)) => ("advisor", value),
+        (None, None) => {
+            return Err(top.fault("tuner", "is missing; for example {name: Random}"));
+        }
+    };
+    let wanted = Wanted::read(section, value, base)?;
+    let class_args = wanted.class_args;
+    let choice = match wanted.what {
+        What::Command(command) => TunerChoice::Command { command, class_args },
+        What::Class(source) => {
+            let algorithm = Algorithm { source, class_args };
+            TunerChoice::Nni { algorithm, advisor: section == "advisor" }
+        }
+        What::Name(name) => match tuner::nni_name(&name) {
+            Some(name) => {
+                let source = Source::BuiltIn(name.to_owned());
+                let algorithm = Algorithm { source, class_args };
+                TunerChoice::Nni { algorithm, advisor: name == "BOHB" }
+            }
+            None => TunerChoice::Native(native(section, &name, class_args, space)?),
+        },
+    };
+    let (key, written) = match &choice {
+        TunerChoice::Native(spec) => ("tuner", written(&spec.name, &spec.class_args)),
+        TunerChoice::Nni { algorithm, advisor: true } => ("advisor", algorithm.section()),
+        TunerChoice::Nni { algorithm, advisor: false } => ("tuner", algorithm.section()),
+        TunerChoice::Command { command, class_args } => {
+            let mut written = json!({ "command": command });
+            if !class_args.is_empty() {
+                written["classArgs"] = Value::Object(class_args.clone());
+            }
+            ("tuner", written)
+        }
+    };
+    canonical.put(key, written);
+    Ok(choice)
+}
+
+/// A built-in tuner, whose arguments are checked.
+fn native(
+    section: &str,
+    name: &str,
+    class_args: Map<String, Value>,
+    space: &SearchSpace,
+) -> Result<TunerSpec, Problem> {
+    let in_section = |error: tuner::Error| {
+        let path = match error.path.strip_prefix("tuner") {
+            Some(rest) => format!("{section}{rest}"),
+            None => error.path,
+        };
+        Problem::new(path, error.problem)
+    };
+    let spec = TunerSpec::new(name, class_args).map_err(in_section)?;
+    // Made only to be checked.
+    tuner::build(&spec, space, 0).map_err(in_section)?;
+    Ok(spec)
+}
+
+/// The section `assessor`.
+pub(super) fn assessor(
+    top: &mut Section,
+    tuner: &TunerChoice,
+    base: &Path,
+    canonical: &mut Canonical,
+) -> Result<Option<AssessorChoice>, Problem> {
+    let Some(value) = top.take("assessor") else { return Ok(None) };
+    if let TunerChoice::Nni { advisor: true, .. } = tuner {
+        let problem = "is given besides an advisor, which stops trials itself; keep one of them";
+        return Err(top.fault("assessor", problem));
+    }
+    let Wanted { what, class_args } = Wanted::read("assessor", value, base)?;
+    let choice = match what {
+        What::Command(_) => {
+            let problem = "belongs to `tuner`: such a program stops trials, too";
+            return Err(Problem::new("assessor.command", problem));
+        }
+        What::Class(source) => AssessorChoice::Nni(Algorithm { source, class_args }),
+        What::Name(name) => {
+            let in_section = |error: assessor::Error| Problem::new(error.path, error.problem);
+            let spec = AssessorSpec::new(&name, class_args).map_err(in_section)?;
+            // Made only to be checked.
+            assessor::build(&spec).map_err(in_section)?;
+            AssessorChoice::Native(spec)
+        }
+    };
+    if let (AssessorChoice::Nni(_), TunerChoice::Command { .. }) = (&choice, tuner) {
+        let problem = "a class of your own cannot be used beside `tuner.command`; that program may stop trials itself";
+        return Err(Problem::new("assessor.className", problem));
+    }
+    canonical.put(
+        "assessor",
+        match &choice {
+            AssessorChoice::Native(spec) => written(&spec.name, &spec.class_args),
+            AssessorChoice::Nni(algorithm) => algorithm.section(),
+        },
+    );
+    Ok(Some(choice))
+}
+
+/// `pythonInterpreter`: a name for `PATH` to find, or a path, relative to the file's folder. Symbolic links
+/// are left: a virtual environment's interpreter is one, and means what it is called.
+pub(super) fn interpreter(top: &mut Section, base: &Path) -> Result<Option<String>, Problem> {
+    let Some(given) = top.string("pythonInterpreter")? else { return Ok(None) };
+    if !given.contains('/') {
+        return Ok(Some(given));
+    }
+    let home = std::env::var_os("HOME").filter(|_| given.starts_with("~/"));
+    let path = match home {
+        Some(home) => Path::new(&home).join(given.trim_start_matches("~/")),
+        None => base.join(&given),
+    };
+    if !path.is_file() {
+        let problem = format!("there is no program {}", path.display());
+        return Err(top.fault("pythonInterpreter", problem));
+    }
+    Ok(Some(path.to_string_lossy().into_owned()))
+}
+
+/// An algorithm in canonical form.
+fn written(name: &str, class_args: &Map<String, Value>) -> Value {
+    let mut algorithm = json!({"name": name});
+    if !class_args.is_empty() {
+        algorithm["classArgs"] = Value::Object(class_args.clone());
+    }
+    algorithm
+}
+
+/// An algorithm as a section names it.
+struct Wanted {
+    what: What,
+    class_args: Map<String, Value>,
+}
+
+enum What {
+    Name(String),
+    Class(Source),
+    Command(Vec<String>),
+}
+
+impl Wanted {
+    fn read(section: &str, value: Value, base: &Path) -> Result<Self, Problem> {
+        let known = ["name", "className", "codeDirectory", "command", "classArgs"];
+        let mut fields = Section::open(section, value, &known)?;
+        let name = fields.string("name")?;
+        let class = fields.string("className")?;
+        let code = fields.string("codeDirectory")?;
+        let command = fields.take("command");
+        let class_args = match fields.take("classArgs") {
+            None => Map::new(),
+            Some(Value::Object(class_args)) => class_args,
+            Some(other) => {
+                let problem = format!("expected arguments by name, found {}", kind(&other));
+                return Err(fields.fault("classArgs", problem));
+            }
+        };
+        if code.is_some() && class.is_none() {
+            return Err(fields.fault("codeDirectory", "belongs to `className`, which is not given"));
+        }
+        let what = match (name, class, command) {
+            (Some(_), Some(_), _) => {
+                return Err(fields.fault("className", "is given besides `name`; keep one of them"));
+            }
+            (_, Some(_), Some(_)) | (Some(_), _, Some(_)) => {
+                let problem = "is given besides the name of an algorithm; keep one of them";
+                return Err(fields.fault("command", problem));
+            }
+            (Some(name), None, None) => What::Name(name),
+            (None, Some(class), None) => {
+                if !class.contains('.') {
+                    let problem = format!(
+                        "expected `module.Class`, found `{class}`: the file's name without `.py`, a dot, the class"
+                    );
+                    return Err(fields.fault("className", problem));
+                }
+                let code = resolve(code.as_deref().unwrap_or("."), base);
+                if !code.is_dir() {
+                    let problem = format!("{} is no directory", code.display());
+                    return Err(fields.fault("codeDirectory", problem));
+                }
+                What::Class(Source::Class { class, code })
+            }
+            (None, None, Some(command)) => What::Command(words(&fields, &command)?),
+            (None, None, None) => return Err(fields.fault("name", "is missing")),
+        };
+        Ok(Self { what, class_args })
+    }
+}
+
+/// A program and its arguments.
+fn words(fields: &Section, command: &Value) -> Result<Vec<String>, Problem> {
+    let words: Option<Vec<String>> = match command {
+        Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            None
+        }
+    };
+    match words.filter(|words| words.first().is_some_and(|program| !program.is_empty())) {
+        Some(words) => Ok(words),
+        None => {
+            let problem = format!(
+                "expected a program and its arguments as a list, such as [python3, search.py], found {}",
+                kind(command)
+            );
+            Err(fields.fault("command", problem))
+        }
+    }
+}

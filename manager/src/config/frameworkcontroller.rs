@@ -1,0 +1,332 @@
+//! The section `trainingService` of the platform `frameworkcontroller`: NNI 3.0's
+//! `FrameworkControllerConfig`, what its v1 form knew beside it, and fields of our own.
+//!
+//! It reads files that the section names (a template), and talks to no cluster.
+
+mod role;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+pub use self::role::{Policy, RoleSpec, is_name};
+pub use self::storage::StorageSpec;
+use super::check::{Canonical, Shared, resolve};
+use super::section::{Problem, Section, kind};
+use super::service::{Inherited, Service, no_command};
+use super::{TrainingServiceSpec, document, units};
+use crate::nearest::advice;
+
+/// How long a trial's pods may take to start, where nothing is said: large images take their time.
+const START_UP_DEADLINE: Duration = Duration::from_mins(30);
+/// The user that trials run as, where nothing is said: nobody in particular, and not root.
+const USER: u64 = 65_532;
+
+/// NNI 3.0's fields, v1's `configPath` and `uploadRetryCount`, and ours.
+const FIELDS: [&str; 27] = [
+    "platform",
+    "trialCommand",
+    "trialCodeDirectory",
+    "trialGpuNumber",
+    "nniManagerIp",
+    "debug",
+    "storage",
+    "serviceAccountName",
+    "taskRoles",
+    "reuseMode",
+    "namespace",
+    "configPath",
+    "uploadRetryCount",
+    "template",
+    "kubeconfig",
+    "context",
+    "advertise",
+    "agent",
+    "agentImage",
+    "imagePullPolicy",
+    "imagePullSecrets",
+    "nodeSelector",
+    "tolerations",
+    "runAsUser",
+    "startUpDeadline",
+    "metricsFrom",
+    "barrierImage",
+];
+
+/// Trials as Frameworks on Kubernetes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrameworkControllerSpec {
+    /// `kubeconfig` (ours): which file says where the cluster is. `None`: `KUBECONFIG`, `~/.kube/config`, or
+    /// the pod that the manager runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// `context` (ours). `None`: the kubeconfig's current one.
+    pub context: Option<String>,
+    /// `namespace`. `None`: the context's, else `default`.
+    pub namespace: Option<String>,
+    /// `serviceAccountName` of the pods.
+    pub service_account: Option<String>,
+    /// `storage`: how code reaches the pods.
+    pub storage: StorageSpec,
+    /// `taskRoles`, at least one.
+    pub roles: Vec<RoleSpec>,
+    /// `configPath`'s Framework (ours: `template`), to be completed.
+    pub template: Option<Value>,
+    /// `agent` and `agentImage` (ours).
+    pub agent: AgentSource,
+    /// `advertise` (ours), else `nniManagerIp`: what pods are to use as the manager's address.
+    pub advertise: Option<String>,
+    /// `imagePullPolicy` (ours).
+    pub image_pull_policy: Option<String>,
+    /// `imagePullSecrets` (ours): names of secrets that are in the namespace.
+    pub image_pull_secrets: Vec<String>,
+    /// `nodeSelector` (ours).
+    pub node_selector: BTreeMap<String, String>,
+    /// `tolerations` (ours), as Kubernetes has them.
+    pub tolerations: Vec<Value>,
+    /// `runAsUser` (ours): the pods' user id. 0 is root.
+    pub run_as_user: u64,
+    /// `startUpDeadline` (ours): how long a pod may take to start before its trial has failed.
+    pub start_up_deadline: Duration,
+    /// `metricsFrom` (ours): role and index whose metrics are the trial's.
+    pub metrics_from: (String, u64),
+    /// `barrierImage` (ours): pods wait for one another with `frameworkbarrier` from this image. `None`: they
+    /// meet at the manager.
+    pub barrier_image: Option<String>,
+}
+
+/// How the agent gets into a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentSource {
+    /// `agent: auto`: the image's own `trialkeeper`, else the manager's, which the pod fetches.
+    Auto,
+    /// `agent: image`: the image has a `trialkeeper`.
+    Image,
+    /// `agent: copy`: an init container of this image copies it.
+    Copy(String),
+}
+
+/// Reads the section.
+pub(super) fn section(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: &Path,
+) -> Result<Service, Problem> {
+    let mut fields = Section::open("trainingService", value, &FIELDS)?;
+    fields.take("platform");
+    let inherited = Inherited::take(&mut fields, shared, shared_code, base)?;
+    let mut canonical = Canonical(Map::new());
+    canonical.put("platform", "frameworkcontroller");
+    canonical.put("trialCommand", inherited.command.as_ref().map(|(_, command)| command));
+    canonical.put("trialCodeDirectory", inherited.code.to_string_lossy());
+    canonical.put("trialGpuNumber", inherited.gpus);
+    let ip = inherited.own.ip.clone().or_else(|| shared.ip.clone());
+    canonical.put("nniManagerIp", &ip);
+    canonical.put("debug", inherited.debug);
+
+    let stored = fields.take("storage");
+    let storage = storage::read(&fields.at("storage"), stored, base)?;
+    canonical.put("storage", storage.canonical());
+    let service_account = name(&mut fields, "serviceAccountName")?;
+    canonical.put("serviceAccountName", &service_account);
+
+    let template = template(&mut fields, base)?;
+    canonical.put("template", &template);
+    let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), base)?;
+    canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
+    canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
+    // NNI's uploads; ours are repeated until they succeed or the manager is stopped.
+    canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
+    let namespace = name(&mut fields, "namespace")?;
+    canonical.put("namespace", &namespace);
+    let kubeconfig = fields.string("kubeconfig")?.map(|path| resolve(&path, base));
+    canonical.put("kubeconfig", kubeconfig.as_ref().map(|path| path.to_string_lossy()));
+    let context = fields.string("context")?;
+    canonical.put("context", &context);
+    let advertise = fields.string("advertise")?;
+    canonical.put("advertise", &advertise);
+    let agent = agent(&mut fields, &mut canonical)?;
+    let image_pull_policy =
+        one_of(&mut fields, "imagePullPolicy", &["Always", "IfNotPresent", "Never"])?;
+    canonical.put("imagePullPolicy", &image_pull_policy);
+    let image_pull_secrets = words(&mut fields, "imagePullSecrets")?;
+    canonical.put("imagePullSecrets", Some(&image_pull_secrets).filter(|list| !list.is_empty()));
+    let node_selector = texts(&mut fields, "nodeSelector")?;
+    canonical.put("nodeSelector", Some(&node_selector).filter(|labels| !labels.is_empty()));
+    let tolerations = objects(&mut fields, "tolerations")?;
+    canonical.put("tolerations", Some(&tolerations).filter(|list| !list.is_empty()));
+    let run_as_user = fields.integer("runAsUser", 0)?.unwrap_or(USER);
+    canonical.put("runAsUser", run_as_user);
+    let deadline = fields.take("startUpDeadline");
+    let start_up_deadline = match &deadline {
+        None => START_UP_DEADLINE,
+        Some(written) => {
+            units::duration(written).map_err(|problem| fields.fault("startUpDeadline", problem))?
+        }
+    };
+    canonical.put("startUpDeadline", &deadline);
+    let metrics_from = metrics_from(&mut fields, &roles, &mut canonical)?;
+    let barrier_image = fields.string("barrierImage")?;
+    canonical.put("barrierImage", &barrier_image);
+
+    let commands = paths.into_iter().zip(roles.iter().map(|role| role.command.clone())).collect();
+    let main = roles.iter().find(|role| role.name == metrics_from.0);
+    let Some(command) = main.map(|role| role.command.clone()) else { return Err(no_command()) };
+    Ok(Service {
+        command,
+        commands,
+        code: inherited.code,
+        gpus: inherited.gpus,
+        spec: TrainingServiceSpec::FrameworkController(Box::new(FrameworkControllerSpec {
+            kubeconfig,
+            context,
+            namespace,
+            service_account,
+            storage,
+            roles,
+            template,
+            agent,
+            advertise: advertise.or(ip),
+            image_pull_policy,
+            image_pull_secrets,
+            node_selector,
+            tolerations,
+            run_as_user,
+            start_up_deadline,
+            metrics_from,
+            barrier_image,
+        })),
+        canonical: Value::Object(canonical.0),
+    })
+}
+
+/// The user's own Framework: `configPath` names its file, `template` is it.
+fn template(fields: &mut Section, base: &Path) -> Result<Option<Value>, Problem> {
+    let inline = fields.take("template");
+    let Some(file) = fields.string("configPath")? else { return Ok(inline) };
+    if inline.is_some() {
+        return Err(fields.fault("configPath", "is given besides `template`; keep one of them"));
+    }
+    let path = resolve(&file, base);
+    let bytes = std::fs::read(&path).map_err(|error| {
+        fields.fault("configPath", format!("{} cannot be read: {error}", path.display()))
+    })?;
+    let read = document::parse(&bytes).map_err(|what| Problem {
+        path: "the template".to_owned(),
+        what,
+        file: Some(path.clone()),
+    })?;
+    if read.get("kind").and_then(Value::as_str) != Some("Framework") {
+        let what = format!("{} is no object of kind Framework", path.display());
+        return Err(fields.fault("configPath", what));
+    }
+    Ok(Some(read))
+}
+
+fn agent(fields: &mut Section, canonical: &mut Canonical) -> Result<AgentSource, Problem> {
+    let way = one_of(fields, "agent", &["auto", "image", "copy"])?;
+    let image = fields.string("agentImage")?;
+    canonical.put("agent", &way);
+    canonical.put("agentImage", &image);
+    match (way.as_deref(), image) {
+        (None | Some("copy"), Some(image)) => Ok(AgentSource::Copy(image)),
+        (Some("copy"), None) => {
+            Err(fields.fault("agentImage", "is missing; name an image that has a `trialkeeper`"))
+        }
+        (Some(way), Some(_)) => {
+            Err(fields.fault("agentImage", format!("has no meaning with `agent: {way}`")))
+        }
+        (Some("image"), None) => Ok(AgentSource::Image),
+        (None | Some(_), None) => Ok(AgentSource::Auto),
+    }
+}
+
+/// `metricsFrom`: `role:index` or `role`; the first task of the first role where nothing is said.
+fn metrics_from(
+    fields: &mut Section,
+    roles: &[RoleSpec],
+    canonical: &mut Canonical,
+) -> Result<(String, u64), Problem> {
+    let written = fields.string("metricsFrom")?;
+    canonical.put("metricsFrom", &written);
+    let Some(written) = written else {
+        return Ok((roles.first().map(|role| role.name.clone()).unwrap_or_default(), 0));
+    };
+    let (name, index) = written.split_once(':').unwrap_or((&written, "0"));
+    let role = roles.iter().find(|role| role.name == name);
+    let Some(role) = role else {
+        let advice = advice(name, roles.iter().map(|role| role.name.as_str()));
+        return Err(fields.fault("metricsFrom", format!("`{name}` is no task role; {advice}")));
+    };
+    match index.parse::<u64>() {
+        Ok(index) if index < role.task_number => Ok((role.name.clone(), index)),
+        _ => {
+            let last = role.task_number - 1;
+            let what = format!("expected `{name}:0` to `{name}:{last}`, found `{written}`");
+            Err(fields.fault("metricsFrom", what))
+        }
+    }
+}
+
+/// A name of a Kubernetes object (RFC 1123).
+fn name(fields: &mut Section, field: &str) -> Result<Option<String>, Problem> {
+    let Some(name) = fields.string(field)? else { return Ok(None) };
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let outer = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if name.len() <= 253
+        && name.chars().all(inner)
+        && name.starts_with(outer)
+        && name.ends_with(outer)
+    {
+        return Ok(Some(name));
+    }
+    let what = format!("`{name}` is no name in Kubernetes: lower-case letters, digits and dashes");
+    Err(fields.fault(field, what))
+}
+
+fn one_of(fields: &mut Section, field: &str, known: &[&str]) -> Result<Option<String>, Problem> {
+    let Some(word) = fields.string(field)? else { return Ok(None) };
+    if known.contains(&word.as_str()) {
+        return Ok(Some(word));
+    }
+    let advice = advice(&word, known.iter().copied());
+    Err(fields.fault(field, format!("`{word}` is not known; {advice}")))
+}
+
+fn words(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
+    let Some(value) = fields.take(field) else { return Ok(Vec::new()) };
+    let list = value.as_array().and_then(|list| {
+        list.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+    });
+    list.ok_or_else(|| {
+        fields.fault(field, format!("expected a list of names, found {}", kind(&value)))
+    })
+}
+
+fn texts(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>, Problem> {
+    let Some(value) = fields.take(field) else { return Ok(BTreeMap::new()) };
+    let texts = value.as_object().and_then(|members| {
+        let text =
+            |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        members.iter().map(text).collect::<Option<BTreeMap<_, _>>>()
+    });
+    texts.ok_or_else(|| {
+        let what = format!("expected labels with values in quotes, found {}", json!(value));
+        fields.fault(field, what)
+    })
+}
+
+fn objects(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem> {
+    match fields.take(field) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.iter().all(Value::is_object) => Ok(list),
+        Some(other) => {
+            Err(fields.fault(field, format!("expected a list of objects, found {}", kind(&other))))
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! `taskRoles`: groups of like pods. Each is a list entry of the experiment file, completed by the entry of
+//! the same name in the user's template, or the other way round.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::super::service::{Inherited, no_command};
+use crate::config::check::{Canonical, resolve};
+use crate::config::section::{Problem, Section, kind};
+use crate::config::units;
+
+/// A group of like pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoleSpec {
+    /// `name`: `^[a-z0-9]{1,63}$`.
+    pub name: String,
+    /// `taskNumber`, at least 1.
+    pub task_number: u64,
+    /// `dockerImage`. `None`: the template's.
+    pub image: Option<String>,
+    /// `command`, else the trial's, else the template's; a shell line.
+    pub command: String,
+    /// `gpuNumber`. `None`: GPUs are left alone; `Some(0)`: hidden.
+    pub gpus: Option<u64>,
+    /// `cpuNumber` as Kubernetes writes it: `4`, `500m`.
+    pub cpu: Option<String>,
+    /// `memorySize` in MiB.
+    pub memory_mib: Option<u64>,
+    /// `frameworkAttemptCompletionPolicy`.
+    pub policy: Policy,
+    /// `privateRegistryAuthPath`: a docker configuration file with the registry's password.
+    pub registry_auth: Option<PathBuf>,
+}
+
+/// When a Framework is done: -1 is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// As soon as so many tasks of the role have failed, it has failed.
+    pub min_failed: i64,
+    /// As soon as so many tasks of the role have succeeded, it has succeeded.
+    pub min_succeeded: i64,
+}
+
+const FIELDS: [&str; 9] = [
+    "name",
+    "dockerImage",
+    "taskNumber",
+    "command",
+    "gpuNumber",
+    "cpuNumber",
+    "memorySize",
+    "frameworkAttemptCompletionPolicy",
+    "privateRegistryAuthPath",
+];
+
+/// Whether `FrameworkController` accepts it as the name of a Framework or a task role.
+pub fn is_name(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+/// The roles of the file and of its template, and the field that says each one's command.
+pub(super) fn read(
+    fields: &mut Section,
+    inherited: &Inherited,
+    template: Option<&Value>,
+    base: &Path,
+) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
+    let path = fields.at("taskRoles");
+    let templates = templates(template)?;
+    let listed = match fields.take("taskRoles") {
+        Some(Value::Array(list)) if !list.is_empty() => list,
+        None if !templates.is_empty() => {
+            templates.iter().map(|(name, _)| json!({"name": name})).collect()
+        }
+        None => {
+            let what = "is missing; for example [{name: worker, dockerImage: python:3.12-slim}]";
+            return Err(Problem::new(path, what));
+        }
+        Some(Value::Array(_)) => return Err(Problem::new(path, "is empty; a trial needs a pod")),
+        Some(other) => {
+            return Err(Problem::new(path, format!("expected a list, found {}", kind(&other))));
+        }
+    };
+    let alone = listed.len() == 1;
+    let (mut roles, mut paths): (Vec<RoleSpec>, Vec<String>) = (Vec::new(), Vec::new());
+    for (i, value) in listed.into_iter().enumerate() {
+        let mut section = Section::open(&format!("{path}[{i}]"), value, &FIELDS)?;
+        let first = i == 0;
+        let (role, command_path) =
+            role(&mut section, &Around { inherited, templates: &templates, base, alone, first })?;
+        if roles.iter().any(|known| known.name == role.name) {
+            return Err(
+                section.fault("name", format!("`{}` is the name of another role", role.name))
+            );
+        }
+        roles.push(role);
+        paths.push(command_path);
+    }
+    if let Some((name, _)) =
+        templates.iter().find(|(name, _)| !roles.iter().any(|r| r.name == *name))
+    {
+        let what =
+            format!("the template's role `{name}` is not among them; name every role or none");
+        return Err(Problem::new(path, what));
+    }
+    Ok((roles, paths))
+}
+
+/// What a role is read with.
+struct Around<'a> {
+    inherited: &'a Inherited,
+    templates: &'a [(String, Value)],
+    base: &'a Path,
+    /// There is no other role.
+    alone: bool,
+    /// It is the first.
+    first: bool,
+}
+
+fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String), Problem> {
+    let Some(name) = fields.string("name")? else {
+        return Err(fields.fault("name", "is missing; for example: worker"));
+    };
+    if !is_name(&name) {
+        let what = format!(
+            "`{name}` is not allowed by FrameworkController: 1 to 63 lower-case letters and digits, nothing else"
+        );
+        return Err(fields.fault("name", what));
+    }
+    let template = around.templates.iter().find(|(known, _)| *known == name).map(|(_, role)| role);
+    let container = template.and_then(|role| role.pointer("/task/pod/spec/containers/0"));
+    let image = fields.string("dockerImage")?;
+    if image.is_none() && container.and_then(|c| c.get("image")).is_none() {
+        let what = "is missing; name the image that the trial's program runs in";
+        return Err(fields.fault("dockerImage", what));
+    }
+    let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
+    let task_number = fields.integer("taskNumber", 1)?.or(in_template).unwrap_or(1);
+    if task_number > 10_000 {
+        let what = format!("{task_number} pods are too many; at most 10000");
+        return Err(fields.fault("taskNumber", what));
+    }
+    let own = fields.string("command")?.map(|command| (fields.at("command"), command));
+    let inherited = around.inherited.command.clone();
+    let command = own
+        .or_else(|| Some((fields.at("command"), command_of(container?)?)))
+        .or(inherited)
+        .filter(|(_, command)| !command.trim().is_empty());
+    let Some((command_path, command)) = command else {
+        return Err(if around.alone {
+            no_command()
+        } else {
+            fields.fault("command", "is missing")
+        });
+    };
+    let gpus = fields.integer("gpuNumber", 0)?.or(around.inherited.gpus.map(u64::from));
+    let cpu = cpu(fields)?;
+    let memory = fields.take("memorySize");
+    let memory_mib = memory
+        .map(|memory| units::memory_mib(&memory).map_err(|what| fields.fault("memorySize", what)))
+        .transpose()?;
+    let policy = policy(fields, template, task_number, around)?;
+    let registry_auth =
+        fields.string("privateRegistryAuthPath")?.map(|path| resolve(&path, around.base));
+    let role = RoleSpec {
+        name,
+        task_number,
+        image,
+        command,
+        gpus,
+        cpu,
+        memory_mib,
+        policy,
+        registry_auth,
+    };
+    Ok((role, command_path))
+}
+
+/// `cpuNumber`: a number, or what Kubernetes would write.
+fn cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
+    let Some(value) = fields.take("cpuNumber") else { return Ok(None) };
+    let millis = match &value {
+        Value::Number(number) => number.as_f64().map(|cores| cores * 1000.0),
+        Value::String(text) => match text.strip_suffix('m') {
+            Some(millis) => millis.parse().ok(),
+            None => text.parse::<f64>().ok().map(|cores| cores * 1000.0),
+        },
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    match millis.filter(|millis| (1.0..=1e9).contains(millis)) {
+        Some(millis) if millis % 1000.0 == 0.0 => Ok(Some(format!("{}", millis / 1000.0))),
+        Some(millis) => Ok(Some(format!("{}m", millis.ceil()))),
+        None => {
+            let what = format!("expected cores such as 4, 0.5 or \"500m\", found {}", kind(&value));
+            Err(fields.fault("cpuNumber", what))
+        }
+    }
+}
+
+fn policy(
+    fields: &mut Section,
+    template: Option<&Value>,
+    tasks: u64,
+    around: &Around<'_>,
+) -> Result<Policy, Problem> {
+    let field = "frameworkAttemptCompletionPolicy";
+    let from_template = || template.and_then(|role| role.get(field).cloned());
+    let Some(value) = fields.take(field).or_else(from_template) else {
+        // The trial is done when the pods that work are: those of the role that reports.
+        let all = i64::try_from(tasks).unwrap_or(-1);
+        return Ok(Policy { min_failed: 1, min_succeeded: if around.first { all } else { -1 } });
+    };
+    let known = ["minFailedTaskCount", "minSucceedTaskCount", "minSucceededTaskCount"];
+    let mut policy = Section::open(&fields.at(field), value, &known)?;
+    let mut count = |name: &str| -> Result<Option<i64>, Problem> {
+        let Some(value) = policy.take(name) else { return Ok(None) };
+        match value.as_i64().filter(|count| *count >= -1) {
+            Some(count) => Ok(Some(count)),
+            None => {
+                let what =
+                    format!("expected a number of tasks or -1 for never, found {}", kind(&value));
+                Err(policy.fault(name, what))
+            }
+        }
+    };
+    let failed = count("minFailedTaskCount")?;
+    // NNI's v2 form has the one spelling; v1 and FrameworkController have the other.
+    let (short, long) = (count("minSucceedTaskCount")?, count("minSucceededTaskCount")?);
+    if short.is_some() && long.is_some() && short != long {
+        return Err(policy.fault("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));
+    }
+    Ok(Policy { min_failed: failed.unwrap_or(-1), min_succeeded: short.or(long).unwrap_or(-1) })
+}
+
+/// The roles of a template by name, each checked for what will be built upon.
+fn templates(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
+    let Some(template) = template else { return Ok(Vec::new()) };
+    let at = "the template, spec.taskRoles";
+    let roles = template.pointer("/spec/taskRoles").and_then(Value::as_array);
+    let Some(roles) = roles.filter(|roles| !roles.is_empty()) else {
+        return Err(Problem::new(at, "is missing; a Framework has at least one task role"));
+    };
+    let mut found = Vec::new();
+    for (i, role) in roles.iter().enumerate() {
+        let at = format!("{at}[{i}]");
+        let Some(name) = role.get("name").and_then(Value::as_str).filter(|name| is_name(name))
+        else {
+            let what = "needs a name of lower-case letters and digits";
+            return Err(Problem::new(format!("{at}.name"), what));
+        };
+        let containers = role.pointer("/task/pod/spec/containers").and_then(Value::as_array);
+        match containers.map_or(0, Vec::len) {
+            1 => found.push((name.to_owned(), role.clone())),
+            count => {
+                let what = format!(
+                    "has {count} containers and must have exactly one, the trial's; what else a pod needs \
+                     may be an init container, or belongs into another role"
+                );
+                return Err(Problem::new(format!("{at}.task.pod.spec.containers"), what));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A container's command and arguments as a shell line.
+fn command_of(container: &Value) -> Option<String> {
+    let words = ["command", "args"].iter().filter_map(|field| container.get(*field)?.as_array());
+    let words: Vec<&str> = words.flatten().filter_map(Value::as_str).collect();
+    match words.as_slice() {
+        [] => None,
+        ["sh" | "/bin/sh", "-c", line] => Some((*line).to_owned()),
+        words => Some(words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")),
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%={}".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+impl RoleSpec {
+    /// The canonical form.
+    pub(super) fn canonical(&self) -> Value {
+        let mut canonical = Canonical(Map::new());
+        canonical.put("name", &self.name);
+        canonical.put("dockerImage", &self.image);
+        canonical.put("taskNumber", self.task_number);
+        canonical.put("command", &self.command);
+        canonical.put("gpuNumber", self.gpus);
+        canonical.put("cpuNumber", &self.cpu);
+        canonical.put("memorySize", self.memory_mib);
+        let Policy { min_failed, min_succeeded } = self.policy;
+        let policy =
+            json!({"minFailedTaskCount": min_failed, "minSucceedTaskCount": min_succeeded});
+        canonical.put("frameworkAttemptCompletionPolicy", policy);
+        canonical.put(
+            "privateRegistryAuthPath",
+            self.registry_auth.as_ref().map(|path| path.to_string_lossy()),
+        );
+        Value::Object(canonical.0)
+    }
+}

@@ -1,0 +1,157 @@
+//! PURE: `storage`: how a trial's code reaches its pods. NNI 3.0's `K8sNfsConfig` and
+//! `K8sAzureStorageConfig`, and two ways without shared files.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::config::check::resolve;
+use crate::config::section::{Problem, Section};
+use crate::nearest::advice;
+
+/// How code reaches the pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StorageSpec {
+    /// Ours, and what is taken where nothing is said: the agent fetches it from the manager.
+    Http,
+    /// Ours: it is in the image.
+    Image,
+    /// `K8sNfsConfig`.
+    Nfs {
+        /// Host name or address.
+        server: String,
+        /// The exported path.
+        path: String,
+    },
+    /// v1's `pvc`.
+    Pvc {
+        /// The claim, in the namespace (ours). `None`: the template mounts it.
+        claim: Option<String>,
+        /// Where NNI's manager finds the claim mounted; kept, and not needed here.
+        path: String,
+    },
+    /// `K8sAzureStorageConfig`.
+    Azure {
+        /// The storage account.
+        account: String,
+        /// The file share.
+        share: String,
+        /// `keyVaultName`: the Key Vault that holds the account's key.
+        vault: Option<String>,
+        /// `keyVaultKey`: the key's name in it.
+        vault_key: Option<String>,
+        /// `azureKeyFile` (ours): a file with the account's key.
+        key_file: Option<String>,
+    },
+}
+
+const FIELDS: [&str; 10] = [
+    "storageType",
+    "storage",
+    "server",
+    "path",
+    "claimName",
+    "azureAccount",
+    "azureShare",
+    "keyVaultName",
+    "keyVaultKey",
+    "azureKeyFile",
+];
+
+const KINDS: [&str; 5] = ["http", "image", "nfs", "pvc", "azureStorage"];
+
+/// Reads `storage`: a word or an object.
+pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<StorageSpec, Problem> {
+    let Some(value) = value else { return Ok(StorageSpec::Http) };
+    let value = if value.is_string() { json!({"storageType": value}) } else { value };
+    let mut fields = Section::open(path, value, &FIELDS)?;
+    // NNI's Python objects say it twice.
+    let (first, second) = (fields.string("storageType")?, fields.string("storage")?);
+    let Some(word) = first.or(second) else {
+        return Err(
+            fields.fault("storageType", format!("is missing; allowed: {}", KINDS.join(", ")))
+        );
+    };
+    let plain = crate::nearest::folded(&word);
+    let mut need = |field: &str| -> Result<String, Problem> {
+        let missing = format!("is missing; a storage of type {word} needs it");
+        fields.string(field)?.ok_or_else(|| fields.fault(field, missing))
+    };
+    let storage = match plain.as_str() {
+        "http" => StorageSpec::Http,
+        "image" => StorageSpec::Image,
+        "nfs" => StorageSpec::Nfs { server: need("server")?, path: absolute(path, need("path")?)? },
+        "pvc" => {
+            let mount = absolute(path, need("path")?)?;
+            StorageSpec::Pvc { claim: fields.string("claimName")?, path: mount }
+        }
+        "azurestorage" | "azurefile" => {
+            let (account, share) = (need("azureAccount")?, need("azureShare")?);
+            let (vault, vault_key) =
+                (fields.string("keyVaultName")?, fields.string("keyVaultKey")?);
+            if vault.is_some() != vault_key.is_some() {
+                let missing = if vault.is_some() { "keyVaultKey" } else { "keyVaultName" };
+                return Err(fields.fault(missing, "is missing; a Key Vault needs both"));
+            }
+            let key_file = fields.string("azureKeyFile")?;
+            let key_file = key_file.map(|file| resolve(&file, base).to_string_lossy().into_owned());
+            StorageSpec::Azure { account, share, vault, vault_key, key_file }
+        }
+        _ => {
+            let advice = advice(&word, KINDS);
+            let what = format!("`{word}` is not known; {advice}");
+            return Err(fields.fault("storageType", what));
+        }
+    };
+    Ok(storage)
+}
+
+fn absolute(at: &str, path: String) -> Result<String, Problem> {
+    if path.starts_with('/') {
+        return Ok(path);
+    }
+    Err(Problem::new(format!("{at}.path"), format!("`{path}` does not begin with a slash")))
+}
+
+impl StorageSpec {
+    /// Whether the agents fetch the code from the manager, into the pod or onto the share.
+    pub fn needs_code(&self) -> bool {
+        match self {
+            Self::Image => false,
+            Self::Http | Self::Nfs { .. } | Self::Pvc { .. } | Self::Azure { .. } => true,
+        }
+    }
+
+    /// The canonical form.
+    pub(super) fn canonical(&self) -> Value {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Option<&String>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), Value::from(value.as_str()));
+            }
+        };
+        match self {
+            Self::Http => return Value::from("http"),
+            Self::Image => return Value::from("image"),
+            Self::Nfs { server, path } => {
+                put("storageType", Some(&"nfs".to_owned()));
+                put("server", Some(server));
+                put("path", Some(path));
+            }
+            Self::Pvc { claim, path } => {
+                put("storageType", Some(&"pvc".to_owned()));
+                put("claimName", claim.as_ref());
+                put("path", Some(path));
+            }
+            Self::Azure { account, share, vault, vault_key, key_file } => {
+                put("storageType", Some(&"azureStorage".to_owned()));
+                put("azureAccount", Some(account));
+                put("azureShare", Some(share));
+                put("keyVaultName", vault.as_ref());
+                put("keyVaultKey", vault_key.as_ref());
+                put("azureKeyFile", key_file.as_ref());
+            }
+        }
+        Value::Object(fields)
+    }
+}

@@ -1,0 +1,183 @@
+//! The section against NNI's own files and against what people get wrong.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+use crate::config::{ExperimentSpec, load};
+
+fn document(service: &Value) -> Value {
+    json!({
+        "trialCommand": "python3 t.py {{x}}",
+        "trialConcurrency": 2,
+        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+        "tuner": {"name": "TPE"},
+        "trainingService": service,
+    })
+}
+
+fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("experiment.yml");
+    std::fs::write(&file, document).unwrap();
+    std::fs::write(folder.path().join("framework.yml"), template).unwrap();
+    let search = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
+    std::fs::write(folder.path().join("ss.json"), search.to_string()).unwrap();
+    load(&file).map_err(|error| error.problem)
+}
+
+fn spec(document: &str) -> FrameworkControllerSpec {
+    let spec = loaded(document, "").unwrap();
+    let TrainingServiceSpec::FrameworkController(spec) = spec.training_service else { panic!() };
+    *spec
+}
+
+/// A file of NNI's, as its users have it.
+fn nni(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/config").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn nnis_v2_form_is_read() {
+    let spec = spec(&nni("frameworkcontroller_v2.yml"));
+    assert_eq!(spec.namespace.as_deref(), Some("default"));
+    assert_eq!(spec.service_account.as_deref(), Some("frameworkcontroller"));
+    assert_eq!(spec.advertise.as_deref(), Some("127.0.0.1"));
+    let nfs =
+        StorageSpec::Nfs { server: "10.20.30.40".to_owned(), path: "/exports/nni".to_owned() };
+    assert_eq!(spec.storage, nfs);
+    let [role] = &spec.roles[..] else { panic!() };
+    assert_eq!((role.name.as_str(), role.task_number), ("worker", 1));
+    assert_eq!((role.gpus, role.cpu.as_deref(), role.memory_mib), (Some(0), Some("1"), Some(8192)));
+    assert_eq!(role.policy, Policy { min_failed: 1, min_succeeded: 1 });
+}
+
+#[test]
+fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
+    let spec = spec(
+        &nni("frameworkcontroller_v1_noreuse.yml").replace("namespace: default", "namespace: lab"),
+    );
+    assert_eq!(spec.namespace.as_deref(), Some("lab"));
+    let [ps, worker] = &spec.roles[..] else { panic!() };
+    assert_eq!(ps.policy, Policy { min_failed: 1, min_succeeded: -1 });
+    assert_eq!(worker.policy, Policy { min_failed: 1, min_succeeded: 2 });
+    assert_eq!((worker.task_number, worker.gpus, worker.memory_mib), (2, Some(1), Some(8192)));
+    assert_eq!(ps.command, "python3 model2.py --role ps");
+    assert_eq!(spec.metrics_from, ("ps".to_owned(), 0));
+}
+
+#[test]
+fn little_needs_to_be_said() {
+    let spec = spec(
+        &document(&json!({
+            "platform": "frameworkcontroller",
+            "taskRoles": [{"name": "worker", "dockerImage": "python:3.12"}],
+        }))
+        .to_string(),
+    );
+    assert_eq!(spec.storage, StorageSpec::Http);
+    assert_eq!(spec.agent, AgentSource::Auto);
+    assert_eq!(spec.run_as_user, USER);
+    assert_eq!(spec.start_up_deadline, START_UP_DEADLINE);
+    assert_eq!(spec.roles[0].command, "python3 t.py {{x}}");
+    assert_eq!(spec.roles[0].policy, Policy { min_failed: 1, min_succeeded: 1 });
+}
+
+#[test]
+fn a_wrong_field_is_named() {
+    let role = json!({"name": "worker", "dockerImage": "python"});
+    let one = |field: &str, value: Value| {
+        let mut role = role.clone();
+        role[field] = value;
+        json!({"taskRoles": [role]})
+    };
+    #[rustfmt::skip]
+    let table = [
+        (json!({"taskRoles": null}), "trainingService.taskRoles: is missing; for example [{name: worker"),
+        (json!({"taskRoles": []}), "trainingService.taskRoles: is empty"),
+        (json!({"taskRoles": [role, role]}), "trainingService.taskRoles[1].name: `worker` is the name of another role"),
+        (one("name", json!("my-role")), "trainingService.taskRoles[0].name: `my-role` is not allowed by FrameworkController"),
+        (one("dockerImage", Value::Null), "trainingService.taskRoles[0].dockerImage: is missing"),
+        (one("taskNumber", json!(0)), "trainingService.taskRoles[0].taskNumber: expected an integer of at least 1"),
+        (one("cpuNumber", json!("many")), "trainingService.taskRoles[0].cpuNumber: expected cores such as 4"),
+        (one("memorySize", json!("4x")), "trainingService.taskRoles[0].memorySize: expected an amount of memory"),
+        (one("command", json!("t {{y}}")), "trainingService.taskRoles[0].command: {{y}} names no parameter"),
+        (one("comand", json!("t")), "trainingService.taskRoles[0].comand: unknown field; did you mean `command`?"),
+        (one("frameworkAttemptCompletionPolicy", json!({"minFailedTaskCount": -2})),
+            "trainingService.taskRoles[0].frameworkAttemptCompletionPolicy.minFailedTaskCount: expected a number of tasks or -1"),
+        (one("frameworkAttemptCompletionPolicy", json!({"minSucceedTaskCount": 1, "minSucceededTaskCount": 2})),
+            "trainingService.taskRoles[0].frameworkAttemptCompletionPolicy.minSucceededTaskCount: differs"),
+        (json!({"storage": "nfs"}), "trainingService.storage.server: is missing; a storage of type nfs needs it"),
+        (json!({"storage": {"storageType": "nfs", "server": "s", "path": "x"}}), "trainingService.storage.path: `x` does not begin with a slash"),
+        (json!({"storage": "s3"}), "trainingService.storage.storageType: `s3` is not known; allowed: http, image"),
+        (json!({"storage": {"storageType": "azureStorage", "azureAccount": "a", "azureShare": "s", "keyVaultName": "v"}}),
+            "trainingService.storage.keyVaultKey: is missing"),
+        (json!({"namespace": "My Lab"}), "trainingService.namespace: `My Lab` is no name in Kubernetes"),
+        (json!({"agent": "copy"}), "trainingService.agentImage: is missing"),
+        (json!({"agent": "sidecar"}), "trainingService.agent: `sidecar` is not known"),
+        (json!({"imagePullPolicy": "always"}), "trainingService.imagePullPolicy: `always` is not known; did you mean `Always`?"),
+        (json!({"nodeSelector": {"gpu": true}}), "trainingService.nodeSelector: expected labels with values in quotes"),
+        (json!({"tolerations": "all"}), "trainingService.tolerations: expected a list of objects"),
+        (json!({"startUpDeadline": "soon"}), "trainingService.startUpDeadline: expected a duration"),
+        (json!({"metricsFrom": "wrker"}), "trainingService.metricsFrom: `wrker` is no task role; did you mean `worker`?"),
+        (json!({"metricsFrom": "worker:1"}), "trainingService.metricsFrom: expected `worker:0` to `worker:0`"),
+        (json!({"configPath": "nowhere.yml"}), "trainingService.configPath: "),
+        (json!({"kubeConfg": "x"}), "trainingService.kubeConfg: unknown field; did you mean `kubeconfig`?"),
+    ];
+    for (changes, message) in table {
+        let mut service = json!({"platform": "frameworkcontroller", "taskRoles": [role]});
+        for (name, value) in changes.as_object().unwrap() {
+            service[name] = value.clone();
+        }
+        let problem = loaded(&document(&service).to_string(), "").unwrap_err();
+        assert!(problem.starts_with(message), "{changes}: {problem}");
+    }
+}
+
+#[test]
+fn a_role_without_a_command_is_named() {
+    let mut both = document(&json!({
+        "platform": "frameworkcontroller",
+        "taskRoles": [{"name": "a", "dockerImage": "i", "command": "x"}, {"name": "b", "dockerImage": "i"}],
+    }));
+    both["trialCommand"] = Value::Null;
+    let problem = loaded(&both.to_string(), "").unwrap_err();
+    assert_eq!(problem, "trainingService.taskRoles[1].command: is missing");
+}
+
+#[test]
+fn a_template_gives_what_the_file_does_not() {
+    let service = json!({"platform": "frameworkcontroller", "configPath": "framework.yml"});
+    let mut document = document(&service);
+    document["trialCommand"] = Value::Null;
+    let template = "
+kind: Framework
+metadata: {name: mine}
+spec:
+  taskRoles:
+  - name: trainer
+    taskNumber: 3
+    task: {pod: {spec: {containers: [{name: main, image: 'trainer:1', command: [sh, -c, 'run {{x}}']}]}}}
+";
+    let spec = loaded(&document.to_string(), template).unwrap();
+    assert_eq!(spec.trial_command, "run {{x}}");
+    let TrainingServiceSpec::FrameworkController(fc) = &spec.training_service else { panic!() };
+    assert_eq!((fc.roles[0].name.as_str(), fc.roles[0].task_number), ("trainer", 3));
+    assert!(spec.canonical["trainingService"]["template"].is_object(), "a resume needs no file");
+
+    #[rustfmt::skip]
+    let table = [
+        ("kind: Pod", "trainingService.configPath: "),
+        ("kind: Framework", "the template, spec.taskRoles: is missing"),
+        ("kind: Framework\nspec: {taskRoles: [{name: A}]}", "the template, spec.taskRoles[0].name: needs a name"),
+        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [{image: x}, {image: y}]}}}}]}",
+            "the template, spec.taskRoles[0].task.pod.spec.containers: has 2 containers and must have exactly one"),
+        ("kind: [", "the template: line 1"),
+    ];
+    for (template, message) in table {
+        let problem = loaded(&document.to_string(), template).unwrap_err();
+        assert!(problem.starts_with(message), "{template}: {problem}");
+    }
+}

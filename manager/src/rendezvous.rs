@@ -1,0 +1,250 @@
+//! PURE: where the pods of each trial are, until all of them know.
+//!
+//! # Invariants
+//!
+//! 1. An answer is complete when every index of every role has reported for the attempt, and holds the newest
+//!    address of each: a pod that was started again has another one.
+//! 2. Nothing is kept for good. Agents report again after a restart of the manager, and what was not asked for
+//!    longest makes room.
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, HashMap};
+
+use trial_protocol::{AttemptId, Member, RendezvousReply, RendezvousRequest, RoleSize, TrialJobId};
+
+/// Attempts that are remembered at a time.
+const GROUPS: usize = 10_000;
+
+/// Pods of one trial.
+const MEMBERS: u64 = 10_000;
+
+/// Missing pods that an answer names.
+const NAMED: usize = 10;
+
+/// The attempts whose pods are meeting.
+#[derive(Debug, Default)]
+pub struct Rendezvous {
+    groups: HashMap<(TrialJobId, AttemptId), Group>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Group {
+    roles: Vec<RoleSize>,
+    /// By position of the role, and index.
+    members: BTreeMap<(usize, u32), (IpAddr, u16)>,
+    touched: u64,
+}
+
+/// Why a pod is not let in: it will not be, however often it asks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There are no such pods.
+    #[error("{role}:{index} is none of the trial's pods ({roles})")]
+    Stranger {
+        /// The role it gave.
+        role: String,
+        /// The index it gave.
+        index: u32,
+        /// The roles it gave.
+        roles: String,
+    },
+    /// Another pod of the same attempt was told something else.
+    #[error("another pod of this attempt speaks of the roles {theirs}, this one of {ours}")]
+    OtherRoles {
+        /// What was said before.
+        theirs: String,
+        /// What is said now.
+        ours: String,
+    },
+    /// No trial has that many.
+    #[error("a trial may have {MEMBERS} pods, and this one says that it has {found}")]
+    TooMany {
+        /// How many it says.
+        found: u64,
+    },
+}
+
+impl Rendezvous {
+    /// Enters where a pod is. `true` if its attempt's pods are complete now.
+    pub fn enter(
+        &mut self,
+        trial: &TrialJobId,
+        request: &RendezvousRequest,
+    ) -> Result<bool, Refusal> {
+        let RendezvousRequest { attempt, roles, role, index, address, port, .. } = request;
+        let found = roles.iter().map(|role| u64::from(role.number)).sum();
+        if found > MEMBERS {
+            return Err(Refusal::TooMany { found });
+        }
+        let place = roles.iter().position(|known| known.role == *role && *index < known.number);
+        let Some(place) = place else {
+            let (role, roles) = (role.clone(), shown(roles));
+            return Err(Refusal::Stranger { role, index: *index, roles });
+        };
+        let key = (trial.clone(), attempt.clone());
+        if !self.groups.contains_key(&key) {
+            self.make_room();
+        }
+        let touched = self.turn;
+        self.turn += 1;
+        let group = self.groups.entry(key).or_insert_with(|| Group {
+            roles: roles.clone(),
+            members: BTreeMap::new(),
+            touched,
+        });
+        if group.roles != *roles {
+            let (theirs, ours) = (shown(&group.roles), shown(roles));
+            return Err(Refusal::OtherRoles { theirs, ours });
+        }
+        group.touched = touched;
+        group.members.insert((place, *index), (*address, *port));
+        Ok(group.missing().next().is_none())
+    }
+
+    /// What is known of an attempt's pods.
+    pub fn look(&self, trial: &TrialJobId, attempt: &AttemptId) -> RendezvousReply {
+        let Some(group) = self.groups.get(&(trial.clone(), attempt.clone())) else {
+            return RendezvousReply::default();
+        };
+        let missing: Vec<String> = group.missing().take(NAMED).collect();
+        if !missing.is_empty() {
+            return RendezvousReply { members: Vec::new(), missing };
+        }
+        let members = group.members.iter().map(|((place, index), (address, port))| Member {
+            role: group.roles[*place].role.clone(),
+            index: *index,
+            address: *address,
+            port: *port,
+        });
+        RendezvousReply { members: members.collect(), missing }
+    }
+
+    fn make_room(&mut self) {
+        if self.groups.len() < GROUPS {
+            return;
+        }
+        let oldest = self.groups.iter().min_by_key(|(_, group)| group.touched);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.groups.remove(&key);
+        }
+    }
+}
+
+impl Group {
+    fn missing(&self) -> impl Iterator<Item = String> {
+        let all = self.roles.iter().enumerate().flat_map(|(place, role)| {
+            (0..role.number).map(move |index| (place, index, role.role.as_str()))
+        });
+        all.filter(|(place, index, _)| !self.members.contains_key(&(*place, *index)))
+            .map(|(_, index, role)| format!("{role}:{index}"))
+    }
+}
+
+fn shown(roles: &[RoleSize]) -> String {
+    let shown = roles.iter().take(NAMED).map(|role| format!("{}:{}", role.role, role.number));
+    shown.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn request(roles: &[(&str, u32)], role: &str, index: u32, last: u8) -> RendezvousRequest {
+        let roles = roles
+            .iter()
+            .map(|(role, number)| RoleSize { role: (*role).to_owned(), number: *number });
+        RendezvousRequest {
+            attempt: AttemptId::new("t-1").unwrap(),
+            roles: roles.collect(),
+            role: role.to_owned(),
+            index,
+            address: IpAddr::from([10, 0, 0, last]),
+            port: 4000,
+            wait_ms: None,
+        }
+    }
+
+    fn trial(id: &str) -> TrialJobId {
+        TrialJobId::new(id).unwrap()
+    }
+
+    fn shown(reply: &RendezvousReply) -> (Vec<String>, Vec<String>) {
+        let member = |m: &Member| format!("{}:{} {}:{}", m.role, m.index, m.address, m.port);
+        (reply.members.iter().map(member).collect(), reply.missing.clone())
+    }
+
+    #[test]
+    fn pods_meet_and_a_pod_that_comes_again_is_where_it_is_now() {
+        let roles = [("worker", 2), ("ps", 1)];
+        let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
+        let mut table = Rendezvous::default();
+        let mut steps = |role, index, last| {
+            let whole = table.enter(&t, &request(&roles, role, index, last)).unwrap();
+            let reply = table.look(&t, &attempt);
+            assert_eq!(whole, reply.missing.is_empty());
+            shown(&reply)
+        };
+        let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        assert_eq!(steps("ps", 0, 1), (vec![], own(&["worker:0", "worker:1"])));
+        assert_eq!(steps("worker", 1, 2), (vec![], own(&["worker:0"])));
+        assert_eq!(steps("worker", 1, 3), (vec![], own(&["worker:0"])), "with a new address");
+        let all = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000", "ps:0 10.0.0.1:4000"]);
+        assert_eq!(steps("worker", 0, 4), (all, vec![]));
+        let all = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000", "ps:0 10.0.0.9:4000"]);
+        assert_eq!(steps("ps", 0, 9), (all, vec![]), "after the others have gone on");
+        assert_eq!(table.look(&trial("u"), &attempt), RendezvousReply::default());
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let mut table = Rendezvous::default();
+        let roles = [("worker", 2)];
+        table.enter(&trial("t"), &request(&roles, "worker", 0, 1)).unwrap();
+        #[rustfmt::skip]
+        let table_of = [
+            ("an index too many",   request(&roles, "worker", 2, 1),         "worker:2 is none of the trial's pods (worker:2)"),
+            ("another role",        request(&roles, "ps", 0, 1),             "ps:0 is none of the trial's pods (worker:2)"),
+            ("no roles",            request(&[], "worker", 0, 1),            "worker:0 is none of the trial's pods ()"),
+            ("another opinion",     request(&[("worker", 3)], "worker", 2, 1), "another pod of this attempt speaks of the roles worker:2, this one of worker:3"),
+            ("far too many",        request(&[("worker", u32::MAX), ("ps", 9)], "ps", 0, 1), "a trial may have 10000 pods, and this one says that it has 4294967304"),
+        ];
+        for (says, request, refusal) in table_of {
+            let refused = table.enter(&trial("t"), &request).unwrap_err().to_string();
+            assert_eq!(refused, refusal, "{says}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_asked_for_longest_makes_room() {
+        let mut table = Rendezvous::default();
+        let pod = request(&[("worker", 2)], "worker", 0, 1);
+        for number in 0..=GROUPS {
+            table.enter(&trial(&format!("t{number}")), &pod).unwrap();
+            // The second is asked for again and again.
+            table.enter(&trial("t1"), &pod).unwrap();
+        }
+        let attempt = AttemptId::new("t-1").unwrap();
+        let known = |id: &str| table.look(&trial(id), &attempt) != RendezvousReply::default();
+        assert!(!known("t0") && known("t1") && known("t3") && known(&format!("t{GROUPS}")));
+        assert_eq!(table.groups.len(), GROUPS);
+    }
+
+    proptest! {
+        #[test]
+        fn in_whatever_order_they_come_the_last_completes(order in Just((0..6_u32).collect::<Vec<_>>()).prop_shuffle()) {
+            let mut table = Rendezvous::default();
+            let roles = [("a", 2), ("b", 4)];
+            for (count, pod) in order.iter().enumerate() {
+                let (role, index) = if *pod < 2 { ("a", *pod) } else { ("b", pod - 2) };
+                let whole = table.enter(&trial("t"), &request(&roles, role, index, 1)).unwrap();
+                prop_assert_eq!(whole, count == 5);
+            }
+            let reply = table.look(&trial("t"), &AttemptId::new("t-1").unwrap());
+            let names: Vec<_> = reply.members.iter().map(|m| (m.role.as_str(), m.index)).collect();
+            prop_assert_eq!(names, [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("b", 3)]);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The key of an Azure storage account: from a file, from a Key Vault through the `az` command, or from the
+//! variable that Azure's own tools read. It never reaches a log or a command line.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// The variable that Azure's own tools read.
+pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
+
+/// How long `az` may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How much of what `az` complains about is shown, in characters.
+const SHOWN: usize = 300;
+
+/// Where the key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// In this file.
+    File(PathBuf),
+    /// In a Key Vault.
+    Vault {
+        /// Its name.
+        vault: String,
+        /// The secret's name in it.
+        secret: String,
+    },
+    /// In the variable [`VARIABLE`].
+    Variable,
+}
+
+/// The key; its `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(pub String);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file.
+    #[error("cannot read the storage account's key from {}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody said where it is.
+    #[error(
+        "the key of the Azure storage account is not given; set {VARIABLE}, name a file with azureKeyFile, \
+         or a Key Vault with keyVaultName and keyVaultKey"
+    )]
+    Nowhere,
+    /// The `az` command.
+    #[error(
+        "cannot run `az`, which reads Key Vaults; install the Azure CLI and log in (`az login`)"
+    )]
+    NoAz(#[source] io::Error),
+    /// It took too long.
+    #[error(
+        "`az keyvault secret show` did not end within {PATIENCE:?}; is it waiting for a login?"
+    )]
+    Slow,
+    /// It failed.
+    #[error("the Key Vault {vault} does not give its secret {secret}: {said}")]
+    Vault {
+        /// Which vault.
+        vault: String,
+        /// Which secret.
+        secret: String,
+        /// What `az` said.
+        said: String,
+    },
+    /// What was found is something else.
+    #[error("what {place} holds is no key of a storage account; a key is base64")]
+    NoKey {
+        /// Where it was found.
+        place: String,
+    },
+}
+
+/// Finds the key. `variable` is the value of [`VARIABLE`], `az` Azure's command.
+pub async fn find(source: &Source, variable: Option<String>, az: &Path) -> Result<Key, Error> {
+    let (text, place) = match source {
+        Source::File(path) => {
+            let text = tokio::fs::read_to_string(path).await;
+            let text = text.map_err(|source| Error::File { path: path.clone(), source })?;
+            (text, path.display().to_string())
+        }
+        Source::Vault { vault, secret } => {
+            (of_vault(vault, secret, az).await?, format!("the secret {secret} of {vault}"))
+        }
+        Source::Variable => {
+            let text = variable.filter(|text| !text.trim().is_empty()).ok_or(Error::Nowhere)?;
+            (text, VARIABLE.to_owned())
+        }
+    };
+    let key = text.trim();
+    if key.is_empty() || BASE64_STANDARD.decode(key).is_err() {
+        return Err(Error::NoKey { place });
+    }
+    Ok(Key(key.to_owned()))
+}
+
+async fn of_vault(vault: &str, secret: &str, az: &Path) -> Result<String, Error> {
+    let mut command = Command::new(az);
+    command.args(["keyvault", "secret", "show", "--query", "value", "--output", "tsv"]);
+    command.args(["--vault-name", vault, "--name", secret]);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = timeout(PATIENCE, command.output()).await.map_err(|_| Error::Slow)?;
+    let output = output.map_err(Error::NoAz)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said: String = said.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    Err(Error::Vault { vault: vault.to_owned(), secret: secret.to_owned(), said })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A program that stands for `az`.
+    fn az(folder: &Path, script: &str) -> PathBuf {
+        let path = folder.join("az");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[tokio::test]
+    async fn the_key_is_where_it_was_said_to_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        fs::write(&file, "ZmlsZQ==\n").unwrap();
+        let script = r#"[ "$*" = "keyvault secret show --query value --output tsv --vault-name v --name s" ] && echo dmF1bHQ="#;
+        let az = az(folder.path(), script);
+        let vault = Source::Vault { vault: "v".to_owned(), secret: "s".to_owned() };
+        let variable = Some("dmFyaWFibGU=".to_owned());
+        for (source, key) in [
+            (Source::File(file), "ZmlsZQ=="),
+            (vault, "dmF1bHQ="),
+            (Source::Variable, "dmFyaWFibGU="),
+        ] {
+            let found = find(&source, variable.clone(), &az).await.unwrap();
+            assert_eq!(found.0, key, "{source:?}");
+            assert_eq!(format!("{found:?}"), "Key(..)");
+        }
+    }
+
+    #[tokio::test]
+    async fn where_there_is_none_it_is_said_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        fs::write(&empty, "").unwrap();
+        let az = az(folder.path(), "echo 'ERROR: Please run az login' >&2; exit 1");
+        let vault = || Source::Vault { vault: "v".to_owned(), secret: "s".to_owned() };
+        let no_az = folder.path().join("none");
+        let none = None;
+        #[rustfmt::skip]
+        let table = [
+            (Source::Variable,     none.clone(), &az,    "set AZURE_STORAGE_KEY"),
+            (Source::Variable,     Some("-".to_owned()), &az, "AZURE_STORAGE_KEY holds is no key"),
+            (Source::File(empty),  none.clone(), &az,    "empty holds is no key"),
+            (Source::File(folder.path().join("x")), none.clone(), &az, "cannot read the storage account's key from"),
+            (vault(),              none.clone(), &az,    "secret s: ERROR: Please run az login"),
+            (vault(),              none,         &no_az, "install the Azure CLI"),
+        ];
+        for (source, variable, az, says) in table {
+            let refused = find(&source, variable, az).await.unwrap_err().to_string();
+            assert!(refused.contains(says), "{source:?}: {refused}");
+        }
+    }
+}

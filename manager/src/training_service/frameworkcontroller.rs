@@ -1,0 +1,351 @@
+//! Trials as Frameworks of Microsoft's `FrameworkController` on Kubernetes, each pod's command under an agent.
+//!
+//! Names are derived and creating is idempotent, so that nothing is submitted twice; states come from
+//! watches, one per kind of object and experiment; what is decided about them is [`board`]'s.
+
+pub mod board;
+pub mod client;
+pub mod manifest;
+pub mod preflight;
+pub mod status;
+pub mod why;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use serde_json::json;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+use self::board::{Act, Board};
+use self::client::{Cluster, Kind, Seen};
+use self::manifest::Common;
+use super::{Adopted, Error, JobEvents, TrainingService, TrialJobSpec};
+
+/// Requests that may be under way at a time.
+const REQUESTS: usize = 16;
+/// Longest pause between two tries of a request.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// How long tidying up at the end is tried.
+const CLEANING: Duration = Duration::from_secs(30);
+
+/// What a [`FrameworkController`] works with.
+pub struct Settings {
+    /// Where.
+    pub cluster: Cluster,
+    /// What all its Frameworks have in common.
+    pub common: Common,
+    /// Where news of jobs goes.
+    pub events: JobEvents,
+}
+
+/// Runs trials as Frameworks.
+#[derive(Clone)]
+pub struct FrameworkController {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    board: Mutex<Board>,
+    began: Instant,
+    /// Whether everything in the cluster was seen once.
+    listed: watch::Sender<bool>,
+    /// A deadline may be nearer than it was.
+    nearer: Notify,
+    requests: Semaphore,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl FrameworkController {
+    /// Begins to watch; nothing is submitted.
+    pub fn start(settings: Settings) -> Self {
+        let shared = Arc::new(Shared {
+            board: Mutex::new(Board::new(settings.common.spec.start_up_deadline)),
+            settings,
+            began: Instant::now(),
+            listed: watch::Sender::new(false),
+            nearer: Notify::new(),
+            requests: Semaphore::new(REQUESTS),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        for kind in [Kind::Framework, Kind::Pod, Kind::Event] {
+            let watcher = Arc::clone(&shared);
+            shared.tasks.spawn(async move {
+                let closing = watcher.closing.clone();
+                closing.run_until_cancelled(watcher.watch(kind)).await;
+            });
+        }
+        let timer = Arc::clone(&shared);
+        shared.tasks.spawn(async move {
+            let closing = timer.closing.clone();
+            closing.run_until_cancelled(timer.keep_time()).await;
+        });
+        Self { shared }
+    }
+}
+
+#[async_trait]
+impl TrainingService for FrameworkController {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
+        let shared = &self.shared;
+        let name = manifest::framework_name(&shared.settings.common.experiment, &job.attempt);
+        shared.board().submit(&name, job.trial.clone(), job.attempt.clone(), shared.now());
+        shared.nearer.notify_one();
+        let (task, job) = (Arc::clone(shared), job.clone());
+        shared.tasks.spawn(async move {
+            let outcome = task.make(&name, &job).await;
+            let acts = task.board().submitted(&name, outcome, task.now());
+            task.perform(acts);
+        });
+        Ok(())
+    }
+
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+        let mut listed = self.shared.listed.subscribe();
+        // The sender lives as long as we do.
+        drop(listed.wait_for(|listed| *listed).await);
+        let name = manifest::framework_name(&self.shared.settings.common.experiment, attempt);
+        let (adopted, acts) = self.shared.board().adopt(&name, trial, attempt, self.shared.now());
+        self.shared.nearer.notify_one();
+        self.shared.perform(acts);
+        adopted
+    }
+
+    async fn recover(&self, _trial: &TrialJobId) {
+        // What an agent leaves behind goes with its pod; that is why it waits for the manager before.
+    }
+
+    async fn cancel(&self, trial: &TrialJobId) {
+        let acts = self.shared.board().cancel(trial, self.shared.now());
+        self.shared.nearer.notify_one();
+        self.shared.perform(acts);
+    }
+
+    async fn close(&self) {
+        self.shared.closing.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        let experiment = &self.shared.settings.common.experiment;
+        let cleaned = clean(&self.shared.settings.cluster, experiment);
+        let trouble = match tokio::time::timeout(CLEANING, cleaned).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it is not done after {CLEANING:?}"),
+        };
+        warn!(
+            "the cluster is not clean: {trouble}; `trial-manager clean {experiment}` tries again"
+        );
+    }
+}
+
+/// Deletes everything of an experiment's from its namespace, and waits until it is gone.
+pub async fn clean(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
+    let selector = manifest::selector(experiment);
+    for kind in [Kind::Framework, Kind::Secret] {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let tried = match cluster.delete_all(kind, &selector).await {
+                Ok(()) => cluster.names(kind, &selector).await,
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(left) if left.is_empty() => break,
+                Ok(left) => debug!("{} objects are still going", left.len()),
+                Err(error) if error.may_pass() => debug!("{error}; trying again"),
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Does what the board wants done; requests in tasks of their own.
+    fn perform(self: &Arc<Self>, acts: Vec<Act>) {
+        for act in acts {
+            let shared = Arc::clone(self);
+            match act {
+                // The receiver lives as long as the experiment; after it nobody needs to know.
+                Act::Tell(news) => drop(self.settings.events.send(news)),
+                Act::Stop(name) => drop(self.tasks.spawn(async move {
+                    let stop = json!({"spec": {"executionType": "Stop"}});
+                    let cluster = &shared.settings.cluster;
+                    let done =
+                        shared.until_done(&name, || cluster.merge(Kind::Framework, &name, &stop));
+                    if done.await == Some(false) {
+                        let acts = shared.board().framework_gone(&name);
+                        shared.perform(acts);
+                    }
+                })),
+                Act::Delete(name) => drop(self.tasks.spawn(async move {
+                    warn!("the Framework {name} did not end within its time; deleting it");
+                    let cluster = &shared.settings.cluster;
+                    shared.until_done(&name, || cluster.delete(Kind::Framework, &name)).await;
+                    let acts = shared.board().framework_gone(&name);
+                    shared.perform(acts);
+                })),
+                Act::Tidy(attempts) => drop(self.tasks.spawn(async move {
+                    let Settings { cluster, common, .. } = &shared.settings;
+                    let selector = manifest::selector_of(&common.experiment, &attempts);
+                    for kind in [Kind::Framework, Kind::Secret] {
+                        shared.until_done("old", || cluster.delete_all(kind, &selector)).await;
+                    }
+                })),
+            }
+        }
+    }
+
+    /// Repeats a request until it is done. `None`: it is refused, or we are closing.
+    async fn until_done<T, F: Future<Output = Result<T, client::Error>>>(
+        &self,
+        name: &str,
+        request: impl Fn() -> F,
+    ) -> Option<T> {
+        let mut pause = Duration::from_millis(250);
+        loop {
+            match self.request(&request).await {
+                Ok(done) => return Some(done),
+                Err(error) if error.may_pass() => warn!("{name}: {error}; trying again"),
+                Err(error) => {
+                    warn!("{name}: {error}");
+                    return None;
+                }
+            }
+            self.closing.run_until_cancelled(tokio::time::sleep(pause)).await?;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn request<T, F: Future<Output = Result<T, client::Error>>>(
+        &self,
+        request: impl Fn() -> F,
+    ) -> Result<T, client::Error> {
+        // The semaphore is never closed.
+        let _permit = self.requests.acquire().await;
+        request().await
+    }
+
+    /// Makes an attempt's objects. What is there already was made by us, before a crash or an answer that
+    /// was lost.
+    async fn make(&self, name: &str, job: &TrialJobSpec) -> Result<(), String> {
+        let Settings { cluster, common, .. } = &self.settings;
+        let objects = [
+            (Kind::Secret, manifest::token_secret(common, job)),
+            (Kind::Framework, manifest::framework(common, job)),
+        ];
+        for (kind, object) in &objects {
+            let mut pause = Duration::from_millis(250);
+            loop {
+                if self.board().is_unwanted(name) {
+                    return Err("it was stopped before it was submitted".to_owned());
+                }
+                match self.request(|| cluster.create(*kind, object)).await {
+                    Ok(_) => break,
+                    Err(error) if error.may_pass() => {
+                        let acts = self.board().waits(name, Some(error.to_string()));
+                        for act in acts {
+                            if let Act::Tell(news) = act {
+                                drop(self.settings.events.send(news));
+                            }
+                        }
+                    }
+                    Err(error) => return Err(format!("it could not be submitted: {error}")),
+                }
+                let slept = self.closing.run_until_cancelled(tokio::time::sleep(pause)).await;
+                if slept.is_none() {
+                    return Err("the manager ended before it was submitted".to_owned());
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows all objects of a kind.
+    async fn watch(self: Arc<Self>, kind: Kind) {
+        let Settings { cluster, common, .. } = &self.settings;
+        let selector = manifest::selector(&common.experiment);
+        let (labels, fields) = match kind {
+            Kind::Framework | Kind::Secret | Kind::Pod => (Some(selector.as_str()), None),
+            // Events have no labels of ours.
+            Kind::Event => (None, Some("involvedObject.kind=Pod,type=Warning")),
+        };
+        let (role, index) = &common.spec.metrics_from;
+        let mut seen = cluster.watch(kind, labels, fields);
+        let mut last_trouble = String::new();
+        while let Some(seen) = seen.next().await {
+            let mut board = self.board();
+            let acts = match (kind, seen) {
+                (_, Seen::Trouble(trouble)) => {
+                    drop(board);
+                    if trouble != last_trouble {
+                        warn!("watching {kind:?}s: {trouble}; trying again");
+                        last_trouble = trouble;
+                    }
+                    continue;
+                }
+                (Kind::Framework, Seen::Begin) => {
+                    board.listing();
+                    Vec::new()
+                }
+                (Kind::Framework, Seen::Complete) => board.listing_done(),
+                (Kind::Framework, Seen::There(thing)) => {
+                    board.framework(&thing.name, status::read(&thing.body, (role.as_str(), *index)))
+                }
+                (Kind::Framework, Seen::Gone(thing)) => board.framework_gone(&thing.name),
+                (Kind::Pod, Seen::There(pod)) => {
+                    board.waits(why::framework_of(&pod.name), why::of_pod(&pod.body))
+                }
+                (Kind::Event, Seen::There(event)) => match why::of_event(&event.body) {
+                    Some((pod, why)) => board.waits(why::framework_of(&pod), Some(why)),
+                    None => Vec::new(),
+                },
+                (Kind::Pod | Kind::Event | Kind::Secret, _) => Vec::new(),
+            };
+            let listed = board.is_listed();
+            drop(board);
+            if listed {
+                self.listed.send_if_modified(|was| !std::mem::replace(was, true));
+            }
+            self.perform(acts);
+        }
+    }
+
+    /// Lets the board's deadlines pass.
+    async fn keep_time(self: Arc<Self>) {
+        loop {
+            let next = self.board().next_deadline();
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(self.began + at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => {}
+                () = self.nearer.notified() => {}
+            }
+            let acts = self.board().tick(self.now());
+            self.perform(acts);
+        }
+    }
+}

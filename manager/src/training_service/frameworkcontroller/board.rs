@@ -1,0 +1,352 @@
+//! PURE: what is known of an experiment's Frameworks. What is seen goes in, what is to be done and told comes
+//! out; no clock, no I/O.
+//!
+//! # Invariants
+//!
+//! 1. The end of an attempt is told once, and after it nothing is done about the attempt but tidying up.
+//! 2. An attempt ends when its Framework is completed or gone, or could not be made; nothing else ends it.
+//! 3. What was missed while nobody watched is found by the next listing.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use trial_protocol::{AttemptId, TrialJobId};
+
+use super::status::{Outcome, Standing};
+use crate::training_service::{Adopted, JobEvent, JobNews, JobWaits};
+
+/// How long the controller may leave a new Framework alone before that is said to be the reason for waiting.
+const UNSEEN: Duration = Duration::from_secs(20);
+/// How long a Framework may take to end after it was stopped: the pods' own 30 s and a margin. Then it is
+/// deleted.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Finished Frameworks that are left in the cluster for a manager that comes back, and how many are tidied up
+/// at a time.
+const KEPT: usize = 100;
+const TIDIED: usize = 50;
+
+/// What is to be done about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Tell the experiment.
+    Tell(JobNews),
+    /// Ask the Framework to stop.
+    Stop(String),
+    /// Delete the Framework: it did not stop.
+    Delete(String),
+    /// Delete what is left of these attempts, which ended long ago.
+    Tidy(Vec<AttemptId>),
+}
+
+#[derive(Debug)]
+struct Job {
+    trial: TrialJobId,
+    attempt: AttemptId,
+    /// Since when it waits for its first pod. `None`: a pod has run.
+    waits_since: Option<Duration>,
+    /// The cluster has it.
+    made: bool,
+    standing: Standing,
+    /// Why it waits, and whether that was told.
+    why: Option<String>,
+    told_why: Option<String>,
+    stop: Option<Stop>,
+    /// A failure that outranks how the Framework ends after it was stopped for it.
+    failure: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// Wanted; the Framework is not made yet.
+    Wanted,
+    /// Asked for, at this time.
+    Asked(Duration),
+    /// It did not help; deleted.
+    Deleted,
+}
+
+/// The Frameworks of an experiment.
+#[derive(Debug)]
+pub struct Board {
+    start_up: Duration,
+    jobs: HashMap<String, Job>,
+    /// The latest attempt of each trial.
+    latest: HashMap<TrialJobId, String>,
+    /// What an earlier manager left, until it is asked for.
+    strangers: HashMap<String, Standing>,
+    /// A listing is under way: names that were made before it began, and were not listed yet.
+    missing: Option<HashSet<String>>,
+    listed: bool,
+    finished: VecDeque<AttemptId>,
+}
+
+impl Board {
+    /// An empty board. A Framework whose pods have not started within `start_up` has failed.
+    pub fn new(start_up: Duration) -> Self {
+        Self {
+            start_up,
+            jobs: HashMap::new(),
+            latest: HashMap::new(),
+            strangers: HashMap::new(),
+            missing: None,
+            listed: false,
+            finished: VecDeque::new(),
+        }
+    }
+
+    /// Whether everything in the cluster has been seen once.
+    pub fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// An attempt is about to be submitted under this name.
+    pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
+        self.enter(name, trial, attempt, Some(now), Standing::Unseen);
+    }
+
+    fn enter(
+        &mut self,
+        name: &str,
+        trial: TrialJobId,
+        attempt: AttemptId,
+        waits_since: Option<Duration>,
+        standing: Standing,
+    ) {
+        self.latest.insert(trial.clone(), name.to_owned());
+        let made = standing != Standing::Unseen;
+        let job = Job {
+            trial,
+            attempt,
+            waits_since,
+            made,
+            standing,
+            why: None,
+            told_why: None,
+            stop: None,
+            failure: None,
+        };
+        self.jobs.insert(name.to_owned(), job);
+    }
+
+    /// The cluster has taken it, or will not.
+    pub fn submitted(
+        &mut self,
+        name: &str,
+        outcome: Result<(), String>,
+        now: Duration,
+    ) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        match outcome {
+            Ok(()) => {
+                job.made = true;
+                if job.stop == Some(Stop::Wanted) {
+                    job.stop = Some(Stop::Asked(now));
+                    return vec![Act::Stop(name.to_owned())];
+                }
+                Vec::new()
+            }
+            Err(message) => self.end(name, None, message),
+        }
+    }
+
+    /// Whether somebody wants an attempt ended that is not made yet.
+    pub fn is_unwanted(&self, name: &str) -> bool {
+        self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
+    }
+
+    /// What became of an attempt of an earlier manager's. Only once everything was listed.
+    pub fn adopt(
+        &mut self,
+        name: &str,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        now: Duration,
+    ) -> (Adopted, Vec<Act>) {
+        let Some(standing) = self.strangers.remove(name) else {
+            return (Adopted::Unknown, Vec::new());
+        };
+        // Its reports were lost with its pod, or were delivered: the caller knows. Nothing else is.
+        if let Standing::Completed(Outcome { succeeded: true, .. }) = standing {
+            self.finished.push_back(attempt.clone());
+            return (Adopted::Gone, Vec::new());
+        }
+        self.enter(name, trial.clone(), attempt.clone(), Some(now), Standing::Waiting);
+        (Adopted::Alive, self.framework(name, standing))
+    }
+
+    /// Somebody wants a trial ended.
+    pub fn cancel(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+        let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
+        self.stop(&name, now)
+    }
+
+    fn stop(&mut self, name: &str, now: Duration) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        if job.stop.is_some() {
+            return Vec::new();
+        }
+        if !job.made {
+            job.stop = Some(Stop::Wanted);
+            return Vec::new();
+        }
+        job.stop = Some(Stop::Asked(now));
+        vec![Act::Stop(name.to_owned())]
+    }
+
+    /// A Framework stands as it was just seen.
+    pub fn framework(&mut self, name: &str, standing: Standing) -> Vec<Act> {
+        if let Some(missing) = &mut self.missing {
+            missing.remove(name);
+        }
+        let Some(job) = self.jobs.get_mut(name) else {
+            // After the first listing, what nobody submitted was told of already.
+            let listing = !self.listed || self.missing.is_some();
+            if listing || self.strangers.contains_key(name) {
+                self.strangers.insert(name.to_owned(), standing);
+            }
+            return Vec::new();
+        };
+        job.made = true;
+        job.standing = standing;
+        match &job.standing {
+            Standing::Unseen | Standing::Waiting => Vec::new(),
+            Standing::Running | Standing::Ending => {
+                job.waits_since = None;
+                job.why = None;
+                Vec::new()
+            }
+            Standing::Completed(outcome) => {
+                let outcome = outcome.clone();
+                let message = if outcome.succeeded {
+                    "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise".to_owned()
+                } else {
+                    outcome.message
+                };
+                self.end(name, outcome.exit_code, message)
+            }
+        }
+    }
+
+    /// A Framework is gone.
+    pub fn framework_gone(&mut self, name: &str) -> Vec<Act> {
+        self.strangers.remove(name);
+        if let Some(missing) = &mut self.missing {
+            missing.remove(name);
+        }
+        let Some(job) = self.jobs.get(name).filter(|job| job.made) else { return Vec::new() };
+        let message = match job.stop {
+            Some(Stop::Deleted) => "it did not end within its time and was deleted",
+            Some(Stop::Wanted | Stop::Asked(_)) | None => "somebody deleted its Framework",
+        };
+        self.end(name, None, message.to_owned())
+    }
+
+    /// Everything is listed from here on.
+    pub fn listing(&mut self) {
+        let made = self.jobs.iter().filter(|(_, job)| job.made);
+        self.missing = Some(made.map(|(name, _)| name.clone()).collect());
+        self.strangers.clear();
+    }
+
+    /// Everything has been listed: what was there and is no longer is gone.
+    pub fn listing_done(&mut self) -> Vec<Act> {
+        self.listed = true;
+        let missing = self.missing.take().unwrap_or_default();
+        missing.iter().flat_map(|name| self.framework_gone(name)).collect()
+    }
+
+    /// What a pod of a Framework waits for, as it was just seen.
+    pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        if job.waits_since.is_none() {
+            return Vec::new();
+        }
+        // What a pod no longer says may still be so; only running disproves it.
+        if let Some(why) = why {
+            job.why = Some(why);
+        }
+        tell_why(job).into_iter().collect()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Duration) -> Vec<Act> {
+        let mut acts = Vec::new();
+        let names: Vec<String> = self.jobs.keys().cloned().collect();
+        for name in names {
+            let Some(job) = self.jobs.get_mut(&name) else { continue };
+            if let Some(Stop::Asked(at)) = job.stop
+                && now >= at + PATIENCE
+            {
+                job.stop = Some(Stop::Deleted);
+                acts.push(Act::Delete(name));
+                continue;
+            }
+            let Some(since) = job.waits_since else { continue };
+            if job.standing == Standing::Unseen
+                && job.made
+                && job.why.is_none()
+                && now >= since + UNSEEN
+            {
+                let why = "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?";
+                job.why = Some(why.to_owned());
+                acts.extend(tell_why(job));
+            }
+            if now >= since + self.start_up && job.stop.is_none() {
+                let why =
+                    job.why.clone().unwrap_or_else(|| "nothing in the cluster says why".to_owned());
+                let waited = self.start_up.as_secs();
+                job.failure =
+                    Some(format!("it did not start within {waited} s (startUpDeadline): {why}"));
+                acts.extend(self.stop(&name, now));
+            }
+        }
+        acts
+    }
+
+    /// When [`Self::tick`] is needed next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let deadlines = self.jobs.values().filter_map(|job| {
+            let patience = match job.stop {
+                Some(Stop::Asked(at)) => Some(at + PATIENCE),
+                Some(Stop::Wanted | Stop::Deleted) => return None,
+                None => None,
+            };
+            let start_up = job.waits_since.filter(|_| job.stop.is_none()).map(|since| {
+                let unseen = job.standing == Standing::Unseen && job.made && job.why.is_none();
+                if unseen { since + self.start_up.min(UNSEEN) } else { since + self.start_up }
+            });
+            patience.into_iter().chain(start_up).min()
+        });
+        deadlines.min()
+    }
+
+    fn end(&mut self, name: &str, exit_code: Option<i32>, message: String) -> Vec<Act> {
+        let Some(job) = self.jobs.remove(name) else { return Vec::new() };
+        let Job { trial, attempt, failure, .. } = job;
+        if self.latest.get(&trial).is_some_and(|latest| latest == name) {
+            self.latest.remove(&trial);
+        }
+        let message = Some(failure.unwrap_or(message));
+        self.finished.push_back(attempt.clone());
+        let mut acts =
+            vec![Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message }))];
+        if self.finished.len() >= KEPT + TIDIED {
+            acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));
+        }
+        acts
+    }
+}
+
+/// What waits may be told, if it is new.
+fn tell_why(job: &mut Job) -> Option<Act> {
+    if job.why == job.told_why {
+        return None;
+    }
+    job.told_why.clone_from(&job.why);
+    let why = job.why.clone()?;
+    let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
+    Some(Act::Tell(JobNews::Waits(JobWaits { trial, attempt, why })))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The board against tables: what is seen, in which order, and what comes of it.
+
+use super::*;
+
+const START_UP: Duration = Duration::from_mins(10);
+
+fn trial(name: &str) -> TrialJobId {
+    TrialJobId::new(name).unwrap()
+}
+
+fn attempt(name: &str) -> AttemptId {
+    AttemptId::new(format!("{name}-1")).unwrap()
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A board with one attempt `a`, Framework `fa`, submitted at 0.
+fn board() -> Board {
+    let mut board = Board::new(START_UP);
+    board.listing();
+    assert_eq!(board.listing_done(), []);
+    board.submit("fa", trial("a"), attempt("a"), at(0));
+    board
+}
+
+fn made() -> Board {
+    let mut board = board();
+    assert_eq!(board.submitted("fa", Ok(()), at(0)), []);
+    board
+}
+
+fn completed(exit_code: Option<i32>, message: &str) -> Standing {
+    let succeeded = exit_code == Some(0);
+    Standing::Completed(Outcome { succeeded, exit_code, message: message.to_owned() })
+}
+
+fn gone(exit_code: Option<i32>, message: &str) -> Act {
+    let (trial, attempt) = (trial("a"), attempt("a"));
+    let message = Some(message.to_owned());
+    Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message }))
+}
+
+fn waits(why: &str) -> Act {
+    let (trial, attempt) = (trial("a"), attempt("a"));
+    Act::Tell(JobNews::Waits(JobWaits { trial, attempt, why: why.to_owned() }))
+}
+
+#[test]
+fn the_end_is_told_once() {
+    let mut board = made();
+    for standing in [Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending] {
+        assert_eq!(board.framework("fa", standing), []);
+    }
+    assert_eq!(
+        board.framework("fa", completed(Some(7), "it failed")),
+        [gone(Some(7), "it failed")]
+    );
+    assert_eq!(board.framework("fa", completed(Some(7), "it failed")), []);
+    assert_eq!(board.framework_gone("fa"), []);
+    board.listing();
+    assert_eq!(board.listing_done(), []);
+    assert_eq!(board.cancel(&trial("a"), at(9)), []);
+    assert_eq!(board.next_deadline(), None);
+}
+
+#[test]
+fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
+    // Deleted while it was watched.
+    assert_eq!(made().framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    // Deleted during a gap.
+    let mut board = made();
+    board.listing();
+    assert_eq!(board.listing_done(), [gone(None, "somebody deleted its Framework")]);
+    // Made after the listing began, or not yet: it is no wonder that it is not listed.
+    let mut board = self::board();
+    board.listing();
+    board.submitted("fa", Ok(()), at(1));
+    assert_eq!(board.listing_done(), []);
+    // Listed: it is there.
+    board.listing();
+    assert_eq!(board.framework("fa", Standing::Running), []);
+    assert_eq!(board.listing_done(), []);
+    // Gone between its turn in the list and the list's end.
+    board.listing();
+    assert_eq!(board.framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(board.listing_done(), []);
+}
+
+#[test]
+fn a_refusal_is_the_end() {
+    let refused = board().submitted("fa", Err("quota exceeded".to_owned()), at(1));
+    assert_eq!(refused, [gone(None, "quota exceeded")]);
+}
+
+#[test]
+fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
+    let mut board = made();
+    board.framework("fa", Standing::Running);
+    assert_eq!(board.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(board.cancel(&trial("a"), at(6)), []);
+    assert_eq!(board.next_deadline(), Some(at(5) + PATIENCE));
+    assert_eq!(board.tick(at(5)), []);
+    assert_eq!(board.tick(at(5) + PATIENCE), [Act::Delete("fa".to_owned())]);
+    assert_eq!(board.tick(at(500)), []);
+    assert_eq!(
+        board.framework_gone("fa"),
+        [gone(None, "it did not end within its time and was deleted")]
+    );
+}
+
+#[test]
+fn a_stop_before_it_is_made_waits_for_that() {
+    let mut board = board();
+    assert!(!board.is_unwanted("fa"));
+    assert_eq!(board.cancel(&trial("a"), at(1)), []);
+    assert!(board.is_unwanted("fa"));
+    assert_eq!(board.submitted("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
+}
+
+#[test]
+fn a_reason_to_wait_is_told_when_it_is_new() {
+    let mut board = made();
+    assert_eq!(board.waits("fa", None), []);
+    assert_eq!(board.waits("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(board.waits("fa", Some("no room".to_owned())), []);
+    assert_eq!(board.waits("fa", None), []);
+    assert_eq!(board.waits("fa", Some("no image".to_owned())), [waits("no image")]);
+    board.framework("fa", Standing::Running);
+    assert_eq!(board.waits("fa", Some("late news".to_owned())), []);
+    assert_eq!(board.waits("other", Some("no job".to_owned())), []);
+}
+
+#[test]
+fn a_controller_that_takes_no_notice_is_a_reason() {
+    let mut board = made();
+    assert_eq!(board.next_deadline(), Some(UNSEEN));
+    assert_eq!(board.tick(at(1)), []);
+    let told = board.tick(UNSEEN);
+    assert!(
+        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
+    );
+    assert_eq!(board.next_deadline(), Some(START_UP));
+    assert_eq!(board.tick(UNSEEN + at(1)), []);
+}
+
+#[test]
+fn what_does_not_start_in_time_fails_with_its_reason() {
+    let mut board = made();
+    board.framework("fa", Standing::Waiting);
+    board.waits("fa", Some("the image x cannot be pulled".to_owned()));
+    assert_eq!(board.next_deadline(), Some(START_UP));
+    assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    let why = "it did not start within 600 s (startUpDeadline): the image x cannot be pulled";
+    assert_eq!(board.framework("fa", completed(None, "stopped on request")), [gone(None, why)]);
+    // What has run has started.
+    let mut board = made();
+    board.framework("fa", Standing::Running);
+    assert_eq!(board.next_deadline(), None);
+    assert_eq!(board.tick(START_UP * 2), []);
+}
+
+#[test]
+fn a_manager_that_comes_back_adopts_what_it_finds() {
+    let adopted = |standing: Option<Standing>| {
+        let mut board = Board::new(START_UP);
+        board.listing();
+        if let Some(standing) = standing {
+            board.framework("fa", standing);
+        }
+        board.listing_done();
+        board.adopt("fa", &trial("a"), &attempt("a"), at(3))
+    };
+    assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
+    assert_eq!(adopted(Some(Standing::Waiting)), (Adopted::Alive, vec![]));
+    assert_eq!(adopted(Some(Standing::Running)), (Adopted::Alive, vec![]));
+    assert_eq!(adopted(Some(completed(Some(0), ""))), (Adopted::Gone, vec![]));
+    let failed = adopted(Some(completed(Some(7), "it failed")));
+    assert_eq!(failed, (Adopted::Alive, vec![gone(Some(7), "it failed")]));
+}
+
+#[test]
+fn what_ended_long_ago_is_tidied_up() {
+    let mut board = Board::new(START_UP);
+    let mut tidied = Vec::new();
+    for i in 0..400 {
+        let name = format!("t{i}");
+        board.submit(&name, trial(&name), attempt(&name), at(0));
+        board.submitted(&name, Ok(()), at(0));
+        let acts = board.framework(&name, completed(Some(0), ""));
+        tidied.extend(acts.into_iter().filter_map(|act| match act {
+            Act::Tidy(attempts) => Some(attempts),
+            Act::Tell(_) | Act::Stop(_) | Act::Delete(_) => None,
+        }));
+    }
+    let tidied: Vec<AttemptId> = tidied.concat();
+    assert_eq!(tidied.len(), 300, "the latest hundred are kept");
+    assert_eq!(tidied[0], attempt("t0"));
+    assert_eq!(tidied[299], attempt("t299"));
+}

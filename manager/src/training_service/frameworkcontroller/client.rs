@@ -1,0 +1,219 @@
+//! All Kubernetes I/O: finds the cluster, asks it for things, watches it. It decides nothing about trials,
+//! and says of every refusal what it means and what to do.
+
+mod access;
+mod error;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+pub use self::error::Error;
+pub use self::watch::{Seen, Thing};
+
+/// Longest that a single request may take.
+const REQUEST: Duration = Duration::from_secs(30);
+
+/// Where the cluster is, as the experiment says it.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// A kubeconfig. `None`: `KUBECONFIG`, `~/.kube/config`, or the pod that this program runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of it. `None`: the current one.
+    pub context: Option<String>,
+    /// The namespace. `None`: the context's, else `default`.
+    pub namespace: Option<String>,
+}
+
+/// Kinds of objects that we deal with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A trial job.
+    Framework,
+    /// A token, or a registry's password.
+    Secret,
+    /// A trial job's pod.
+    Pod,
+    /// What happened to a pod.
+    Event,
+}
+
+impl Kind {
+    /// Group, version, kind and plural.
+    fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::Framework => {
+                ("frameworkcontroller.microsoft.com", "v1", "Framework", "frameworks")
+            }
+            Self::Secret => ("", "v1", "Secret", "secrets"),
+            Self::Pod => ("", "v1", "Pod", "pods"),
+            Self::Event => ("", "v1", "Event", "events"),
+        }
+    }
+
+    fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = self.names();
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    }
+}
+
+/// Whether an object was made or was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It was made.
+    Now,
+    /// An object of that name was there.
+    Before,
+}
+
+/// A namespace of a cluster; cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    server: String,
+    namespace: String,
+}
+
+impl Cluster {
+    /// Finds the cluster and says who we are to it. Nothing is asked yet.
+    pub async fn connect(access: &Access) -> Result<Self, Error> {
+        let config = access::config(access).await?;
+        let namespace = access.namespace.clone().unwrap_or(config.default_namespace.clone());
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
+        Ok(Self { client, server, namespace })
+    }
+
+    /// The namespace that everything happens in.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Makes an object.
+    pub async fn create(&self, kind: Kind, object: &Value) -> Result<Created, Error> {
+        let api = self.api(kind);
+        let object = self.object(object)?;
+        let params = PostParams::default();
+        match self.within(api.create(&params, &object)).await {
+            Ok(_) => Ok(Created::Now),
+            Err(error) if error.is_conflict() => Ok(Created::Before),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an object, or gives the one that is there its `data`.
+    pub async fn put(&self, kind: Kind, object: &Value) -> Result<(), Error> {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        if self.create(kind, object).await? == Created::Before {
+            self.merge(kind, name, &json!({"data": object["data"]})).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads an object. `None`: there is none.
+    pub async fn get(&self, kind: Kind, name: &str) -> Result<Option<Thing>, Error> {
+        let found = self.within(self.api(kind).get_opt(name)).await?;
+        Ok(found.map(Thing::from))
+    }
+
+    /// Changes what `patch` names of an object. `false`: there is none.
+    pub async fn merge(&self, kind: Kind, name: &str, patch: &Value) -> Result<bool, Error> {
+        let (api, params) = (self.api(kind), PatchParams::default());
+        let done = self.within(api.patch(name, &params, &Patch::Merge(patch))).await;
+        present(done.map(drop))
+    }
+
+    /// Deletes an object and, in the background, what it owns. `false`: there was none.
+    pub async fn delete(&self, kind: Kind, name: &str) -> Result<bool, Error> {
+        let (api, params) = (self.api(kind), DeleteParams::background());
+        present(self.within(api.delete(name, &params)).await.map(drop))
+    }
+
+    /// Deletes every object of a kind that `selector` fits, and what they own.
+    pub async fn delete_all(&self, kind: Kind, selector: &str) -> Result<(), Error> {
+        let (api, list) = (self.api(kind), ListParams::default().labels(selector));
+        let params = DeleteParams::background();
+        self.within(api.delete_collection(&params, &list)).await.map(drop)
+    }
+
+    /// Names of the objects of a kind that `selector` fits; at most 500.
+    pub async fn names(&self, kind: Kind, selector: &str) -> Result<Vec<String>, Error> {
+        let list = ListParams::default().labels(selector).limit(500);
+        let found = self.within(self.api(kind).list(&list)).await?;
+        Ok(found.items.iter().map(ResourceExt::name_any).collect())
+    }
+
+    /// Whether the namespace is there. `None`: we may not look.
+    pub async fn has_namespace(&self) -> Result<Option<bool>, Error> {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        match self.within(api.get_opt(&self.namespace)).await {
+            Ok(found) => Ok(Some(found.is_some())),
+            Err(Error::NotAllowed { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether we may do `verb` to objects of a kind, as the cluster itself says.
+    pub async fn may(&self, verb: &str, kind: Kind) -> Result<bool, Error> {
+        let (group, _, _, plural) = kind.names();
+        let asked = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");
+        let resource = ApiResource::from_gvk(&asked);
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "metadata": {},
+            "spec": {"resourceAttributes": {
+                "namespace": self.namespace, "verb": verb, "group": group, "resource": plural,
+            }},
+        });
+        let review = self.object(&review)?;
+        let params = PostParams::default();
+        let answer = self.within(api.create(&params, &review)).await?;
+        Ok(answer.data.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
+    }
+
+    fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    }
+
+    fn object(&self, object: &Value) -> Result<DynamicObject, Error> {
+        serde_json::from_value(object.clone()).map_err(|error| Error::Refused {
+            server: self.server.clone(),
+            message: format!("what would be sent is no object: {error}"),
+        })
+    }
+
+    async fn within<T>(
+        &self,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(REQUEST, request).await {
+            Ok(answer) => answer.map_err(|source| error::of(&self.server, source)),
+            Err(_) => Err(Error::Unreachable {
+                server: self.server.clone(),
+                message: format!("no answer within {REQUEST:?}"),
+            }),
+        }
+    }
+}
+
+/// `false` for an object that is not there.
+fn present(done: Result<(), Error>) -> Result<bool, Error> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

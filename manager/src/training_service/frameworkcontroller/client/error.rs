@@ -1,0 +1,160 @@
+//! What a cluster's refusals mean, and what to do about each.
+
+use crate::errors::chain;
+
+/// Why the cluster did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no kubeconfig anywhere.
+    #[error(
+        "there is no kubeconfig: set `kubeconfig` in the experiment file or KUBECONFIG, or put one at ~/.kube/config"
+    )]
+    NoKubeconfig,
+    /// The kubeconfig does not lead to a cluster.
+    #[error("the kubeconfig {from} cannot be used: {message}")]
+    Kubeconfig {
+        /// Where it is.
+        from: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// No connection, or one that was cut.
+    #[error("the cluster at {server} cannot be reached: {message}")]
+    Unreachable {
+        /// Which API server.
+        server: String,
+        /// What the system said.
+        message: String,
+    },
+    /// One side does not accept the other's certificate.
+    #[error(
+        "no trusted connection to the cluster at {server}: {message}; look at the certificates in the kubeconfig (has one expired?)"
+    )]
+    Certificate {
+        /// Which API server.
+        server: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// It does not know us.
+    #[error(
+        "the cluster at {server} does not accept who we are ({message}): the certificate or token in the kubeconfig may have expired"
+    )]
+    NotKnown {
+        /// Which API server.
+        server: String,
+        /// What it said.
+        message: String,
+    },
+    /// It knows us and will not do it: missing rights, or a quota.
+    #[error("the cluster does not allow it: {message}")]
+    NotAllowed {
+        /// What it said.
+        message: String,
+    },
+    /// The object, its namespace or its kind.
+    #[error("{message}")]
+    NotFound {
+        /// What it said.
+        message: String,
+    },
+    /// An object of that name is there.
+    #[error("{message}")]
+    Conflict {
+        /// What it said.
+        message: String,
+    },
+    /// It is too busy, or has a fault that may pass.
+    #[error("the cluster at {server} is in trouble ({code}): {message}")]
+    Trouble {
+        /// Which API server.
+        server: String,
+        /// HTTP status code.
+        code: u16,
+        /// What it said.
+        message: String,
+    },
+    /// It does not take the object.
+    #[error("the cluster at {server} refuses it: {message}")]
+    Refused {
+        /// Which API server.
+        server: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Whether the same request may succeed later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Trouble { .. } => true,
+            Self::NoKubeconfig
+            | Self::Kubeconfig { .. }
+            | Self::Certificate { .. }
+            | Self::NotKnown { .. }
+            | Self::NotAllowed { .. }
+            | Self::NotFound { .. }
+            | Self::Conflict { .. }
+            | Self::Refused { .. } => false,
+        }
+    }
+
+    /// Whether an object of that name is there.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict { .. })
+    }
+}
+
+/// What an error of the client's means.
+pub(super) fn of(server: &str, source: kube::Error) -> Error {
+    let server = server.to_owned();
+    let kube::Error::Api(status) = source else {
+        let message = chain(&source);
+        // The libraries below tell certificates apart from connections in their texts only.
+        let certificate = ["certificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
+        return if certificate.iter().any(|word| message.contains(word)) {
+            Error::Certificate { server, message }
+        } else {
+            Error::Unreachable { server, message }
+        };
+    };
+    let (code, message) = (status.code, status.message.clone());
+    let message = if message.is_empty() { status.reason.clone() } else { message };
+    match code {
+        401 => Error::NotKnown { server, message },
+        403 => Error::NotAllowed { message },
+        404 => Error::NotFound { message },
+        409 => Error::Conflict { message },
+        408 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
+        _ => Error::Refused { server, message },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_told_apart() {
+        #[rustfmt::skip]
+        let table = [
+            (401, false, "does not accept who we are"),
+            (403, false, "does not allow it: exceeded quota"),
+            (404, false, "exceeded quota"),
+            (409, false, "exceeded quota"),
+            (422, false, "refuses it"),
+            (429, true,  "is in trouble (429)"),
+            (500, true,  "is in trouble (500)"),
+            (503, true,  "is in trouble (503)"),
+        ];
+        for (code, may_pass, says) in table {
+            let status = Status { code, message: "exceeded quota".to_owned(), ..Status::default() };
+            let error = of("https://k", kube::Error::Api(Box::new(status)));
+            assert_eq!(error.may_pass(), may_pass, "{code}");
+            assert!(error.to_string().contains(says), "{code}: {error}");
+        }
+    }
+}

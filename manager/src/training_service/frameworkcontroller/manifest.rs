@@ -1,0 +1,268 @@
+//! PURE: the objects that are made for a trial: its Framework and the Secret with its token; and one Secret
+//! per experiment, with the way to the manager.
+//!
+//! The controller rewrites what it is given with the types of Kubernetes 1.16: newer fields of a pod, such
+//! as `seccompProfile` or `resizePolicy`, would be dropped without a word. They are not used.
+
+mod pod;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+use serde_json::{Map, Value, json};
+use trial_protocol::{AttemptId, ExperimentId};
+
+use crate::config::frameworkcontroller::{FrameworkControllerSpec, is_name};
+use crate::search_space::Parameters;
+use crate::training_service::TrialJobSpec;
+use crate::training_service::share::{Share, azure_data};
+
+/// Label with the experiment's id, on everything of ours.
+pub const EXPERIMENT: &str = "trialkeeper/experiment";
+/// Label with the trial's id.
+pub const TRIAL: &str = "trialkeeper/trial";
+/// Label with the attempt's id.
+pub const ATTEMPT: &str = "trialkeeper/attempt";
+
+/// What every trial of an experiment has in common.
+#[derive(Debug)]
+pub struct Common {
+    /// Which experiment.
+    pub experiment: ExperimentId,
+    /// What is wanted.
+    pub spec: FrameworkControllerSpec,
+    /// Where its objects are.
+    pub namespace: String,
+    /// Name of the metric to optimise, where it is configured.
+    pub objective: Option<String>,
+    /// Whether the experiment's Secret has a `ca.pem`.
+    pub has_ca: bool,
+    /// The disk that trials share, if they do.
+    pub share: Option<Share>,
+}
+
+/// The name of an attempt's Framework. `FrameworkController` allows 63 lower-case letters and digits.
+pub fn framework_name(experiment: &ExperimentId, attempt: &AttemptId) -> String {
+    // Our ids have one dash, before the attempt's number, and are of equal length: none is ambiguous.
+    let name = format!("tk{experiment}{}", attempt.as_str().replacen('-', "", 1));
+    if is_name(&name) { name } else { hashed(&format!("{experiment}/{attempt}")) }
+}
+
+/// The name of the experiment's own Secret.
+pub fn experiment_name(experiment: &ExperimentId) -> String {
+    let name = format!("tk{experiment}");
+    if is_name(&name) { name } else { hashed(experiment.as_str()) }
+}
+
+/// The name of the Secret with which pods mount an Azure file share. (No role has a dash in its name.)
+pub fn storage_name(experiment: &ExperimentId) -> String {
+    format!("{}-azure-file", experiment_name(experiment))
+}
+
+/// The name of the Secret with a registry's password.
+pub fn registry_name(experiment: &ExperimentId, role: &str) -> String {
+    format!("{}-{role}", experiment_name(experiment))
+}
+
+fn hashed(text: &str) -> String {
+    let digest = digest(&SHA256, text.as_bytes());
+    let number = digest.as_ref().iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte));
+    format!("tk{number:032x}")
+}
+
+/// What selects everything of an experiment.
+pub fn selector(experiment: &ExperimentId) -> String {
+    format!("{EXPERIMENT}={experiment}")
+}
+
+/// What selects everything of some attempts.
+pub fn selector_of(experiment: &ExperimentId, attempts: &[AttemptId]) -> String {
+    let attempts: Vec<&str> = attempts.iter().map(AttemptId::as_str).collect();
+    format!("{EXPERIMENT}={experiment},{ATTEMPT} in ({})", attempts.join(","))
+}
+
+fn labels(experiment: &ExperimentId) -> Map<String, Value> {
+    let mut labels = Map::new();
+    labels.insert("app.kubernetes.io/managed-by".to_owned(), Value::from("trialkeeper"));
+    labels.insert(EXPERIMENT.to_owned(), Value::from(experiment.as_str()));
+    labels
+}
+
+fn labels_of(experiment: &ExperimentId, job: &TrialJobSpec) -> Map<String, Value> {
+    let mut labels = labels(experiment);
+    labels.insert(TRIAL.to_owned(), Value::from(job.trial.as_str()));
+    labels.insert(ATTEMPT.to_owned(), Value::from(job.attempt.as_str()));
+    labels
+}
+
+/// The experiment's Secret: the manager's URL, which agents read again when it does not answer, and the
+/// authority of its certificate.
+pub fn experiment_secret(common: &Common, manager_url: &str, ca_pem: Option<&str>) -> Value {
+    let mut data = Map::new();
+    let mut put = |name: &str, text: &str| {
+        data.insert(name.to_owned(), Value::from(STANDARD.encode(text)));
+    };
+    put("manager.url", &format!("{manager_url}\n"));
+    if let Some(ca_pem) = ca_pem {
+        put("ca.pem", ca_pem);
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": experiment_name(&common.experiment),
+            "namespace": common.namespace,
+            "labels": labels(&common.experiment),
+        },
+        "data": data,
+    })
+}
+
+/// The Secret with a registry's password: a docker configuration file.
+pub fn registry_secret(common: &Common, role: &str, docker_config: &[u8]) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/dockerconfigjson",
+        "metadata": {
+            "name": registry_name(&common.experiment, role),
+            "namespace": common.namespace,
+            "labels": labels(&common.experiment),
+        },
+        "data": {".dockerconfigjson": STANDARD.encode(docker_config)},
+    })
+}
+
+/// The Secret with which pods mount an Azure file share.
+pub fn storage_secret(common: &Common, account: &str, key: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": storage_name(&common.experiment),
+            "namespace": common.namespace,
+            "labels": labels(&common.experiment),
+        },
+        "data": azure_data(account, key),
+    })
+}
+
+/// The Secret with a trial's token.
+pub fn token_secret(common: &Common, job: &TrialJobSpec) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": framework_name(&common.experiment, &job.attempt),
+            "namespace": common.namespace,
+            "labels": labels_of(&common.experiment, job),
+        },
+        "data": {"token": STANDARD.encode(&job.token.0)},
+    })
+}
+
+/// A Framework that starts no pod, to see whether its controller takes notice.
+pub fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
+    json!({
+        "apiVersion": "frameworkcontroller.microsoft.com/v1",
+        "kind": "Framework",
+        "metadata": {
+            "name": format!("{}probe", experiment_name(experiment)),
+            "namespace": namespace,
+            "labels": labels(experiment),
+        },
+        "spec": {
+            // It waits to be started, which nobody does.
+            "executionType": "Create",
+            "taskRoles": [{
+                "name": "probe",
+                "taskNumber": 1,
+                "task": {"pod": {"spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "framework", "image": "none"}],
+                }}},
+            }],
+        },
+    })
+}
+
+/// A trial's Framework: the user's template, completed.
+pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
+    let spec = &common.spec;
+    let mut framework = spec.template.clone().unwrap_or_else(|| json!({}));
+    framework["apiVersion"] = Value::from("frameworkcontroller.microsoft.com/v1");
+    framework["kind"] = Value::from("Framework");
+    if let Some(object) = framework.as_object_mut() {
+        // Never sent: what is stored as a status is believed by the controller.
+        object.shift_remove("status");
+    }
+    let labels = labels_of(&common.experiment, job);
+    let metadata = &mut framework["metadata"];
+    metadata["name"] = Value::from(framework_name(&common.experiment, &job.attempt));
+    metadata["namespace"] = Value::from(common.namespace.as_str());
+    merge(&mut metadata["labels"], labels.clone());
+
+    framework["spec"]["executionType"] = Value::from("Start");
+    set_default(&mut framework["spec"], "retryPolicy", no_retry());
+    let templates = framework["spec"]["taskRoles"].take();
+    let roles: Vec<Value> = spec
+        .roles
+        .iter()
+        .enumerate()
+        .map(|(position, role)| {
+            let template = templates
+                .as_array()
+                .and_then(|list| list.iter().find(|known| known["name"] == role.name.as_str()));
+            let mut whole = template.cloned().unwrap_or_else(|| json!({}));
+            whole["name"] = Value::from(role.name.as_str());
+            whole["taskNumber"] = Value::from(role.task_number);
+            whole["frameworkAttemptCompletionPolicy"] = json!({
+                "minFailedTaskCount": role.policy.min_failed,
+                "minSucceededTaskCount": role.policy.min_succeeded,
+            });
+            set_default(&mut whole["task"], "retryPolicy", no_retry());
+            let pod = &mut whole["task"]["pod"];
+            merge(&mut pod["metadata"]["labels"], labels.clone());
+            pod::complete(&mut pod["spec"], common, job, role, position);
+            whole
+        })
+        .collect();
+    framework["spec"]["taskRoles"] = Value::Array(roles);
+    framework
+}
+
+/// A retry is the manager's decision, and gets a number.
+fn no_retry() -> Value {
+    json!({"fancyRetryPolicy": false, "maxRetryCount": 0})
+}
+
+/// The trial's parameters, for commands that name them.
+fn parameters(job: &TrialJobSpec) -> Parameters {
+    job.parameter_record.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+/// Puts fields into an object that may not be there yet.
+fn merge(object: &mut Value, fields: Map<String, Value>) {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    if let Some(object) = object.as_object_mut() {
+        object.extend(fields);
+    }
+}
+
+/// Sets a field that the template does not.
+fn set_default(object: &mut Value, field: &str, value: Value) {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    if object[field].is_null() {
+        object[field] = value;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+# Becomes trialkeeper: the image's own, or the one that the manager hands out. $1 is the trial's command, $2 a
+# folder to keep it in.
+trap 'exit 143' TERM INT
+if command -v trialkeeper >/dev/null 2>&1; then exec trialkeeper run --shell "$1"; fi
+fail() {
+  echo "trialkeeper: error: $1" >&2
+  echo "$1" >/dev/termination-log 2>/dev/null
+  exit 125
+}
+access=${TRIALKEEPER_TOKEN_FILE%/*}
+folder=$2/bin
+to=$folder/trialkeeper
+mkdir -p "$folder" || fail "cannot write $folder"
+way=
+for program in python3 curl wget; do
+  if command -v "$program" >/dev/null 2>&1; then way=$program; break; fi
+done
+[ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with; set agentImage, or build it into the image"
+get() {
+  read -r url <"$access/manager.url"
+  url=$url/api/v1/agent/program
+  read -r token <"$TRIALKEEPER_TOKEN_FILE"
+  ca=${TRIALKEEPER_CA_FILE:-}
+  case $way in
+    python3) printf '%s\n' "$url" "$token" "$ca" "$to.part" | python3 -c '
+import ssl, shutil, sys, urllib.request
+url, token, ca, to = sys.stdin.read().split("\n")[:4]
+request = urllib.request.Request(url, headers={"Authorization": "Bearer " + token})
+context = ssl.create_default_context(cafile=ca or None)
+with urllib.request.urlopen(request, timeout=60, context=context) as answer, open(to, "wb") as file:
+    shutil.copyfileobj(answer, file)
+' ;;
+    curl) printf 'header = "Authorization: Bearer %s"\n' "$token" |
+      curl -fsS -K - ${ca:+--cacert "$ca"} --max-time 120 -o "$to.part" "$url" ;;
+    wget) wget -q ${ca:+--ca-certificate="$ca"} --header="Authorization: Bearer $token" -O "$to.part" "$url" ;;
+  esac
+}
+tries=0
+until said=$(get 2>&1); do
+  tries=$((tries + 1))
+  # The last line says what is wrong.
+  last=$(printf '%s\n' "$said" | tail -n 1)
+  [ "$tries" -lt 30 ] || fail "cannot fetch trialkeeper from the manager ($last); can this pod reach it? See --advertise"
+  sleep 2
+done
+chmod 755 "$to.part" && mv "$to.part" "$to" || fail "cannot write $to"
+exec "$to" run --shell "$1"

@@ -1,0 +1,296 @@
+//! PURE: one role's pod: the trial's command under its agent.
+
+use serde_json::{Value, json};
+
+use super::{Common, experiment_name, framework_name, parameters, registry_name, set_default};
+use crate::config::frameworkcontroller::{AgentSource, RoleSpec};
+use crate::config::render_command;
+use crate::training_service::TrialJobSpec;
+use crate::training_service::share;
+
+/// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
+pub(super) const GRACE_S: u64 = 30;
+/// How long an agent keeps its pod for a manager that does not answer: what it could not deliver is lost with
+/// the pod.
+const FLUSH: &str = "10m";
+/// Where a pod's own files are.
+const FOLDER: &str = "/trialkeeper";
+/// Where the token and the way to the manager are.
+const ACCESS: &str = "/run/trialkeeper";
+/// First port of the first role, as NNI has it.
+const PORT: usize = 4000;
+/// Where `frameworkbarrier` leaves what it found.
+const BARRIER: &str = "/mnt/frameworkbarrier";
+/// A record of parameters that is longer is fetched from the manager: one variable holds 128 KiB.
+const INLINE_BYTES: usize = 32 << 10;
+
+/// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
+const BOOTSTRAP: &str = include_str!("bootstrap.sh");
+
+/// Completes a pod's spec.
+pub(super) fn complete(
+    pod: &mut Value,
+    common: &Common,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    position: usize,
+) {
+    let spec = &common.spec;
+    // A kubelet that restarts a failed trial in place hides the failure from everybody.
+    pod["restartPolicy"] = Value::from("Never");
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S);
+    pod["terminationGracePeriodSeconds"] = Value::from(grace);
+    set_default(pod, "securityContext", pod_security(spec.run_as_user));
+    match &spec.service_account {
+        Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
+        // No trial needs the cluster's API unless somebody says so.
+        None if pod["serviceAccountName"].is_null() && spec.barrier_image.is_none() => {
+            set_default(pod, "automountServiceAccountToken", Value::Bool(false));
+        }
+        None => {}
+    }
+    if !spec.node_selector.is_empty() {
+        let labels = spec.node_selector.iter().map(|(k, v)| (k.clone(), Value::from(v.as_str())));
+        super::merge(&mut pod["nodeSelector"], labels.collect());
+    }
+    append(pod, "tolerations", spec.tolerations.iter().cloned());
+    let own = role.registry_auth.is_some().then(|| registry_name(&common.experiment, &role.name));
+    let secrets = spec.image_pull_secrets.iter().cloned().chain(own);
+    append(pod, "imagePullSecrets", secrets.map(|name| json!({"name": name})));
+    append(pod, "volumes", volumes(common, job));
+    append(pod, "volumes", shared(common, job, role).volumes);
+    if let AgentSource::Copy(image) = &spec.agent {
+        append(pod, "initContainers", [installer(image, spec.image_pull_policy.as_deref())]);
+    }
+    if let Some(image) = &spec.barrier_image {
+        append(pod, "initContainers", [barrier(image)]);
+        append(pod, "volumes", [json!({"name": "frameworkbarrier-volume", "emptyDir": {}})]);
+    }
+    if !pod["containers"].is_array() {
+        pod["containers"] = json!([{}]);
+    }
+    container(&mut pod["containers"][0], common, job, role, position);
+}
+
+fn container(
+    container: &mut Value,
+    common: &Common,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    position: usize,
+) {
+    let spec = &common.spec;
+    set_default(container, "name", Value::from("framework"));
+    if let Some(image) = &role.image {
+        container["image"] = Value::from(image.as_str());
+    }
+    if let Some(policy) = &spec.image_pull_policy {
+        container["imagePullPolicy"] = Value::from(policy.as_str());
+    }
+    let mut line = render_command(&role.command, &parameters(job));
+    if spec.barrier_image.is_some() {
+        let ports = spec
+            .roles
+            .iter()
+            .enumerate()
+            .map(|(i, role)| format!("FB_{}_PORT={}", role.name.to_uppercase(), PORT + i));
+        let ports = ports.collect::<Vec<_>>().join(" ");
+        line = format!("{ports} . {BARRIER}/injector.sh && {line}");
+    }
+    // Kubernetes replaces `$(NAME)` and takes `$$` for `$` here.
+    let line = line.replace('$', "$$");
+    container["command"] = match &spec.agent {
+        AgentSource::Auto => {
+            json!(["/bin/sh", "-c", BOOTSTRAP.replace('$', "$$"), "trialkeeper", line, FOLDER])
+        }
+        AgentSource::Image => json!(["trialkeeper", "run", "--shell", line]),
+        AgentSource::Copy(_) => {
+            json!([format!("{FOLDER}/bin/trialkeeper"), "run", "--shell", line])
+        }
+    };
+    if let Some(container) = container.as_object_mut() {
+        container.shift_remove("args");
+    }
+    let mounts = [
+        json!({"name": "trialkeeper", "mountPath": FOLDER}),
+        json!({"name": "trialkeeper-access", "mountPath": ACCESS, "readOnly": true}),
+    ];
+    append(container, "volumeMounts", mounts);
+    let pieces = shared(common, job, role);
+    append(container, "volumeMounts", pieces.mounts);
+    if spec.barrier_image.is_some() {
+        let mount = json!({"name": "frameworkbarrier-volume", "mountPath": BARRIER});
+        append(container, "volumeMounts", [mount]);
+    }
+    if spec.roles.len() > 1 || role.task_number > 1 {
+        set_default(container, "ports", json!([{"containerPort": PORT + position}]));
+    }
+    set_default(container, "securityContext", container_security());
+    resources(container, role);
+    environment(container, common, job, role);
+    for (name, value) in pieces.environment {
+        set_variable(container, name, &value);
+    }
+}
+
+/// What the disk that trials share needs, if there is one.
+fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
+    let Some(share) = &common.share else { return share::Pieces::default() };
+    let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
+    share::pieces(share, (&job.experiment, &job.trial), &role.name, several, FOLDER)
+}
+
+/// Sets a variable, whatever it was.
+fn set_variable(container: &mut Value, name: &str, value: &str) {
+    if let Some(list) = container["env"].as_array_mut() {
+        list.retain(|known| known["name"] != name);
+    }
+    append(container, "env", [json!({"name": name, "value": value})]);
+}
+
+/// CPU, memory and GPUs: as much as is asked for is what may be used.
+fn resources(container: &mut Value, role: &RoleSpec) {
+    let wanted = [
+        ("cpu", role.cpu.clone()),
+        ("memory", role.memory_mib.map(|mib| format!("{mib}Mi"))),
+        ("nvidia.com/gpu", role.gpus.filter(|gpus| *gpus > 0).map(|gpus| gpus.to_string())),
+    ];
+    for (name, amount) in wanted {
+        let Some(amount) = amount else { continue };
+        for bound in ["requests", "limits"] {
+            set_default(&mut container["resources"], bound, json!({}));
+            container["resources"][bound][name] = Value::from(amount.as_str());
+        }
+    }
+}
+
+fn environment(container: &mut Value, common: &Common, job: &TrialJobSpec, role: &RoleSpec) {
+    let spec = &common.spec;
+    let mut variables: Vec<(&str, String)> = vec![
+        ("TRIALKEEPER_EXPERIMENT", job.experiment.to_string()),
+        ("TRIALKEEPER_TRIAL", job.trial.to_string()),
+        ("TRIALKEEPER_ATTEMPT", job.attempt.to_string()),
+        ("TRIALKEEPER_SEQUENCE", job.sequence.to_string()),
+        ("TRIALKEEPER_PLATFORM", "frameworkcontroller".to_owned()),
+        ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS}/manager.url")),
+        ("TRIALKEEPER_TOKEN_FILE", format!("{ACCESS}/token")),
+        ("TRIALKEEPER_OUTPUT_DIR", format!("{FOLDER}/run")),
+        ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
+        ("TRIALKEEPER_FLUSH", FLUSH.to_owned()),
+        // A user id without a name has no home, and a read-only one is none.
+        ("HOME", FOLDER.to_owned()),
+    ];
+    if common.has_ca {
+        variables.push(("TRIALKEEPER_CA_FILE", format!("{ACCESS}/ca.pem")));
+    }
+    if let Some(objective) = &common.objective {
+        variables.push(("TRIALKEEPER_OBJECTIVE", objective.clone()));
+    }
+    let record = job.parameter_record.to_string();
+    let inline = record.len() <= INLINE_BYTES;
+    let mut fetched = Vec::new();
+    if spec.storage.needs_code() {
+        fetched.push("code");
+    }
+    if inline {
+        variables.push(("TRIALKEEPER_PARAMETERS", record));
+    } else {
+        fetched.push("parameters");
+    }
+    if !fetched.is_empty() {
+        variables.push(("TRIALKEEPER_FETCH", fetched.join(",")));
+    }
+    if spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1 {
+        let (main, index) = &spec.metrics_from;
+        variables.push(("TRIALKEEPER_METRICS_FROM", format!("{main}:{index}")));
+        if spec.barrier_image.is_none() {
+            let roles = spec.roles.iter().map(|role| format!("{}:{}", role.name, role.task_number));
+            variables.push(("TRIALKEEPER_ROLES", roles.collect::<Vec<_>>().join(",")));
+        }
+    }
+    if role.gpus == Some(0) {
+        // The container runtime's word for none, and CUDA's.
+        variables.push(("NVIDIA_VISIBLE_DEVICES", "void".to_owned()));
+        variables.push(("CUDA_VISIBLE_DEVICES", String::new()));
+    }
+    let has = |known: &Value, name: &str| known["name"] == name;
+    let mut whole = container["env"].as_array().cloned().unwrap_or_default();
+    for (name, value) in variables {
+        // The template's own word on its home or its GPUs stands; on the agent's business it does not.
+        if whole.iter().any(|known| has(known, name)) {
+            if !name.starts_with("TRIALKEEPER_") {
+                continue;
+            }
+            whole.retain(|known| !has(known, name));
+        }
+        whole.push(json!({"name": name, "value": value.replace('$', "$$")}));
+    }
+    container["env"] = Value::Array(whole);
+}
+
+/// The folder for the agent and its spool, and the two Secrets as one folder, so that what agents read
+/// again is renewed when it changes.
+fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
+    let sources =
+        [experiment_name(&common.experiment), framework_name(&common.experiment, &job.attempt)];
+    let sources = sources.map(|name| json!({"secret": {"name": name}}));
+    [
+        json!({"name": "trialkeeper", "emptyDir": {}}),
+        json!({
+            "name": "trialkeeper-access",
+            // Readable for whatever user a template chose; the folder is this pod's alone.
+            "projected": {"defaultMode": 0o444, "sources": sources},
+        }),
+    ]
+}
+
+fn installer(image: &str, pull_policy: Option<&str>) -> Value {
+    let mut container = json!({
+        "name": "trialkeeper",
+        "image": image,
+        "command": ["trialkeeper", "install", format!("{FOLDER}/bin")],
+        "volumeMounts": [{"name": "trialkeeper", "mountPath": FOLDER}],
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "64Mi"},
+            "limits": {"cpu": "100m", "memory": "64Mi"},
+        },
+        "securityContext": container_security(),
+    });
+    if let Some(policy) = pull_policy {
+        container["imagePullPolicy"] = Value::from(policy);
+    }
+    container
+}
+
+fn barrier(image: &str) -> Value {
+    json!({
+        "name": "frameworkbarrier",
+        "image": image,
+        "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER}],
+    })
+}
+
+/// What the profile "restricted" asks of a pod, without `seccompProfile`, which the controller drops.
+fn pod_security(user: u64) -> Value {
+    if user == 0 {
+        return json!({"runAsUser": 0});
+    }
+    json!({"runAsNonRoot": true, "runAsUser": user, "runAsGroup": user, "fsGroup": user})
+}
+
+/// What it asks of a container.
+fn container_security() -> Value {
+    json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
+}
+
+/// Adds to a list that may not be there yet.
+fn append(object: &mut Value, field: &str, more: impl IntoIterator<Item = Value>) {
+    let more: Vec<Value> = more.into_iter().collect();
+    if more.is_empty() {
+        return;
+    }
+    match object[field].as_array_mut() {
+        Some(list) => list.extend(more),
+        None => object[field] = Value::Array(more),
+    }
+}

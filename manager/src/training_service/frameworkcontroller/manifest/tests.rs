@@ -1,0 +1,258 @@
+//! The objects against what is known of the controller and of Kubernetes, and one of them whole.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+use crate::config::TrainingServiceSpec;
+use crate::training_service::{Token, parameter_record};
+
+fn job() -> TrialJobSpec {
+    TrialJobSpec {
+        experiment: ExperimentId::new("abcd1234").unwrap(),
+        trial: trial_protocol::TrialJobId::new("k3f9a").unwrap(),
+        attempt: AttemptId::new("k3f9a-2").unwrap(),
+        sequence: 5,
+        command: "unused".to_owned(),
+        parameter_record: parameter_record(Some(5), &json!({"lr": 0.1, "what": "$(HOME) {{x}}"})),
+        token: Token("secret-token".to_owned()),
+    }
+}
+
+/// The section `trainingService` as an experiment file has it.
+fn common(section: &Value) -> Common {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("experiment.yml");
+    let document = json!({
+        "trialCommand": "echo lr=$(( 1 )) {{lr}}",
+        "trialConcurrency": 1,
+        "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}, "what": {"_type": "choice", "_value": ["a"]}},
+        "tuner": {"name": "Random"},
+        "trainingService": section,
+    });
+    std::fs::write(&file, document.to_string()).unwrap();
+    let spec = crate::config::load(&file).unwrap();
+    // What is stored reads as it was written.
+    let again = crate::config::from_canonical(&spec.canonical).unwrap();
+    assert_eq!(again.training_service, spec.training_service);
+    let TrainingServiceSpec::FrameworkController(spec) = spec.training_service else { panic!() };
+    Common {
+        experiment: ExperimentId::new("abcd1234").unwrap(),
+        spec: *spec,
+        namespace: "lab".to_owned(),
+        objective: None,
+        has_ca: true,
+        share: None,
+    }
+}
+
+fn one_role() -> Value {
+    json!({
+        "platform": "frameworkcontroller",
+        "agent": "image",
+        "taskRoles": [{
+            "name": "worker", "dockerImage": "python:3.12", "taskNumber": 1,
+            "gpuNumber": 0, "cpuNumber": 0.5, "memorySize": "8gb",
+        }],
+    })
+}
+
+fn pod(framework: &Value, role: usize) -> Value {
+    framework["spec"]["taskRoles"][role]["task"]["pod"]["spec"].clone()
+}
+
+fn variable(pod: &Value, name: &str) -> Option<String> {
+    let list = pod["containers"][0]["env"].as_array().unwrap();
+    let found: Vec<&Value> = list.iter().filter(|known| known["name"] == name).collect();
+    assert!(found.len() <= 1, "{name} is set twice");
+    found.first().map(|known| known["value"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_framework_is_as_it_was() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src/training_service/frameworkcontroller/manifest/tests/one-role.json");
+    let made = framework(&common(&one_role()), &job());
+    let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());
+}
+
+#[test]
+fn names_are_those_that_the_controller_allows() {
+    let experiment = |id: &str| ExperimentId::new(id).unwrap();
+    let attempt = |id: &str| AttemptId::new(id).unwrap();
+    let plain = framework_name(&experiment("abcd1234"), &attempt("k3f9a-2"));
+    assert_eq!(plain, "tkabcd1234k3f9a2");
+    // Ids of an older NNI: capitals and dashes, which must not make two names one.
+    let names = [
+        framework_name(&experiment("Ab"), &attempt("x-1")),
+        framework_name(&experiment("ab"), &attempt("x-1")),
+        framework_name(&experiment("ab"), &attempt("X-1")),
+        framework_name(&experiment("ab"), &attempt("x-1-1")),
+    ];
+    for (i, name) in names.iter().enumerate() {
+        assert!(is_name(name), "{name}");
+        assert!(!names[..i].contains(name), "{names:?}");
+    }
+}
+
+#[test]
+fn no_secret_is_in_the_framework_and_nothing_new_is_in_the_pod() {
+    let made = framework(&common(&one_role()), &job());
+    let text = made.to_string();
+    assert!(!text.contains("secret-token") && !text.contains(&STANDARD.encode("secret-token")));
+    // Dropped by the controller without a word.
+    for field in
+        ["seccompProfile", "resizePolicy", "setHostnameAsFQDN", "\"ephemeral\"", "\"status\""]
+    {
+        assert!(!text.contains(field), "{field}");
+    }
+    let secret = token_secret(&common(&one_role()), &job());
+    assert_eq!(secret["data"]["token"], STANDARD.encode("secret-token"));
+    assert_eq!(secret["metadata"]["labels"][EXPERIMENT], "abcd1234");
+}
+
+#[test]
+fn kubernetes_replaces_nothing_in_what_is_the_users() {
+    let made = pod(&framework(&common(&one_role()), &job()), 0);
+    assert_eq!(made["containers"][0]["command"][3], "echo lr=$$(( 1 )) 0.1");
+    let record: Value = serde_json::from_str(
+        &variable(&made, "TRIALKEEPER_PARAMETERS").unwrap().replace("$$", "$"),
+    )
+    .unwrap();
+    assert_eq!(record["parameters"]["what"], "$(HOME) {{x}}");
+    // A record that is too long for a variable is fetched.
+    let mut long = job();
+    long.parameter_record = parameter_record(Some(5), &json!({"lr": "x".repeat(INLINE)}));
+    let made = pod(&framework(&common(&one_role()), &long), 0);
+    assert_eq!(variable(&made, "TRIALKEEPER_PARAMETERS"), None);
+    assert_eq!(variable(&made, "TRIALKEEPER_FETCH").as_deref(), Some("code,parameters"));
+}
+
+const INLINE: usize = 40 << 10;
+
+#[test]
+fn gpus_are_asked_for_hidden_or_left_alone() {
+    let with = |gpus: Value| {
+        let mut section = one_role();
+        section["taskRoles"][0]["gpuNumber"] = gpus;
+        pod(&framework(&common(&section), &job()), 0)
+    };
+    let limits = "/containers/0/resources/limits/nvidia.com~1gpu";
+    let two = with(json!(2));
+    assert_eq!(two.pointer(limits), Some(&json!("2")));
+    assert_eq!(variable(&two, "NVIDIA_VISIBLE_DEVICES"), None);
+    let none = with(json!(0));
+    assert_eq!(none.pointer(limits), None);
+    assert_eq!(variable(&none, "NVIDIA_VISIBLE_DEVICES").as_deref(), Some("void"));
+    let unsaid = with(Value::Null);
+    assert_eq!(unsaid.pointer(limits), None);
+    assert_eq!(variable(&unsaid, "NVIDIA_VISIBLE_DEVICES"), None);
+}
+
+#[test]
+fn several_roles_know_one_another() {
+    let made = framework(
+        &common(&json!({
+            "platform": "frameworkcontroller",
+            "agentImage": "registry/agent:1",
+            "metricsFrom": "worker:1",
+            "taskRoles": [
+                {"name": "ps", "dockerImage": "a", "command": "serve", "frameworkAttemptCompletionPolicy":
+                    {"minFailedTaskCount": 1, "minSucceededTaskCount": -1}},
+                {"name": "worker", "dockerImage": "b", "taskNumber": 2, "command": "work", "frameworkAttemptCompletionPolicy":
+                    {"minFailedTaskCount": 1, "minSucceedTaskCount": 2}},
+            ],
+        })),
+        &job(),
+    );
+    let roles = &made["spec"]["taskRoles"];
+    assert_eq!(roles[0]["frameworkAttemptCompletionPolicy"]["minSucceededTaskCount"], -1);
+    assert_eq!(roles[1]["frameworkAttemptCompletionPolicy"]["minSucceededTaskCount"], 2);
+    assert_eq!(roles[1]["taskNumber"], 2);
+    for (position, line) in [(0, "serve"), (1, "work")] {
+        let pod = pod(&made, position);
+        assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("ps:1,worker:2"));
+        assert_eq!(variable(&pod, "TRIALKEEPER_METRICS_FROM").as_deref(), Some("worker:1"));
+        let install = &pod["initContainers"][0];
+        assert_eq!(install["image"], "registry/agent:1");
+        assert_eq!(install["command"], json!(["trialkeeper", "install", "/trialkeeper/bin"]));
+        let command = json!(["/trialkeeper/bin/trialkeeper", "run", "--shell", line]);
+        assert_eq!(pod["containers"][0]["command"], command);
+        let template = &made["spec"]["taskRoles"][position]["task"]["pod"]["metadata"]["labels"];
+        assert_eq!(template[EXPERIMENT], "abcd1234", "the controller copies no label to its pods");
+    }
+}
+
+#[test]
+fn a_template_is_completed_and_not_replaced() {
+    let made = framework(
+        &common(&json!({
+            "platform": "frameworkcontroller",
+            "runAsUser": 1000,
+            "template": {
+                "apiVersion": "frameworkcontroller.microsoft.com/v1", "kind": "Framework",
+                "metadata": {"name": "mine", "labels": {"team": "vision"}, "annotations": {"a": "b"}},
+                "spec": {"retryPolicy": {"fancyRetryPolicy": true, "maxRetryCount": 1}, "taskRoles": [{
+                    "name": "trainer", "taskNumber": 2,
+                    "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceededTaskCount": 1},
+                    "task": {"pod": {"metadata": {"labels": {"tier": "gold"}}, "spec": {
+                        "restartPolicy": "OnFailure", "priorityClassName": "high",
+                        "securityContext": {"runAsUser": 7},
+                        "volumes": [{"name": "data", "hostPath": {"path": "/data"}}],
+                        "containers": [{
+                            "name": "main", "image": "trainer:1", "command": ["python3", "train me.py"],
+                            "args": ["--lr", "{{lr}}"],
+                            "env": [{"name": "MODE", "value": "fast"}, {"name": "TRIALKEEPER_TRIAL", "value": "forged"}],
+                            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                            "resources": {"limits": {"example.com/fpga": "1"}},
+                        }],
+                    }}},
+                }]},
+                "status": {"state": "Completed"},
+            },
+        })),
+        &job(),
+    );
+    assert_eq!(made.get("status"), None, "a status that is sent is believed");
+    assert_eq!(made["metadata"]["name"], "tkabcd1234k3f9a2");
+    assert_eq!(made["metadata"]["labels"]["team"], "vision");
+    assert_eq!(made["metadata"]["labels"][EXPERIMENT], "abcd1234");
+    assert_eq!(made["metadata"]["annotations"]["a"], "b");
+    assert_eq!(made["spec"]["retryPolicy"]["maxRetryCount"], 1);
+    assert_eq!(made["spec"]["taskRoles"][0]["taskNumber"], 2);
+    assert_eq!(made["spec"]["taskRoles"][0]["task"]["pod"]["metadata"]["labels"]["tier"], "gold");
+    let pod = pod(&made, 0);
+    assert_eq!(pod["restartPolicy"], "Never", "another would hide every failure");
+    assert_eq!(pod["priorityClassName"], "high");
+    assert_eq!(pod["securityContext"], json!({"runAsUser": 7}));
+    assert_eq!(pod["volumes"].as_array().unwrap().len(), 3);
+    let container = &pod["containers"][0];
+    assert_eq!(container["image"], "trainer:1");
+    assert_eq!(container.get("args"), None);
+    assert_eq!(container["command"][4], "python3 'train me.py' --lr 0.1");
+    assert_eq!(container["resources"]["limits"]["example.com/fpga"], "1");
+    assert_eq!(variable(&pod, "MODE").as_deref(), Some("fast"));
+    assert_eq!(variable(&pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
+}
+
+#[test]
+fn a_shared_disk_is_mounted_and_holds_the_trials_folder() {
+    let mut common = common(&one_role());
+    common.share = Some(Share::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
+    let pod = pod(&framework(&common, &job()), 0);
+    assert_eq!(pod["volumes"][2]["nfs"], json!({"server": "nas", "path": "/export"}));
+    assert_eq!(pod["containers"][0]["volumeMounts"][2]["mountPath"], "/tmp/mount");
+    let folder = variable(&pod, "TRIALKEEPER_OUTPUT_DIR");
+    assert_eq!(folder.as_deref(), Some("/tmp/mount/nni/abcd1234/k3f9a"));
+    assert_eq!(variable(&pod, "TRIALKEEPER_SPOOL_DIR").as_deref(), Some("/trialkeeper/spool"));
+}
+
+#[test]
+fn the_experiments_secret_leads_to_the_manager() {
+    let secret = experiment_secret(&common(&one_role()), "https://10.0.0.7:8080", Some("PEM"));
+    assert_eq!(secret["metadata"]["name"], "tkabcd1234");
+    assert_eq!(secret["data"]["manager.url"], STANDARD.encode("https://10.0.0.7:8080\n"));
+    assert_eq!(secret["data"]["ca.pem"], STANDARD.encode("PEM"));
+}

@@ -1,0 +1,213 @@
+//! PURE: what a Framework's status means. The fields are those that the controller at commit d6e7078 writes;
+//! nothing is expected to be there, and any state may be skipped.
+
+use std::io::Read as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::GzDecoder;
+use serde_json::Value;
+use trial_protocol::Verdict;
+
+/// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
+const UNFOLDED_BYTES: u64 = 64 << 20;
+/// How much of a foreign text is shown, in characters.
+const SHOWN: usize = 500;
+
+/// Where a Framework stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Its controller has not looked at it yet.
+    Unseen,
+    /// Nothing runs: no pod, or none that has started.
+    Waiting,
+    /// A pod runs.
+    Running,
+    /// It is decided how it ends; pods are going.
+    Ending,
+    /// It is over.
+    Completed(Outcome),
+}
+
+/// How a Framework ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether `FrameworkController` calls it succeeded.
+    pub succeeded: bool,
+    /// Exit code of the container that decided it, as a shell shows it, where there was one.
+    pub exit_code: Option<i32>,
+    /// Why, for a person.
+    pub message: String,
+}
+
+/// Reads a Framework without its metadata. `main` is the role and index that is looked at where nothing says
+/// which pod decided.
+pub fn read(framework: &Value, main: (&str, u64)) -> Standing {
+    let status = framework.get("status").filter(|status| status.is_object());
+    let Some(state) = status.and_then(|status| status.get("state")?.as_str()) else {
+        return Standing::Unseen;
+    };
+    let status = status.unwrap_or(&Value::Null);
+    let completion = status.pointer("/attemptStatus/completionStatus").filter(|c| c.is_object());
+    match state {
+        "AttemptCreationPending" | "AttemptCreationRequested" | "AttemptPreparing" => {
+            Standing::Waiting
+        }
+        "AttemptRunning" => Standing::Running,
+        "Completed" => Standing::Completed(outcome(status, completion, main)),
+        // It is going, or about to be tried again.
+        _ if completion.is_some() => Standing::Ending,
+        _ => Standing::Waiting,
+    }
+}
+
+fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
+    let Some(completion) = completion else {
+        let message = "the Framework is completed and says nothing of how".to_owned();
+        return Outcome { succeeded: false, exit_code: None, message };
+    };
+    let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
+    let succeeded = text("/type/name") == "Succeeded";
+    let code = completion.get("code").and_then(Value::as_i64);
+    let trigger = completion.get("trigger").and_then(|trigger| {
+        Some((trigger.get("taskRoleName")?.as_str()?, trigger.get("taskIndex")?.as_u64()?))
+    });
+    let (role, index) = trigger.unwrap_or(main);
+    let containers = containers(completion).or_else(|| {
+        task(status, role, index)
+            .and_then(|task| containers(task.pointer("/attemptStatus/completionStatus")?))
+    });
+    let container = containers.as_ref().and_then(|list| decisive(list));
+    // A node that went down leaves containers that "exited with 0" in a pod that failed.
+    let exit_code = container
+        .as_ref()
+        .and_then(|container| container.get("code")?.as_i64())
+        .filter(|code| succeeded || *code != 0)
+        .and_then(|code| i32::try_from(code).ok());
+    let message = if succeeded {
+        "the pod succeeded".to_owned()
+    } else {
+        failure(code, text("/phrase"), text("/diagnostics"), container.as_ref(), exit_code)
+    };
+    let message = match trigger {
+        Some((role, index)) if !succeeded && (role, index) != main => {
+            format!("{role} {index}: {message}")
+        }
+        Some(_) | None => message,
+    };
+    Outcome { succeeded, exit_code, message }
+}
+
+/// Why it failed, for a person.
+fn failure(
+    code: Option<i64>,
+    phrase: &str,
+    diagnostics: &str,
+    container: Option<&Value>,
+    exit_code: Option<i32>,
+) -> String {
+    let text = |field: &str| {
+        let found = container.and_then(|container| container.get(field)?.as_str());
+        found.unwrap_or_default().trim().to_owned()
+    };
+    let (reason, said) = (text("reason"), text("message"));
+    // The agent's own words, if it came to write them.
+    if let Ok(verdict) = serde_json::from_str::<Verdict>(&said) {
+        return shortened(&verdict.message);
+    }
+    let said = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    let said = if said.is_empty() { String::new() } else { format!(": {}", shortened(said)) };
+    let quoted = quoted(diagnostics);
+    let diagnostics = quoted.as_deref().unwrap_or(diagnostics);
+    let known = match code {
+        Some(-100) => "somebody deleted the trial's config map",
+        Some(-101) => "somebody deleted the trial's pod",
+        Some(-110 | -111) => "the pod never came to be seen",
+        Some(-120) => "the pod could not be created for now",
+        Some(-200) => "the cluster refuses the pod",
+        Some(-210) => "stopped on request",
+        Some(-220) => "stopped because the rest of its Framework was done",
+        Some(-230) => "its task was removed",
+        Some(-300) => "the pod failed although none of its containers did; was its node restarted?",
+        Some(-310) => "the pod could not be created",
+        Some(-1000) => "the pod was evicted",
+        Some(-1001) => "the pod's node was lost",
+        Some(-1200) => "out of memory: the pod was killed for using more than `memorySize`",
+        _ => "",
+    };
+    match (known, exit_code) {
+        ("", Some(code)) => {
+            let reason = match reason.as_str() {
+                "" | "Error" | "Completed" => String::new(),
+                other => format!(" ({other})"),
+            };
+            format!("the container ended with exit code {code}{reason}{said}")
+        }
+        ("", None) => {
+            let phrase = if phrase.is_empty() { "failed" } else { phrase };
+            format!("{phrase}: {}", shortened(first_line(diagnostics)))
+        }
+        (known, _) if !said.is_empty() => format!("{known}{said}"),
+        (known, _) if diagnostics.is_empty() => known.to_owned(),
+        (known, _) if matches!(code, Some(-210 | -220 | -1200)) => known.to_owned(),
+        (known, _) => format!("{known}: {}", shortened(first_line(diagnostics))),
+    }
+}
+
+/// The containers of a completion status, init containers first.
+fn containers(completion: &Value) -> Option<Vec<Value>> {
+    completion.pointer("/pod/containers")?.as_array().cloned()
+}
+
+/// The container that the exit code is taken from: the first that failed, else the trial's.
+fn decisive(containers: &[Value]) -> Option<Value> {
+    let code = |container: &Value| container.get("code").and_then(Value::as_i64);
+    let named = |container: &&Value| container.get("name").is_some_and(|name| name == "framework");
+    let failed = containers.iter().find(|container| code(container).is_some_and(|code| code != 0));
+    failed.or_else(|| containers.iter().find(named)).or(containers.last()).cloned()
+}
+
+/// The status of one task, compressed or not.
+fn task(status: &Value, role: &str, index: u64) -> Option<Value> {
+    let attempt = status.get("attemptStatus")?;
+    let unfolded;
+    let roles = match attempt.get("taskRoleStatuses").and_then(Value::as_array) {
+        Some(roles) => roles,
+        None => {
+            unfolded = unfold(attempt.get("taskRoleStatusesCompressed")?.as_str()?)?;
+            unfolded.as_array()?
+        }
+    };
+    let role = roles.iter().find(|known| known.get("name").is_some_and(|name| name == role))?;
+    let tasks = role.get("taskStatuses")?.as_array()?;
+    tasks.iter().find(|task| task.get("index").and_then(Value::as_u64) == Some(index)).cloned()
+}
+
+/// base64(gzip(JSON)), as large Frameworks have it.
+fn unfold(text: &str) -> Option<Value> {
+    let packed = STANDARD.decode(text.trim()).ok()?;
+    let mut json = Vec::new();
+    GzDecoder::new(packed.as_slice()).take(UNFOLDED_BYTES).read_to_end(&mut json).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+/// What the API server said, where the controller quotes its answer whole.
+fn quoted(diagnostics: &str) -> Option<String> {
+    let answer: Value = serde_json::from_str(&diagnostics[diagnostics.find('{')?..]).ok()?;
+    Some(answer.pointer("/ErrStatus/message")?.as_str()?.to_owned())
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim()
+}
+
+/// A text as far as it is shown.
+pub(super) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Every recording of a real controller, step by step.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn recording(case: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/fixtures/frameworkcontroller")
+        .join(format!("{case}.jsonl"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Where the Framework stands, version by version, repetitions left out.
+fn standings(case: &str) -> Vec<Standing> {
+    let frameworks = recording(case).into_iter().filter(|step| step["kind"] == "framework");
+    let mut standings: Vec<Standing> = frameworks.map(|step| read(&step, ("worker", 0))).collect();
+    standings.dedup();
+    standings
+}
+
+#[test]
+fn every_recorded_end_is_read() {
+    #[rustfmt::skip]
+    let table = [
+        ("ok5",                       true,  Some(0),   "the pod succeeded"),
+        ("nniok",                     true,  Some(0),   "the pod succeeded"),
+        ("create-then-start",         true,  Some(0),   "the pod succeeded"),
+        ("fake-gpu",                  true,  Some(0),   "the pod succeeded"),
+        ("taskretry",                 true,  Some(0),   "the pod succeeded"),
+        ("tworoles",                  true,  Some(0),   "the pod succeeded"),
+        ("tworolesall",               true,  Some(0),   "the pod succeeded"),
+        ("fail5",                     false, Some(7),   "the container ended with exit code 7"),
+        ("retry",                     false, Some(9),   "the container ended with exit code 9"),
+        ("tworolesfail",              false, Some(1),   "the container ended with exit code 1"),
+        ("badcmd",                    false, Some(128), "the container ended with exit code 128 (StartError)"),
+        ("oom",                       false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
+        ("oomchild",                  false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
+        ("oom-fc-without-config",     false, Some(137), "the container ended with exit code 137 (OOMKilled)"),
+        ("badpod",                    false, None,      "the cluster refuses the pod: Pod \"@NAME@-worker-0\" is invalid: spec.containers[0].image"),
+        ("pod-deleted-externally",    false, None,      "somebody deleted the trial's pod"),
+        ("stop-running",              false, None,      "stopped on request"),
+        ("stop-trap",                 false, None,      "stopped on request"),
+        ("stop-while-pending",        false, None,      "stopped on request"),
+        ("fancy-transient-then-stop", false, None,      "stopped on request"),
+    ];
+    for (case, succeeded, exit_code, message) in table {
+        let last = standings(case).pop();
+        let Some(Standing::Completed(outcome)) = last else { panic!("{case} ends as {last:?}") };
+        assert_eq!((outcome.succeeded, outcome.exit_code), (succeeded, exit_code), "{case}");
+        assert!(outcome.message.starts_with(message), "{case}: {}", outcome.message);
+    }
+}
+
+#[test]
+fn what_never_ends_is_never_said_to_have_ended() {
+    #[rustfmt::skip]
+    let table = [
+        ("toobig",            Standing::Waiting),
+        ("badimage",          Standing::Waiting),
+        ("fake-gpu-too-many", Standing::Waiting),
+        ("nnifail",           Standing::Running),
+    ];
+    for (case, stands) in table {
+        let seen = standings(case);
+        assert_eq!(seen.last(), Some(&stands), "{case}");
+        assert!(!seen.iter().any(|standing| matches!(standing, Standing::Completed(_))), "{case}");
+    }
+}
+
+#[test]
+fn a_framework_waits_runs_ends_and_is_completed_once() {
+    let (unseen, waiting, running, ending) =
+        (Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending);
+    let seen = standings("ok5");
+    assert_eq!(seen[..4], [unseen.clone(), waiting.clone(), running.clone(), ending.clone()]);
+    assert_eq!(seen.len(), 5);
+    // A command that is not found never runs; a second attempt waits and runs again.
+    assert!(!standings("badcmd").contains(&running));
+    let retried = standings("retry");
+    let runs = retried.iter().filter(|standing| **standing == running).count();
+    assert_eq!(runs, 3, "{retried:?}");
+    assert!(matches!(retried.last(), Some(Standing::Completed(_))));
+}
+
+#[test]
+fn a_compressed_status_is_unfolded() {
+    let roles = json!([{"name": "worker", "taskStatuses": [{"index": 3, "attemptStatus": {
+        "completionStatus": {"code": 9, "pod": {"containers": [
+            {"name": "init", "code": 0}, {"name": "framework", "code": 9, "message": "x\nNo disk.\n"},
+        ]}},
+    }}]}]);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, roles.to_string().as_bytes()).unwrap();
+    let packed = STANDARD.encode(packed.finish().unwrap());
+    let framework = json!({"status": {"state": "Completed", "attemptStatus": {
+        "taskRoleStatuses": null,
+        "taskRoleStatusesCompressed": packed,
+        "completionStatus": {
+            "code": 9, "phrase": "ContainerUnrecognizedFailed", "type": {"name": "Failed"},
+            "trigger": {"taskRoleName": "worker", "taskIndex": 3, "message": ""},
+        },
+    }}});
+    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    assert_eq!(outcome.exit_code, Some(9));
+    assert_eq!(outcome.message, "worker 3: the container ended with exit code 9: No disk.");
+}
+
+#[test]
+fn the_agents_own_words_are_taken_from_the_termination_message() {
+    let verdict = json!({
+        "cause": "exit", "class": "user_error", "confidence": "certain",
+        "message": "ValueError: bad learning rate", "evidence": {},
+    });
+    let read_verdict: Result<Verdict, _> = serde_json::from_value(verdict.clone());
+    assert!(read_verdict.is_ok(), "{read_verdict:?}");
+    let framework = json!({"status": {"state": "Completed", "attemptStatus": {"completionStatus": {
+        "code": 1, "type": {"name": "Failed"}, "trigger": null,
+        "pod": {"containers": [{"name": "framework", "code": 1, "message": verdict.to_string()}]},
+    }}}});
+    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    assert_eq!(outcome.message, "ValueError: bad learning rate");
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-zA-Z]{0,12}".prop_map(Value::from),
+        Just(Value::from("Completed")),
+    ];
+    let names = prop_oneof![
+        Just("state".to_owned()),
+        Just("status".to_owned()),
+        Just("attemptStatus".to_owned()),
+        Just("completionStatus".to_owned()),
+        Just("taskRoleStatuses".to_owned()),
+        Just("taskRoleStatusesCompressed".to_owned()),
+        Just("trigger".to_owned()),
+        Just("pod".to_owned()),
+        Just("containers".to_owned()),
+        Just("code".to_owned()),
+        "[a-z]{1,6}".prop_map(String::from),
+    ];
+    leaf.prop_recursive(6, 64, 6, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec((names.clone(), inner), 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_object_stands_somewhere(object in any_json(), status in any_json()) {
+        read(&object, ("worker", 0));
+        read(&json!({"status": {"state": "Completed", "attemptStatus": status}}), ("worker", 0));
+        super::super::why::of_pod(&object);
+        super::super::why::of_pod(&json!({"status": status}));
+        super::super::why::of_event(&object);
+    }
+}

@@ -1,0 +1,152 @@
+//! PURE: why a trial that waits is waiting, from its pod and from what Kubernetes says of that pod.
+
+use serde_json::Value;
+
+use super::status::shortened;
+
+/// What a pod waits for. `None`: it runs, or is on its way and nothing is wrong.
+pub fn of_pod(pod: &Value) -> Option<String> {
+    let status = pod.get("status")?;
+    let unscheduled = condition(status, "PodScheduled").filter(|condition| {
+        is(condition, "status", "False") && is(condition, "reason", "Unschedulable")
+    });
+    if let Some(condition) = unscheduled {
+        return Some(format!("no node can take its pod: {}", text(condition, "message")));
+    }
+    for (field, init) in [("initContainerStatuses", true), ("containerStatuses", false)] {
+        for container in status.get(field).and_then(Value::as_array).into_iter().flatten() {
+            if let Some(why) = of_container(container, init) {
+                return Some(why);
+            }
+        }
+    }
+    None
+}
+
+fn of_container(container: &Value, init: bool) -> Option<String> {
+    let name = text(container, "name");
+    if init
+        && name == "frameworkbarrier"
+        && container.pointer("/state/running").is_some_and(Value::is_object)
+    {
+        return Some("its pod waits for the other pods of the trial (frameworkbarrier)".to_owned());
+    }
+    let waiting = container.pointer("/state/waiting")?;
+    let (reason, message) = (text(waiting, "reason"), text(waiting, "message"));
+    let image = text(container, "image");
+    let what = match reason.as_str() {
+        "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" => {
+            format!("the image {image} cannot be pulled")
+        }
+        "ErrImageNeverPull" => {
+            format!("the image {image} is not on the node and may not be pulled")
+        }
+        "InvalidImageName" => format!("{image} is no name of an image"),
+        "ImageInspectError" => format!("the image {image} cannot be used"),
+        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
+            format!("the container {name} cannot be made")
+        }
+        "CrashLoopBackOff" => format!("the container {name} fails again and again"),
+        // `ContainerCreating` and `PodInitializing`: on its way.
+        _ => return None,
+    };
+    Some(if message.is_empty() {
+        format!("{what} ({reason})")
+    } else {
+        format!("{what}: {message}")
+    })
+}
+
+/// The pod that an event tells of and what is wrong with it. `None`: nothing is.
+pub fn of_event(event: &Value) -> Option<(String, String)> {
+    let about = event.get("involvedObject")?;
+    if !is(about, "kind", "Pod") || !is(event, "type", "Warning") {
+        return None;
+    }
+    let (reason, message) = (text(event, "reason"), text(event, "message"));
+    let what = match reason.as_str() {
+        "FailedScheduling" => "no node can take its pod",
+        "FailedMount" | "FailedAttachVolume" => "a volume of its pod cannot be mounted",
+        "FailedCreatePodSandBox" | "FailedPodSandBoxStatus" => "its pod cannot be set up",
+        "UnexpectedAdmissionError" | "OutOfcpu" | "OutOfmemory" | "OutOfpods" => {
+            "its node refused the pod"
+        }
+        "NodeNotReady" => "its node is not ready",
+        // What the pod's own status says better (image pulls), or what is no trouble (`DNSConfigForming`).
+        _ => return None,
+    };
+    Some((text(about, "name"), format!("{what}: {message}")))
+}
+
+/// The Framework that a pod belongs to: its name is `{framework}-{role}-{index}`, and none of the three has a
+/// dash.
+pub fn framework_of(pod: &str) -> &str {
+    pod.split('-').next().unwrap_or_default()
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    status.get("conditions")?.as_array()?.iter().find(|condition| is(condition, "type", kind))
+}
+
+fn is(value: &Value, field: &str, text: &str) -> bool {
+    value.get(field).and_then(Value::as_str) == Some(text)
+}
+
+fn text(value: &Value, field: &str) -> String {
+    shortened(value.get(field).and_then(Value::as_str).unwrap_or_default().trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn pods(case: &str) -> Vec<Value> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../tests/fixtures/frameworkcontroller")
+            .join(format!("{case}.jsonl"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let steps = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        steps.filter(|step| step["kind"] == "pod").collect()
+    }
+
+    #[test]
+    fn recorded_pods_say_why_they_wait() {
+        #[rustfmt::skip]
+        let table = [
+            ("ok5",               None),
+            ("oom",               None),
+            ("toobig",            Some("no node can take its pod: 0/1 nodes are available: 1 Insufficient cpu")),
+            ("fake-gpu-too-many", Some("no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu")),
+            ("badimage",          Some("the image ")),
+        ];
+        for (case, expected) in table {
+            let whys: Vec<String> = pods(case).iter().filter_map(of_pod).collect();
+            match expected {
+                None => assert_eq!(whys, Vec::<String>::new(), "{case}"),
+                Some(start) => {
+                    assert!(!whys.is_empty(), "{case}");
+                    assert!(whys.iter().all(|why| why.starts_with(start)), "{case}: {whys:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn events_that_matter_are_told_and_others_are_not() {
+        let event = |kind: &str, reason: &str| {
+            json!({
+                "type": kind, "reason": reason, "message": "because",
+                "involvedObject": {"kind": "Pod", "name": "tkabcd1234k3f9a1-worker-0"},
+            })
+        };
+        let (pod, why) = of_event(&event("Warning", "FailedMount")).unwrap();
+        assert_eq!(framework_of(&pod), "tkabcd1234k3f9a1");
+        assert_eq!(why, "a volume of its pod cannot be mounted: because");
+        assert_eq!(of_event(&event("Normal", "FailedMount")), None);
+        assert_eq!(of_event(&event("Warning", "MissingClusterDNS")), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! PURE: a disk that the pods of all trials share, as pieces of a pod: an NFS export, a claim, an Azure file
+//! share.
+//!
+//! A trial's directory lies on it (output, code, whatever the trial writes), so that it stays when the pod is
+//! gone. Pods put their code there themselves, from the manager: nobody mounts the disk on the manager's machine,
+//! and nobody needs root for it. The spool stays on the pod's own disk, for it needs locks and quick writes.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
+use trial_protocol::{ExperimentId, TrialJobId};
+
+/// Where it is mounted, in NNI and here: templates and training programs of NNI's users rely on it.
+pub const MOUNT: &str = "/tmp/mount";
+
+/// The volume's name, NNI's too.
+const VOLUME: &str = "nni-vol";
+
+/// The disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Share {
+    /// An NFS export.
+    Nfs {
+        /// Host name or address.
+        server: String,
+        /// The exported path.
+        path: String,
+    },
+    /// A persistent volume claim of the pods' namespace.
+    Claim {
+        /// Its name.
+        name: String,
+    },
+    /// An Azure file share.
+    AzureFile {
+        /// Name of the Secret with the account, see [`azure_data`].
+        secret: String,
+        /// The share.
+        share: String,
+    },
+    /// Whatever the user's template mounts at [`MOUNT`].
+    Template,
+}
+
+/// What a pod needs for it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pieces {
+    /// For the pod's `volumes`.
+    pub volumes: Vec<Value>,
+    /// For the container's `volumeMounts`.
+    pub mounts: Vec<Value>,
+    /// For the container's `env`: where the agent keeps what.
+    pub environment: Vec<(&'static str, String)>,
+}
+
+/// What the pods of one role of a trial need. `several`: the trial has more pods than one. `own` is a folder of
+/// the pod's own disk.
+pub fn pieces(
+    share: &Share,
+    (experiment, trial): (&ExperimentId, &TrialJobId),
+    role: &str,
+    several: bool,
+    own: &str,
+) -> Pieces {
+    let source = match share {
+        Share::Nfs { server, path } => Some(json!({"nfs": {"server": server, "path": path}})),
+        Share::Claim { name } => Some(json!({"persistentVolumeClaim": {"claimName": name}})),
+        Share::AzureFile { secret, share } => Some(json!({
+            "azureFile": {"secretName": secret, "shareName": share, "readOnly": false},
+        })),
+        Share::Template => None,
+    };
+    let volumes = source.map(|mut volume| {
+        volume["name"] = Value::from(VOLUME);
+        volume
+    });
+    let mounts = volumes.is_some().then(|| json!({"name": VOLUME, "mountPath": MOUNT}));
+    // NNI's place of a trial; of several pods each has a folder of its own there, or they would write over one
+    // another. FrameworkController puts the number in.
+    let mut folder = format!("{MOUNT}/nni/{experiment}/{trial}");
+    if several {
+        folder = format!("{folder}/{role}-{{{{FC_TASK_INDEX}}}}");
+    }
+    let environment =
+        vec![("TRIALKEEPER_OUTPUT_DIR", folder), ("TRIALKEEPER_SPOOL_DIR", format!("{own}/spool"))];
+    Pieces {
+        volumes: volumes.into_iter().collect(),
+        mounts: mounts.into_iter().collect(),
+        environment,
+    }
+}
+
+/// The `data` of the Secret with which a kubelet mounts an Azure file share.
+pub fn azure_data(account: &str, key: &str) -> Map<String, Value> {
+    let encoded = |text: &str| Value::from(BASE64_STANDARD.encode(text));
+    let data = [("azurestorageaccountname", account), ("azurestorageaccountkey", key)];
+    data.into_iter().map(|(name, text)| (name.to_owned(), encoded(text))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_disk_is_mounted_where_nni_has_it() {
+        let (experiment, trial) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
+        let owned = |text: &str| text.to_owned();
+        #[rustfmt::skip]
+        let table = [
+            (Share::Nfs { server: owned("nas"), path: owned("/export") },
+             Some(json!({"nfs": {"server": "nas", "path": "/export"}, "name": "nni-vol"}))),
+            (Share::Claim { name: owned("data") },
+             Some(json!({"persistentVolumeClaim": {"claimName": "data"}, "name": "nni-vol"}))),
+            (Share::AzureFile { secret: owned("s"), share: owned("files") },
+             Some(json!({"azureFile": {"secretName": "s", "shareName": "files", "readOnly": false}, "name": "nni-vol"}))),
+            (Share::Template, None),
+        ];
+        for (share, volume) in table {
+            let pieces = pieces(&share, (&experiment, &trial), "worker", false, "/trialkeeper");
+            let mount = json!({"name": "nni-vol", "mountPath": "/tmp/mount"});
+            assert_eq!(pieces.mounts, volume.iter().map(|_| mount.clone()).collect::<Vec<_>>());
+            assert_eq!(pieces.volumes, volume.into_iter().collect::<Vec<_>>());
+            let environment = [
+                ("TRIALKEEPER_OUTPUT_DIR", owned("/tmp/mount/nni/e/t")),
+                ("TRIALKEEPER_SPOOL_DIR", owned("/trialkeeper/spool")),
+            ];
+            assert_eq!(pieces.environment, environment);
+        }
+        let several = pieces(&Share::Template, (&experiment, &trial), "ps", true, "/own");
+        assert_eq!(several.environment[0].1, "/tmp/mount/nni/e/t/ps-{{FC_TASK_INDEX}}");
+    }
+
+    #[test]
+    fn the_kubelet_s_secret_has_its_two_names() {
+        let data = azure_data("account", "a2V5");
+        assert_eq!(data["azurestorageaccountname"], "YWNjb3VudA==");
+        assert_eq!(data["azurestorageaccountkey"], "YTJWNQ==");
+    }
+}
