@@ -11,6 +11,7 @@
 //! times come in as values.
 
 mod error;
+mod query;
 mod read;
 mod reports;
 mod rows;
@@ -22,15 +23,15 @@ mod upkeep;
 mod writer;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
 pub use error::{Class, Error};
+pub use query::{AttemptRow, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
     Arrival, AttemptState, ExperimentRow, Ingested, LogChunkRow, MetricRow, NewTrial, ReportRow,
@@ -79,6 +80,21 @@ impl Store {
         })
     }
 
+    /// Opens the database at `path` for reading only, beside a running manager or without one. It must
+    /// be there and as new as this build. Writes are refused with [`Error::Closed`].
+    pub fn open_to_read(path: &Path) -> Result<Self, Error> {
+        schema::check_reader(path)?;
+        let (queue, _) = mpsc::channel(1);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                queue: Some(queue),
+                readers: Arc::new(Readers::new(path)),
+                shared: Arc::default(),
+                thread: Mutex::new(None),
+            }),
+        })
+    }
+
     /// Waits for the writes that were asked for, checkpoints and closes the file. Other handles get
     /// [`Error::Closed`] from then on, for writes.
     pub async fn close(self) {
@@ -102,6 +118,11 @@ impl Store {
     /// The experiment that this database is for. `None` in a new one.
     pub async fn experiment(&self) -> Result<Option<ExperimentRow>, Error> {
         self.read(trials::experiment).await
+    }
+
+    /// Replaces the experiment's checked file, after its limits were changed.
+    pub async fn set_canonical(&self, canonical: serde_json::Value) -> Result<(), Error> {
+        self.write(move |c| trials::set_canonical(c, &canonical)).await
     }
 
     /// Notes the experiment's state and how long it has run. With `DONE`, `STOPPED` and `ERROR`, NNI's
@@ -139,6 +160,18 @@ impl Store {
         self.write(move |c| trials::set_intent(c, &id, intent, at_ms)).await
     }
 
+    /// Stores a final result that was concluded for an attempt, unless there is one.
+    pub async fn derive(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+        metric: trial_protocol::Metric,
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.write(move |c| reports::derive(c, &id, &attempt, &metric, at_ms)).await
+    }
+
     /// All trials, by sequence.
     pub async fn trials(&self) -> Result<Vec<TrialRow>, Error> {
         self.read(trials::trials).await
@@ -167,10 +200,14 @@ impl Store {
         self.read(reports::all_metrics).await
     }
 
-    /// How a trial's latest attempt ended. `None` if it has not, or nobody lived to tell.
-    pub async fn verdict(&self, id: &TrialJobId) -> Result<Option<Verdict>, Error> {
-        let id = id.clone();
-        self.read(move |c| reports::verdict(c, &id)).await
+    /// How an attempt of a trial ended. `None` if it has not, or nobody lived to tell.
+    pub async fn verdict(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> Result<Option<Verdict>, Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.read(move |c| reports::verdict(c, &id, &attempt)).await
     }
 
     /// Everything a trial's agents said on one lane, as it arrived, except pieces of log.
@@ -234,7 +271,17 @@ impl Store {
 
     /// How many commits were made since the store was opened.
     pub fn commits(&self) -> u64 {
-        self.inner.shared.commits.load(Ordering::Relaxed)
+        *self.inner.shared.commits.borrow()
+    }
+
+    /// The number of commits, for those who wait for the next one. A store that is only read has none.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.inner.shared.commits.subscribe()
+    }
+
+    /// The number of the newest step of any trial; 0 before the first.
+    pub async fn newest_change(&self) -> Result<i64, Error> {
+        self.read(query::newest_change).await
     }
 
     /// Why the last write failed. `None`: it did not.

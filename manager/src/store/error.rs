@@ -10,7 +10,7 @@ use trial_protocol::TrialJobId;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The file or its folder cannot be used at all.
-    #[error("cannot open the database {}; does its folder exist and may this user write there?", .path.display())]
+    #[error("cannot open the database {}; does its folder exist, may this user write there, and is there room?", .path.display())]
     Open {
         /// Which file.
         path: PathBuf,
@@ -50,6 +50,20 @@ pub enum Error {
         /// Its schema.
         found: i64,
         /// The newest schema of this build.
+        known: i64,
+    },
+    /// An older trial-manager wrote it, and reading alone cannot bring it up to date.
+    #[error(
+        "the database {} has schema {found} and this trial-manager reads {known}; `trial-manager resume` \
+         brings it up to date",
+        .path.display()
+    )]
+    Older {
+        /// Which file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The schema of this build.
         known: i64,
     },
     /// The file is ours, and broken.
@@ -173,6 +187,7 @@ impl Error {
             | Self::InUse { .. }
             | Self::NotOurs { .. }
             | Self::Newer { .. }
+            | Self::Older { .. }
             | Self::Damaged { .. }
             | Self::Overloaded
             | Self::Closed

@@ -6,8 +6,8 @@ use rusqlite::{Connection, Row, params};
 use serde::Deserialize;
 use serde_json::Value;
 use trial_protocol::{
-    AttemptId, Lane, LogChunk, LogText, Metric, ReportBatch, ReportBody, Stream, TrialJobId,
-    Verdict,
+    AttemptId, Lane, LogChunk, LogText, Metric, MetricKind, ReportBatch, ReportBody, Stream,
+    TrialJobId, Verdict,
 };
 
 use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
@@ -37,8 +37,8 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
     )?;
     let mut insert_report = c.prepare_cached(
         "INSERT OR IGNORE INTO report \
-         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
+         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
     let mut fresh = Vec::with_capacity(batch.reports.len());
     let mut through = before;
@@ -68,6 +68,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
                 now_ms,
                 kind,
                 raw.get(),
+                batch.lane == Lane::Facts && sums_up(&report.body),
             ])?,
         };
         fresh.push(stored == 1);
@@ -89,6 +90,29 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
         ])?;
     }
     Ok(Written { through, fresh })
+}
+
+/// The number of a concluded metric on the facts lane: after everything that an agent may say.
+const CONCLUDED: i64 = i64::MAX;
+
+/// Stores a metric that no agent reported.
+pub(super) fn derive(
+    c: &Connection,
+    id: &TrialJobId,
+    attempt: &AttemptId,
+    metric: &Metric,
+    now_ms: i64,
+) -> Result<(), Error> {
+    let trial = known(c, id)?;
+    let body = serde_json::to_string(&ReportBody::Metric(metric.clone()))
+        .expect("a metric's maps have text keys and its numbers are finite");
+    c.prepare_cached(
+        "INSERT OR IGNORE INTO report \
+         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
+         SELECT key, 0, ?, ?, ?, 'metric', ? FROM attempt WHERE trial = ? AND name = ?",
+    )?
+    .execute(params![CONCLUDED, now_ms, now_ms, body, trial, attempt.as_str()])?;
+    Ok(())
 }
 
 /// Refuses what cannot be stored, before anything is.
@@ -128,6 +152,20 @@ fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
     match &chunk.text {
         LogText::Text(text) => Some(text.clone().into_bytes()),
         LogText::Base64(text) => BASE64_STANDARD.decode(text).ok(),
+    }
+}
+
+/// Whether a list of trials shows it.
+fn sums_up(body: &ReportBody) -> bool {
+    match body {
+        ReportBody::Ended(_) => true,
+        ReportBody::Metric(metric) => metric.kind == MetricKind::Final,
+        ReportBody::Started(_)
+        | ReportBody::Shed(_)
+        | ReportBody::Note { .. }
+        | ReportBody::Log(_)
+        | ReportBody::Sample(_)
+        | ReportBody::Unknown => false,
     }
 }
 
@@ -179,7 +217,7 @@ pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>
 }
 
 /// A stored metric; `None` for one that said `metric` and was none, which is kept among the reports.
-fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
+pub(super) fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
     let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) else { return Ok(None) };
     Ok(Some(MetricRow {
         attempt: parsed(row, "name", AttemptId::new)?,
@@ -190,13 +228,17 @@ fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
     }))
 }
 
-pub(super) fn verdict(c: &Connection, id: &TrialJobId) -> Result<Option<Verdict>, Error> {
+pub(super) fn verdict(
+    c: &Connection,
+    id: &TrialJobId,
+    attempt: &AttemptId,
+) -> Result<Option<Verdict>, Error> {
     let key = known(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT body FROM report WHERE kind = 'ended' AND lane = 0 \
-         AND attempt = (SELECT max(key) FROM attempt WHERE trial = ?) ORDER BY seq",
+         AND attempt = (SELECT key FROM attempt WHERE trial = ? AND name = ?) ORDER BY seq",
     )?;
-    let mut verdicts = statement.query_and_then([key], |row| {
+    let mut verdicts = statement.query_and_then(params![key, attempt.as_str()], |row| {
         // One that is not readable as a verdict says nothing.
         Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
     })?;
@@ -283,14 +325,14 @@ pub(super) fn attempt_state(
     })
 }
 
-fn lane_number(lane: Lane) -> i64 {
+pub(super) fn lane_number(lane: Lane) -> i64 {
     match lane {
         Lane::Facts => 0,
         Lane::Bulk => 1,
     }
 }
 
-fn stream_word(stream: Stream) -> &'static str {
+pub(super) fn stream_word(stream: Stream) -> &'static str {
     match stream {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",

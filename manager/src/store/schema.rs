@@ -13,7 +13,10 @@ use super::Error;
 const APPLICATION_ID: i64 = 0x544b_6462;
 
 /// The schema's steps; a database at version N has seen the first N. Append only.
-pub(super) const MIGRATIONS: &[&str] = &[include_str!("../../migrations/0001_initial.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("../../migrations/0001_initial.sql"),
+    include_str!("../../migrations/0002_reading.sql"),
+];
 
 /// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones
 /// only by `trial-manager check`.
@@ -61,6 +64,17 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     .map_err(|error| failed_open(path, error))?;
     connection.busy_timeout(PATIENCE)?;
     Ok(connection)
+}
+
+/// Whether the database can be read by this build: it is ours, and no migration is missing.
+pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
+    let connection = open_reader(path)?;
+    let found = recognise(&connection, path)?;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if found < known {
+        return Err(Error::Older { path: path.to_owned(), found, known });
+    }
+    Ok(())
 }
 
 /// The file's schema version, 0 for an empty file, or why it is not for us.

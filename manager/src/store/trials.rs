@@ -1,13 +1,14 @@
 //! SQL of the experiment, its trials and their timelines.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::Value;
 use trial_protocol::{AttemptId, ExperimentId, StopReason, TrialJobId};
 
 use super::read::{json, parsed, parsed_if_any, storable, unsigned, unsigned_if_any};
 use super::{Error, ExperimentRow, NewTrial, TrialChange, TrialEventRow, TrialRow};
 use crate::job_state::JobState;
 
-const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
+pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
      created_at_ms, started_at_ms, ended_at_ms, message, exit_code";
 
 pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
@@ -43,6 +44,13 @@ pub(super) fn experiment(c: &Connection) -> Result<Option<ExperimentRow>, Error>
         ended_at_ms: row.get("ended_at_ms")?,
         elapsed_ms: unsigned(row, "elapsed_ms")?,
     }))
+}
+
+pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Error> {
+    let changed = c
+        .prepare_cached("UPDATE experiment SET canonical = ?")?
+        .execute([canonical.to_string()])?;
+    if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
 }
 
 pub(super) fn set_experiment_state(
@@ -160,7 +168,7 @@ fn key_of(c: &Connection, id: &TrialJobId) -> Result<Option<i64>, Error> {
     Ok(statement.query_row([id.as_str()], |row| row.get(0)).optional()?)
 }
 
-fn trial_row(row: &Row<'_>) -> Result<TrialRow, Error> {
+pub(super) fn trial_row(row: &Row<'_>) -> Result<TrialRow, Error> {
     Ok(TrialRow {
         id: parsed(row, "id", TrialJobId::new)?,
         sequence: unsigned(row, "sequence")?,
@@ -191,11 +199,11 @@ fn event_row(row: &Row<'_>) -> Result<TrialEventRow, Error> {
 /// The word the wire uses for a reason.
 fn reason_word(reason: StopReason) -> String {
     match serde_json::to_value(reason) {
-        Ok(serde_json::Value::String(word)) => word,
+        Ok(Value::String(word)) => word,
         other => unreachable!("a unit variant is written as a text, not {other:?}"),
     }
 }
 
 fn read_reason(word: &str) -> Result<StopReason, serde_json::Error> {
-    serde_json::from_value(serde_json::Value::from(word))
+    serde_json::from_value(Value::from(word))
 }

@@ -8,10 +8,9 @@
 
 use std::fs::File;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::{Connection, TransactionBehavior};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Error;
 use super::schema::Opened;
@@ -23,7 +22,7 @@ const COMMIT_WEIGHT: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Commits made so far.
-    pub(super) commits: AtomicU64,
+    pub(super) commits: watch::Sender<u64>,
     /// Why the last commit failed. `None`: it did not.
     ailment: Mutex<Option<Error>>,
 }
@@ -185,7 +184,7 @@ fn commit(
         Ok(()) => {
             // A commit that changes nothing does not touch the disk and proves nothing.
             if connection.total_changes() > before {
-                shared.commits.fetch_add(1, Ordering::Relaxed);
+                shared.commits.send_modify(|commits| *commits += 1);
                 if shared.ailment().is_some() {
                     tracing::info!("the database can be written again");
                     shared.set_ailment(None);

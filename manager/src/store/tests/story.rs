@@ -117,7 +117,7 @@ async fn what_is_not_there_is_named() {
         bed.store.change_trial(&t, change(JobState::Running, 0)).await.unwrap_err(),
         bed.store.set_intent(&t, None, 0).await.unwrap_err(),
         bed.store.metrics(&t).await.unwrap_err(),
-        bed.store.verdict(&t).await.unwrap_err(),
+        bed.store.verdict(&t, &attempt("a")).await.unwrap_err(),
         bed.store.attempt_state(&t, &attempt("a")).await.unwrap_err(),
         bed.store.ingest(batch("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
     ];
@@ -155,7 +155,9 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     let all = store.all_metrics().await.unwrap();
     assert_eq!(all, metrics.into_iter().map(|row| (t.clone(), row)).collect::<Vec<_>>());
 
-    assert_eq!(store.verdict(&t).await.unwrap(), Some(verdict(1)), "of the attempt that came last");
+    for (of, expected) in [("b", Some(verdict(1))), ("z", Some(verdict(0))), ("a", None)] {
+        assert_eq!(store.verdict(&t, &attempt(of)).await.unwrap(), expected, "of attempt {of}");
+    }
     let state = store.attempt_state(&t, &attempt("z")).await.unwrap();
     assert_eq!(
         state,

@@ -1,0 +1,242 @@
+//! SQL of what the pages, the API and the command line show: by index, a bounded part at a time. It
+//! changes nothing.
+
+mod log;
+#[cfg(test)]
+mod tests;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use trial_protocol::{AttemptId, Lane, Metric, MetricKind, TrialJobId, Verdict};
+
+use super::read::{json, parsed, unsigned, unsigned_if_any};
+use super::reports::metric_row;
+use super::trials::{TRIAL_COLUMNS, known, trial_row};
+use super::{Error, MetricRow, ReportRow, Store, TrialRow};
+pub use log::LogPart;
+
+/// How many of an attempt's last reports are looked through for its latest intermediate results.
+const LATEST: u32 = 16;
+
+const CHANGES: &str = "SELECT key, trial FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
+const HEARD: &str = "SELECT a.key, a.facts_through FROM trial t \
+     JOIN attempt a ON a.trial = t.key AND a.name = t.attempt WHERE t.key = ?";
+const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
+     FROM attempt WHERE trial = ? ORDER BY key";
+const SUMS: &str = "SELECT kind, body FROM report \
+     WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
+const LAST_REPORTS: &str =
+    "SELECT kind, body FROM report WHERE attempt = ? AND lane = 0 ORDER BY seq DESC LIMIT ?";
+const LANE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
+     WHERE attempt = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?";
+const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
+     JOIN attempt a ON a.key = r.attempt \
+     WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq LIMIT ?";
+const TIMELINE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
+     WHERE attempt = ? AND lane = 0 AND kind <> 'metric' ORDER BY seq LIMIT ?";
+
+/// A step of some trial's life: which trial it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Its number; numbers rise in the order in which the steps were stored, and are never used again.
+    pub number: i64,
+    /// The trial's own number in the store.
+    pub trial: i64,
+}
+
+/// A trial with what its current attempt's reports amount to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Glance {
+    /// The trial's own number in the store.
+    pub key: i64,
+    /// The trial.
+    pub row: TrialRow,
+    /// How far the current attempt's facts are stored. `None`: nothing has arrived.
+    pub facts_through: Option<u64>,
+    /// The current attempt's final results, in the order in which it reported them.
+    pub finals: Vec<Metric>,
+    /// Its last few intermediate results, the latest first.
+    pub latest: Vec<Metric>,
+    /// How it ended. `None` if it has not, or nobody lived to tell.
+    pub verdict: Option<Box<Verdict>>,
+}
+
+/// An incarnation of a trial that was heard of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptRow {
+    /// Its number in the store; later ones were heard of later.
+    pub key: i64,
+    /// Its name.
+    pub attempt: AttemptId,
+    /// When it last spoke, by the manager's clock.
+    pub last_heard_ms: i64,
+    /// How far its facts are stored. `None`: none has arrived.
+    pub facts_through: Option<u64>,
+    /// Likewise its bulk lane.
+    pub bulk_through: Option<u64>,
+    /// Whether its last fact, the verdict, is stored.
+    pub ended: bool,
+}
+
+impl Store {
+    /// The trials' steps after number `after`, oldest first, at most `limit`.
+    pub async fn changes(&self, after: i64, limit: u32) -> Result<Vec<Change>, Error> {
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(CHANGES)?;
+            let rows = statement.query_and_then(params![after, limit], |row| {
+                Ok::<_, Error>(Change { number: row.get("key")?, trial: row.get("trial")? })
+            })?;
+            rows.collect()
+        })
+        .await
+    }
+
+    /// These trials, by their own numbers; one that is not there is left out.
+    pub async fn glances(&self, keys: Vec<i64>) -> Result<Vec<Glance>, Error> {
+        self.read(move |c| keys.iter().filter_map(|key| glance(c, *key).transpose()).collect())
+            .await
+    }
+
+    /// How far the facts of these trials' current attempts are stored.
+    pub async fn facts_through(&self, keys: Vec<i64>) -> Result<Vec<(i64, Option<u64>)>, Error> {
+        self.read(move |c| {
+            keys.iter().map(|key| Ok((*key, heard(c, *key)?.and_then(|heard| heard.1)))).collect()
+        })
+        .await
+    }
+
+    /// The attempts of a trial that were heard of, in the order in which they were.
+    pub async fn attempts(&self, id: &TrialJobId) -> Result<Vec<AttemptRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| attempts(c, known(c, &id)?)).await
+    }
+
+    /// The metrics of one attempt after seq `after` (all: -1), at most `limit`. A report that says it is
+    /// a metric and is none is left out.
+    pub async fn metrics_after(
+        &self,
+        attempt: i64,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<MetricRow>, Error> {
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(METRICS)?;
+            let rows = statement.query_and_then(params![attempt, after, limit], metric_row)?;
+            rows.filter_map(Result::transpose).collect()
+        })
+        .await
+    }
+
+    /// The samples of one attempt after seq `after` (all: -1), at most `limit`.
+    pub async fn samples_after(
+        &self,
+        attempt: &AttemptRow,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<ReportRow>, Error> {
+        let attempt = attempt.clone();
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(LANE)?;
+            let rows = statement
+                .query_and_then(params![attempt.key, 1, after, limit], |row| {
+                    report_row(row, &attempt.attempt, Lane::Bulk)
+                })?
+                .filter(|row| row.as_ref().map_or(true, |row| row.kind == "sample"));
+            rows.collect()
+        })
+        .await
+    }
+
+    /// What one attempt told beside metrics: start, notes, losses, verdict; at most `limit`.
+    pub async fn told(&self, attempt: &AttemptRow, limit: u32) -> Result<Vec<ReportRow>, Error> {
+        let attempt = attempt.clone();
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(TIMELINE)?;
+            let rows = statement.query_and_then(params![attempt.key, limit], |row| {
+                report_row(row, &attempt.attempt, Lane::Facts)
+            })?;
+            rows.collect()
+        })
+        .await
+    }
+}
+
+fn glance(c: &Connection, key: i64) -> Result<Option<Glance>, Error> {
+    let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE key = ?");
+    let mut statement = c.prepare_cached(&sql)?;
+    let Some(row) = statement.query_and_then([key], trial_row)?.next().transpose()? else {
+        return Ok(None);
+    };
+    let mut glance = Glance {
+        key,
+        row,
+        facts_through: None,
+        finals: Vec::new(),
+        latest: Vec::new(),
+        verdict: None,
+    };
+    let Some((attempt, facts_through)) = heard(c, key)? else { return Ok(Some(glance)) };
+    glance.facts_through = facts_through;
+    let mut statement = c.prepare_cached(SUMS)?;
+    let mut rows = statement.query([attempt])?;
+    while let Some(row) = rows.next()? {
+        // What is not readable as what it says it is says nothing.
+        if row.get_ref("kind")?.as_str() == Ok("ended") {
+            glance.verdict = glance.verdict.or(parsed(row, "body", serde_json::from_str).ok());
+        } else if let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) {
+            glance.finals.push(metric);
+        }
+    }
+    let mut statement = c.prepare_cached(LAST_REPORTS)?;
+    let mut rows = statement.query(params![attempt, LATEST])?;
+    while let Some(row) = rows.next()? {
+        if row.get_ref("kind")?.as_str() == Ok("metric")
+            && let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>)
+            && metric.kind == MetricKind::Intermediate
+            && glance.latest.iter().all(|known| known.name != metric.name)
+        {
+            glance.latest.push(metric);
+        }
+    }
+    Ok(Some(glance))
+}
+
+/// The number of a trial's current attempt, and how far its facts are stored. `None`: not heard of yet.
+fn heard(c: &Connection, key: i64) -> Result<Option<(i64, Option<u64>)>, Error> {
+    let mut statement = c.prepare_cached(HEARD)?;
+    let mut rows = statement.query([key])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some((row.get("key")?, unsigned_if_any(row, "facts_through")?)))
+}
+
+fn attempts(c: &Connection, trial: i64) -> Result<Vec<AttemptRow>, Error> {
+    let mut statement = c.prepare_cached(ATTEMPTS)?;
+    let rows = statement.query_and_then([trial], |row| {
+        Ok(AttemptRow {
+            key: row.get("key")?,
+            attempt: parsed(row, "name", AttemptId::new)?,
+            last_heard_ms: row.get("last_heard_ms")?,
+            facts_through: unsigned_if_any(row, "facts_through")?,
+            bulk_through: unsigned_if_any(row, "bulk_through")?,
+            ended: row.get("ended")?,
+        })
+    })?;
+    rows.collect()
+}
+
+fn report_row(row: &Row<'_>, attempt: &AttemptId, lane: Lane) -> Result<ReportRow, Error> {
+    Ok(ReportRow {
+        attempt: attempt.clone(),
+        lane,
+        seq: unsigned(row, "seq")?,
+        observed_at_ms: row.get("observed_at_ms")?,
+        stored_at_ms: row.get("stored_at_ms")?,
+        kind: row.get("kind")?,
+        body: json(row, "body").or_else(|_| row.get("body").map(serde_json::Value::String))?,
+    })
+}
+
+/// The number of the newest step of any trial; 0 before the first.
+pub(super) fn newest_change(c: &Connection) -> Result<i64, Error> {
+    let sql = "SELECT key FROM trial_event ORDER BY key DESC LIMIT 1";
+    Ok(c.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
+}

@@ -1,0 +1,89 @@
+//! SQL of a trial's output: a part of one stream, found by its position. It decodes nothing.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use trial_protocol::Stream;
+
+use super::super::read::{storable, unsigned};
+use super::super::reports::stream_word;
+use super::super::{Error, Store};
+
+const START: &str = "SELECT offset_bytes FROM log_chunk \
+     WHERE attempt = ? AND stream = ? AND offset_bytes <= ? ORDER BY offset_bytes DESC LIMIT 1";
+const FROM: &str = "SELECT offset_bytes, bytes FROM log_chunk \
+     WHERE attempt = ? AND stream = ? AND offset_bytes >= ? ORDER BY offset_bytes";
+const END: &str = "SELECT offset_bytes + length(bytes) AS log_end FROM log_chunk \
+     WHERE attempt = ? AND stream = ? ORDER BY offset_bytes DESC LIMIT 1";
+
+/// The statements above, for the test that looks at their plans.
+#[cfg(test)]
+pub(super) const STATEMENTS: [&str; 3] = [START, FROM, END];
+
+/// A part of an attempt's output on one stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPart {
+    /// Where the part begins in the stream, in bytes.
+    pub from: u64,
+    /// The bytes that are there. Where bytes between them are missing, a line says how many.
+    pub bytes: Vec<u8>,
+    /// Where to go on reading, in bytes of the stream.
+    pub next: u64,
+    /// Where the stream ends, as far as it was delivered.
+    pub end: u64,
+}
+
+impl Store {
+    /// At most about `limit` bytes of an attempt's output from position `from` on.
+    pub async fn log_part(
+        &self,
+        attempt: i64,
+        stream: Stream,
+        from: u64,
+        limit: usize,
+    ) -> Result<LogPart, Error> {
+        self.read(move |c| part(c, attempt, stream, from, limit)).await
+    }
+}
+
+fn part(
+    c: &Connection,
+    attempt: i64,
+    stream: Stream,
+    from: u64,
+    limit: usize,
+) -> Result<LogPart, Error> {
+    let word = stream_word(stream);
+    let wanted = storable("log offset", from)?;
+    let end = c
+        .prepare_cached(END)?
+        .query_row(params![attempt, word], |row| Ok(unsigned(row, "log_end")))
+        .optional()?
+        .transpose()?
+        .unwrap_or(0);
+    let mut part = LogPart { from, bytes: Vec::new(), next: from, end };
+    let start: Option<i64> = c
+        .prepare_cached(START)?
+        .query_row(params![attempt, word, wanted], |row| row.get(0))
+        .optional()?;
+    let mut statement = c.prepare_cached(FROM)?;
+    let mut rows = statement.query(params![attempt, word, start.unwrap_or(wanted)])?;
+    while let Some(row) = rows.next()? {
+        let offset = unsigned(row, "offset_bytes")?;
+        let bytes = row.get_ref("bytes")?.as_blob().unwrap_or_default();
+        // The first piece may begin before what is wanted.
+        let skipped = usize::try_from(part.next.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let Some(bytes) = bytes.get(skipped..).filter(|bytes| !bytes.is_empty()) else { continue };
+        let offset = offset.max(part.next);
+        let missing = offset - part.next;
+        if missing > 0 {
+            part.bytes.extend_from_slice(format!("[{missing} bytes are missing]\n").as_bytes());
+        }
+        let room = limit.saturating_sub(part.bytes.len());
+        let taken = &bytes[..bytes.len().min(room)];
+        part.bytes.extend_from_slice(taken);
+        part.next = offset + u64::try_from(taken.len()).unwrap_or(0);
+        if part.bytes.len() >= limit {
+            break;
+        }
+    }
+    Ok(part)
+}

@@ -1,0 +1,208 @@
+use rusqlite::Connection;
+use serde_json::json;
+use trial_protocol::{
+    AttemptId, Cause, Evidence, ExperimentId, Lane, LogChunk, LogText, Metric, MetricKind, Offer,
+    Report, ReportBatch, ReportBody, Stream, TrialExit, TrialJobId, Verdict,
+};
+
+use super::*;
+use crate::store::schema::{MIGRATIONS, migrate};
+use crate::store::{NewTrial, TrialChange};
+
+fn trial(id: &str) -> TrialJobId {
+    TrialJobId::new(id).unwrap()
+}
+
+fn metric(name: &str, kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
+    let name = name.to_owned();
+    ReportBody::Metric(Metric { name, kind, sequence, value: value.into(), derived: false })
+}
+
+fn log(offset_bytes: u64, text: &str) -> ReportBody {
+    let text = LogText::Text(text.to_owned());
+    ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
+}
+
+struct Bed {
+    store: Store,
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        for (sequence, id) in [(0, "t"), (1, "u")] {
+            let new = NewTrial {
+                id: trial(id),
+                sequence,
+                parameter_id: Some(sequence),
+                parameters: json!({"lr": 0.1}),
+                attempt: AttemptId::new("a").unwrap(),
+                created_at_ms: 1000,
+            };
+            store.insert_trial(new).await.unwrap();
+        }
+        Self { store, folder }
+    }
+
+    async fn say(&self, lane: Lane, bodies: Vec<ReportBody>) {
+        let reports = (0..).zip(bodies);
+        let batch = ReportBatch {
+            offer: Offer::new([]),
+            experiment: ExperimentId::new("e").unwrap(),
+            trial: trial("t"),
+            attempt: AttemptId::new("a").unwrap(),
+            lane,
+            reports: reports
+                .map(|(seq, body)| Report { seq, observed_at_ms: 5000, body })
+                .collect(),
+            obeyed: Vec::new(),
+        };
+        self.store.ingest(batch, 6000).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_trial_is_seen_with_what_its_reports_amount_to() {
+    use MetricKind::{Final, Intermediate};
+    let bed = Bed::new().await;
+    let verdict = Verdict {
+        cause: Cause::Succeeded,
+        class: trial_protocol::Class::None,
+        confidence: trial_protocol::Confidence::Certain,
+        exit: Some(TrialExit::Code(0)),
+        message: "it exited with 0".to_owned(),
+        stop: None,
+        duration_ms: Some(5),
+        evidence: Evidence::default(),
+    };
+    let said = vec![
+        metric("acc", Intermediate, 0, 0.1),
+        metric("loss", Intermediate, 0, 3.0),
+        metric("acc", Intermediate, 1, 0.2),
+        metric("acc", Final, 0, 0.9),
+        ReportBody::Ended(Box::new(verdict.clone())),
+    ];
+    bed.say(Lane::Facts, said).await;
+    let changes = bed.store.changes(0, 10).await.unwrap();
+    assert_eq!(changes.iter().map(|change| change.trial).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(bed.store.newest_change().await.unwrap(), 2);
+    assert_eq!(bed.store.changes(2, 10).await.unwrap(), []);
+
+    let glances = bed.store.glances(vec![1, 2, 99]).await.unwrap();
+    assert_eq!(glances.len(), 2, "one that is not there is left out");
+    let latest: Vec<_> =
+        glances[0].latest.iter().map(|metric| (metric.name.as_str(), metric.sequence)).collect();
+    assert_eq!(latest, [("acc", 1), ("loss", 0)]);
+    assert_eq!(glances[0].finals[0].value, 0.9.into());
+    assert_eq!(glances[0].verdict.as_deref(), Some(&verdict));
+    assert_eq!((glances[0].facts_through, glances[1].facts_through), (Some(4), None));
+
+    let attempts = bed.store.attempts(&trial("t")).await.unwrap();
+    let metrics = bed.store.metrics_after(attempts[0].key, 0, 2).await.unwrap();
+    assert_eq!(metrics.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
+    let told = bed.store.told(&attempts[0], 10).await.unwrap();
+    assert_eq!(told.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["ended"]);
+}
+
+#[tokio::test]
+async fn output_is_found_by_its_position() {
+    let bed = Bed::new().await;
+    let said = vec![log(0, "0123456789"), ReportBody::Sample(Box::default()), log(10, "abcdef")];
+    bed.say(Lane::Bulk, said).await;
+    let attempt = bed.store.attempts(&trial("t")).await.unwrap().remove(0);
+    let part = async |from, limit| {
+        let part = bed.store.log_part(attempt.key, Stream::Stdout, from, limit).await.unwrap();
+        (String::from_utf8(part.bytes).unwrap(), part.next, part.end)
+    };
+    let table = [
+        (0, 100, "0123456789abcdef", 16),
+        (0, 4, "0123", 4),
+        (4, 8, "456789ab", 12),
+        (12, 100, "cdef", 16),
+        (16, 100, "", 16),
+        (99, 100, "", 99),
+    ];
+    for (from, limit, text, next) in table {
+        assert_eq!(part(from, limit).await, (text.to_owned(), next, 16), "{from}");
+    }
+    let nothing = bed.store.log_part(attempt.key, Stream::Stderr, 0, 100).await.unwrap();
+    assert_eq!(nothing, LogPart::default());
+    assert_eq!(bed.store.samples_after(&attempt, -1, 10).await.unwrap().len(), 1);
+    assert_eq!(bed.store.samples_after(&attempt, 1, 10).await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_hole_in_the_output_is_told() {
+    let bed = Bed::new().await;
+    bed.say(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
+    let part = bed.store.log_part(1, Stream::Stdout, 0, 100).await.unwrap();
+    assert_eq!(String::from_utf8(part.bytes).unwrap(), "begin\n[10 bytes are missing]\nend\n");
+    assert_eq!(part.next, 20);
+}
+
+#[tokio::test]
+async fn a_store_that_is_only_read_refuses_writes() {
+    let bed = Bed::new().await;
+    let path = bed.folder.path().join("db");
+    let reader = Store::open_to_read(&path).unwrap();
+    assert_eq!(reader.trials().await.unwrap().len(), 2, "beside the manager");
+    let change = TrialChange {
+        state: crate::job_state::JobState::Running,
+        at_ms: 1,
+        message: None,
+        exit_code: None,
+        attempt: None,
+    };
+    let refusal = reader.change_trial(&trial("t"), change).await.unwrap_err();
+    assert!(matches!(refusal, Error::Closed));
+    assert!(matches!(Store::open_to_read(&bed.folder.path().join("no")), Err(Error::Open { .. })));
+
+    let old = bed.folder.path().join("old");
+    let mut connection = Connection::open(&old).unwrap();
+    migrate(&mut connection, 0, &MIGRATIONS[..1]).unwrap();
+    assert!(matches!(Store::open_to_read(&old), Err(Error::Older { found: 1, known: 2, .. })));
+}
+
+#[test]
+fn an_older_database_learns_what_sums_its_trials_up() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    migrate(&mut connection, 0, &MIGRATIONS[..1]).unwrap();
+    let insert = "INSERT INTO trial VALUES (1, 't', 0, NULL, '{}', 'a', 'RUNNING', NULL, 0, NULL, NULL, NULL, NULL);
+         INSERT INTO attempt VALUES (1, 1, 'a', 0, 9, NULL, 0);
+         INSERT INTO report VALUES (1, 0, 0, 0, 0, 'metric', '{\"type\":\"intermediate\"}');
+         INSERT INTO report VALUES (1, 0, 1, 0, 0, 'metric', '{\"type\":\"final\"}');
+         INSERT INTO report VALUES (1, 0, 2, 0, 0, 'metric', 'no JSON');
+         INSERT INTO report VALUES (1, 0, 3, 0, 0, 'ended', '{}');
+         INSERT INTO report VALUES (1, 1, 0, 0, 0, 'ended', '{}');";
+    connection.execute_batch(insert).unwrap();
+    migrate(&mut connection, 1, MIGRATIONS).unwrap();
+    let found: String = connection
+        .query_row("SELECT group_concat(lane || seq) FROM report WHERE sums_up = 1", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(found, "01,03");
+}
+
+/// A statement that reads a whole table is slow once the table is large.
+#[test]
+fn every_statement_goes_by_an_index() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    migrate(&mut connection, 0, MIGRATIONS).unwrap();
+    let statements = [CHANGES, HEARD, ATTEMPTS, SUMS, LAST_REPORTS, LANE, METRICS, TIMELINE];
+    let statements = statements.into_iter().chain(log::STATEMENTS);
+    for sql in statements {
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let wanted = statement.parameter_count();
+        let values = rusqlite::params_from_iter(vec![1; wanted]);
+        let steps = statement.query_map(values, |row| row.get::<_, String>("detail")).unwrap();
+        for step in steps {
+            let step = step.unwrap();
+            // (The few attempts of one trial may be sorted.)
+            let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
+            assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
+        }
+    }
+}

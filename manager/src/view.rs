@@ -1,0 +1,214 @@
+//! What an experiment looks like: its trials with their results, kept in memory and brought up to date from
+//! the store's own record of what changed, so that no page asks for everything again. It decides nothing
+//! and writes nothing.
+
+mod board;
+pub mod curve;
+pub mod importance;
+pub mod table;
+mod trial;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+pub use board::{Board, Snapshot};
+pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
+
+use crate::config::ExperimentSpec;
+use crate::experiment::result::is_better;
+use crate::job_state::JobState;
+use crate::store::ExperimentRow;
+use crate::tuner::OptimizeMode;
+
+/// An experiment, in numbers.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ExperimentView {
+    /// Its id.
+    pub id: String,
+    /// Its name. Absence means that it has none.
+    pub name: Option<String>,
+    /// Where it stands, in NNI's words: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
+    /// `STOPPING`, `STOPPED`, `ERROR`.
+    pub state: String,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// When it ended. Absence means that it goes on.
+    pub ended_at_ms: Option<i64>,
+    /// How long it has run, in milliseconds, interruptions left out.
+    pub elapsed_ms: u64,
+    /// `maximize` or `minimize`.
+    pub optimize_mode: &'static str,
+    /// The metric that is optimised. Absence means the SDK's own.
+    pub objective: Option<String>,
+    /// Trials that may run at a time.
+    pub trial_concurrency: usize,
+    /// Trials in all. Absence means no limit.
+    pub max_trial_number: Option<u64>,
+    /// Running time in all, in milliseconds. Absence means no limit.
+    pub max_experiment_duration_ms: Option<u64>,
+    /// Trials so far.
+    pub trials: usize,
+    /// How many trials stand where.
+    pub counts: BTreeMap<&'static str, usize>,
+    /// How many failed trials ended for which cause; `unknown` where no agent lived to tell.
+    pub causes: BTreeMap<String, usize>,
+    /// Trials that ended in the last hour of running. Absence means that none has ended.
+    pub ended_per_hour: Option<f64>,
+    /// The best trial. Absence means that none succeeded with a number.
+    pub best: Option<TrialSummary>,
+    /// The number of the newest change of any trial: where a stream of events goes on.
+    pub change: i64,
+}
+
+/// What shows the experiment `row` with its trials, as of now.
+pub fn experiment(
+    row: &ExperimentRow,
+    spec: &ExperimentSpec,
+    snapshot: &Snapshot,
+    elapsed_ms: u64,
+    now_ms: i64,
+) -> ExperimentView {
+    let mut counts = BTreeMap::new();
+    let mut causes = BTreeMap::new();
+    for trial in &snapshot.trials {
+        *counts.entry(trial.state.as_str()).or_default() += 1;
+        if trial.state == JobState::Failed {
+            let cause = trial.cause.clone().unwrap_or_else(|| "unknown".to_owned());
+            *causes.entry(cause).or_default() += 1;
+        }
+    }
+    ExperimentView {
+        id: row.id.to_string(),
+        name: spec.name.clone(),
+        state: row.state.clone(),
+        created_at_ms: row.created_at_ms,
+        ended_at_ms: row.ended_at_ms,
+        elapsed_ms,
+        optimize_mode: mode_word(spec.optimize_mode),
+        objective: spec.objective.clone(),
+        trial_concurrency: spec.trial_concurrency,
+        max_trial_number: spec.max_trial_number,
+        max_experiment_duration_ms: spec
+            .max_experiment_duration
+            .map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+        trials: snapshot.trials.len(),
+        counts,
+        causes,
+        ended_per_hour: throughput(snapshot, row.ended_at_ms.unwrap_or(now_ms)),
+        best: best(snapshot, spec.optimize_mode).cloned(),
+        change: snapshot.through,
+    }
+}
+
+/// The best of the succeeded trials; of equals, the first.
+pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
+    let mut best: Option<&TrialSummary> = None;
+    for trial in &snapshot.trials {
+        let number = trial.number().filter(|_| trial.state == JobState::Succeeded);
+        if is_better(mode, number, best.and_then(TrialSummary::number)) {
+            best = Some(trial);
+        }
+    }
+    best
+}
+
+/// Trials that ended per hour, over the hour before `until_ms` or as much of it as there was.
+fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
+    const HOUR_MS: i64 = 3_600_000;
+    let begun = snapshot.trials.iter().map(|trial| trial.created_at_ms).min()?;
+    let from = begun.max(until_ms.saturating_sub(HOUR_MS));
+    let ended = snapshot.trials.iter().filter_map(|trial| trial.ended_at_ms);
+    let ended = u32::try_from(ended.filter(|at| *at >= from && *at <= until_ms).count()).ok()?;
+    let span = u32::try_from(until_ms - from).ok().filter(|span| *span > 0)?;
+    (ended > 0).then(|| f64::from(ended) * 3_600_000.0 / f64::from(span))
+}
+
+/// NNI's word for what is better.
+pub fn mode_word(mode: OptimizeMode) -> &'static str {
+    match mode {
+        OptimizeMode::Maximize => "maximize",
+        OptimizeMode::Minimize => "minimize",
+    }
+}
+
+/// A configuration without what is nobody's business: values of members whose names speak of secrets.
+pub fn without_secrets(value: &Value) -> Value {
+    const SECRET: [&str; 8] = [
+        "password",
+        "passphrase",
+        "secret",
+        "token",
+        "accesskey",
+        "accountkey",
+        "saskey",
+        "credential",
+    ];
+    match value {
+        Value::Object(members) => Value::Object(
+            members
+                .iter()
+                .map(|(name, value)| {
+                    let plain = name.to_lowercase().replace(['_', '-'], "");
+                    let secret = SECRET.iter().any(|word| plain.contains(word));
+                    let shown = if secret && !(value.is_object() || value.is_array()) {
+                        Value::from("(hidden)")
+                    } else {
+                        without_secrets(value)
+                    };
+                    (name.clone(), shown)
+                })
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(without_secrets).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
+/// A trial's parameters as name and value, members of nested choices as `outer.inner`.
+pub fn flat(parameters: &Value) -> Vec<(String, &Value)> {
+    fn walk<'a>(prefix: &str, value: &'a Value, into: &mut Vec<(String, &'a Value)>) {
+        for (name, value) in value.as_object().into_iter().flatten() {
+            let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            if value.is_object() {
+                walk(&name, value, into);
+            } else {
+                into.push((name, value));
+            }
+        }
+    }
+    let mut pairs = Vec::new();
+    walk("", parameters, &mut pairs);
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let shown = without_secrets(&json!({
+            "trainingService": {"machineList": [{"host": "h", "password": "p", "ssh_passphrase": 7}]},
+            "storage": {"azureAccountKey": "k", "accountName": "n"},
+            "searchSpace": {"token_count": {"_type": "choice", "_value": [1]}},
+        }));
+        let expected = json!({
+            "trainingService": {"machineList": [{"host": "h", "password": "(hidden)", "ssh_passphrase": "(hidden)"}]},
+            "storage": {"azureAccountKey": "(hidden)", "accountName": "n"},
+            "searchSpace": {"token_count": {"_type": "choice", "_value": [1]}},
+        });
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn nested_parameters_have_dotted_names() {
+        let parameters = json!({"lr": 0.1, "layer": {"_name": "conv", "size": 3}});
+        let names: Vec<_> = flat(&parameters).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["lr", "layer._name", "layer.size"]);
+    }
+}

@@ -1,0 +1,98 @@
+//! All trials in memory. The store numbers every step of every trial's life; whoever asks brings the board
+//! up to date from the last number it knows, and looks at how far the reports of the trials that have not
+//! ended are stored.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use super::TrialSummary;
+use crate::store::{self, Store};
+
+/// Changes that are asked for at once.
+const CHANGES: u32 = 10_000;
+
+/// The trials as of one moment, by position.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The trials.
+    pub trials: Vec<Arc<TrialSummary>>,
+    /// The number of the newest change that is in.
+    pub through: i64,
+    /// The highest [`TrialSummary::revision`].
+    pub revision: u64,
+    by_id: HashMap<String, usize>,
+}
+
+impl Snapshot {
+    /// The trial of this id.
+    pub fn find(&self, id: &str) -> Option<&TrialSummary> {
+        self.by_id.get(id).and_then(|at| self.trials.get(*at)).map(AsRef::as_ref)
+    }
+}
+
+/// Keeps the trials; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Board {
+    store: Store,
+    objective: Option<String>,
+    kept: Arc<Mutex<Arc<Snapshot>>>,
+}
+
+impl Board {
+    /// An empty board over a store; `objective` is the configured metric.
+    pub fn new(store: Store, objective: Option<String>) -> Self {
+        Self { store, objective, kept: Arc::default() }
+    }
+
+    /// The trials as of now.
+    pub async fn refresh(&self) -> Result<Arc<Snapshot>, store::Error> {
+        let mut kept = self.kept.lock().await;
+        let mut through = kept.through;
+        let mut changed: HashMap<i64, i64> = HashMap::new();
+        loop {
+            let steps = self.store.changes(through, CHANGES).await?;
+            let Some(last) = steps.last() else { break };
+            through = last.number;
+            changed.extend(steps.iter().map(|step| (step.trial, step.number)));
+        }
+        let live = kept.trials.iter().filter(|trial| !trial.state.is_final());
+        let live: HashMap<_, _> =
+            live.map(|trial| (trial.key, (trial.facts_through, trial.change))).collect();
+        for (key, stored) in self.store.facts_through(live.keys().copied().collect()).await? {
+            if let Some((known, change)) = live.get(&key)
+                && *known != stored
+            {
+                changed.entry(key).or_insert(*change);
+            }
+        }
+        if changed.is_empty() {
+            return Ok(Arc::clone(&kept));
+        }
+        let keys: BTreeSet<i64> = changed.keys().copied().collect();
+        let glances = self.store.glances(keys.into_iter().collect()).await?;
+        // Whoever still reads the last snapshot keeps it; else it is changed in place.
+        let snapshot = Arc::make_mut(&mut kept);
+        snapshot.through = through;
+        snapshot.revision += 1;
+        for glance in glances {
+            let change = changed.get(&glance.key).copied().unwrap_or(through);
+            let trial =
+                TrialSummary::new(glance, self.objective.as_deref(), change, snapshot.revision);
+            match snapshot.by_id.get(&trial.id) {
+                Some(at) => snapshot.trials[*at] = Arc::new(trial),
+                None => {
+                    snapshot.by_id.insert(trial.id.clone(), snapshot.trials.len());
+                    snapshot.trials.push(Arc::new(trial));
+                }
+            }
+        }
+        if !snapshot.trials.is_sorted_by_key(|trial| trial.sequence) {
+            snapshot.trials.sort_by_key(|trial| trial.sequence);
+            let places = snapshot.trials.iter().enumerate();
+            snapshot.by_id = places.map(|(at, trial)| (trial.id.clone(), at)).collect();
+        }
+        Ok(Arc::clone(&kept))
+    }
+}

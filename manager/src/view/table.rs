@@ -1,0 +1,196 @@
+//! PURE: trials filtered, sorted and cut into pages. A cursor names the last row that was shown by what it
+//! was sorted by, so that rows that come and go meanwhile neither repeat nor hide others.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::TrialSummary;
+use crate::job_state::JobState;
+
+/// What to sort by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Column {
+    /// Position in the experiment.
+    Sequence,
+    /// Id.
+    Id,
+    /// State.
+    State,
+    /// Final result, as a number.
+    Final,
+    /// Latest intermediate result, as a number.
+    Latest,
+    /// When it began to run.
+    Started,
+    /// When it ended.
+    Ended,
+    /// How long it ran.
+    Duration,
+    /// A parameter's value.
+    Parameter(String),
+}
+
+impl Column {
+    /// The words for columns; anything after `parameters.` is a parameter's name.
+    pub const WORDS: &str = "sequence, id, state, final, latest, started, ended, duration or \
+                             parameters.NAME";
+
+    /// The column of that word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "sequence" => Self::Sequence,
+            "id" => Self::Id,
+            "state" => Self::State,
+            "final" => Self::Final,
+            "latest" => Self::Latest,
+            "started" => Self::Started,
+            "ended" => Self::Ended,
+            "duration" => Self::Duration,
+            _ => Self::Parameter(word.strip_prefix("parameters.")?.to_owned()),
+        })
+    }
+}
+
+/// Which trials are wanted, and in which order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only these states; empty: all.
+    pub states: Vec<JobState>,
+    /// Only trials whose id, parameters, message or cause hold this text, in any case. `None`: all.
+    pub text: Option<String>,
+    /// Sorted by.
+    pub by: Column,
+    /// The largest first.
+    pub descending: bool,
+}
+
+/// What a row is sorted by. Rows without a value come last in either direction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Key {
+    Number(f64),
+    Text(String),
+    Missing(()),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Place(Key, u64);
+
+/// A text that is no cursor of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the cursor is not one that this list gave")]
+pub struct BadCursor;
+
+/// One page.
+#[derive(Debug)]
+pub struct Page<'a> {
+    /// The trials on it.
+    pub rows: Vec<&'a TrialSummary>,
+    /// Trials on all pages together.
+    pub total: usize,
+    /// The next page's cursor. `None`: this is the last.
+    pub next: Option<String>,
+}
+
+/// The page of at most `limit` trials after `cursor`.
+pub fn page<'a>(
+    trials: &'a [Arc<TrialSummary>],
+    wanted: &Wanted,
+    cursor: Option<&str>,
+    limit: usize,
+    now_ms: i64,
+) -> Result<Page<'a>, BadCursor> {
+    let after = cursor.map(read_cursor).transpose()?;
+    let text = wanted.text.as_ref().map(|text| text.to_lowercase());
+    let mut rows: Vec<(Place, &TrialSummary)> = trials
+        .iter()
+        .filter(|trial| wanted.states.is_empty() || wanted.states.contains(&trial.state))
+        .filter(|trial| text.as_ref().is_none_or(|text| mentions(trial, text)))
+        .map(|trial| (Place(key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref()))
+        .collect();
+    let order = |a: &Place, b: &Place| compare(a, b, wanted.descending);
+    rows.sort_by(|(a, _), (b, _)| order(a, b));
+    let total = rows.len();
+    let from =
+        after.map_or(0, |after| rows.partition_point(|(place, _)| order(place, &after).is_le()));
+    let more = rows.len() > from.saturating_add(limit);
+    rows.truncate(from.saturating_add(limit));
+    let rows = rows.split_off(from.min(rows.len()));
+    let next = rows.last().filter(|_| more).map(|(place, _)| write_cursor(place));
+    Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, next })
+}
+
+fn mentions(trial: &TrialSummary, text: &str) -> bool {
+    let holds = |said: &str| said.to_lowercase().contains(text);
+    holds(&trial.id)
+        || trial.message.as_deref().is_some_and(holds)
+        || trial.cause.as_deref().is_some_and(holds)
+        || holds(&trial.parameters.to_string())
+}
+
+fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> Key {
+    // Times and positions are far below 2^53.
+    let number = |value: i64| Key::Number(value.to_string().parse().unwrap_or(f64::NAN));
+    let time = |value: Option<i64>| value.map_or(Key::Missing(()), number);
+    match by {
+        Column::Sequence => number(i64::try_from(trial.sequence).unwrap_or(i64::MAX)),
+        Column::Id => Key::Text(trial.id.clone()),
+        Column::State => Key::Text(trial.state.as_str().to_owned()),
+        Column::Final => measured(trial.last.as_ref()),
+        Column::Latest => measured(trial.latest.as_ref()),
+        Column::Started => time(trial.started_at_ms),
+        Column::Ended => time(trial.ended_at_ms),
+        Column::Duration => time(trial.duration_ms(now_ms)),
+        Column::Parameter(name) => {
+            let flat = super::flat(&trial.parameters);
+            match flat.into_iter().find(|(known, _)| known == name) {
+                Some((_, Value::Number(number))) => {
+                    number.as_f64().map_or(Key::Missing(()), Key::Number)
+                }
+                Some((_, Value::String(text))) => Key::Text(text.clone()),
+                Some((_, Value::Null)) | None => Key::Missing(()),
+                Some((_, value)) => Key::Text(value.to_string()),
+            }
+        }
+    }
+}
+
+fn measured(value: Option<&Value>) -> Key {
+    let number = value.and_then(|value| trial_protocol::MetricValue::from(value.clone()).number());
+    // JSON has no infinity, and a cursor is JSON.
+    match number.filter(|number| !number.is_nan()) {
+        Some(number) => Key::Number(number.clamp(f64::MIN, f64::MAX)),
+        None => Key::Missing(()),
+    }
+}
+
+fn compare(Place(a, first): &Place, Place(b, second): &Place, descending: bool) -> Ordering {
+    let direct = |order: Ordering| if descending { order.reverse() } else { order };
+    let by_key = match (a, b) {
+        (Key::Missing(()), Key::Missing(())) => Ordering::Equal,
+        (Key::Missing(()), _) => Ordering::Greater,
+        (_, Key::Missing(())) => Ordering::Less,
+        (Key::Number(a), Key::Number(b)) => direct(a.total_cmp(b)),
+        (Key::Text(a), Key::Text(b)) => direct(a.cmp(b)),
+        (Key::Number(_), Key::Text(_)) => direct(Ordering::Less),
+        (Key::Text(_), Key::Number(_)) => direct(Ordering::Greater),
+    };
+    by_key.then(direct(first.cmp(second)))
+}
+
+fn write_cursor(place: &Place) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(place).unwrap_or_default())
+}
+
+fn read_cursor(text: &str) -> Result<Place, BadCursor> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| BadCursor)?;
+    serde_json::from_slice(&bytes).map_err(|_| BadCursor)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use proptest::prelude::*;
+use serde_json::json;
+use trial_protocol::{AttemptId, Metric, MetricKind, TrialJobId};
+
+use super::*;
+use crate::store::{Glance, TrialRow};
+
+fn trial(
+    sequence: u64,
+    state: JobState,
+    result: Option<Value>,
+    parameters: Value,
+) -> Arc<TrialSummary> {
+    let row = TrialRow {
+        id: TrialJobId::new(format!("t{sequence}")).unwrap(),
+        sequence,
+        parameter_id: Some(sequence),
+        parameters,
+        attempt: AttemptId::new("a").unwrap(),
+        state,
+        intent: None,
+        created_at_ms: 0,
+        started_at_ms: Some(10),
+        ended_at_ms: None,
+        message: None,
+        exit_code: None,
+    };
+    let finals = result.map(|value| Metric {
+        name: "default".to_owned(),
+        kind: MetricKind::Final,
+        sequence: 0,
+        value: value.into(),
+        derived: false,
+    });
+    let glance = Glance {
+        key: 1,
+        row,
+        facts_through: None,
+        finals: finals.into_iter().collect(),
+        latest: Vec::new(),
+        verdict: None,
+    };
+    Arc::new(TrialSummary::new(glance, None, 0, 0))
+}
+
+fn wanted(by: Column, descending: bool) -> Wanted {
+    Wanted { states: Vec::new(), text: None, by, descending }
+}
+
+fn shown(page: &Page<'_>) -> Vec<u64> {
+    page.rows.iter().map(|trial| trial.sequence).collect()
+}
+
+#[test]
+fn trials_are_sorted_and_those_without_a_value_come_last() {
+    use JobState::{Failed, Succeeded};
+    let trials = [
+        trial(0, Succeeded, Some(json!(0.5)), json!({"lr": 3, "act": "relu"})),
+        trial(1, Failed, None, json!({"lr": 1})),
+        trial(2, Succeeded, Some(json!({"default": 0.9})), json!({"lr": 2, "act": "elu"})),
+        trial(3, Succeeded, Some(json!("NaN")), json!({"lr": 2})),
+        trial(4, Succeeded, Some(json!("Infinity")), json!({"lr": 2})),
+    ];
+    let parameter = |name: &str| Column::Parameter(name.to_owned());
+    #[rustfmt::skip]
+    let table = [
+        ("by position",         wanted(Column::Sequence, false), vec![0, 1, 2, 3, 4]),
+        ("the latest first",    wanted(Column::Sequence, true),  vec![4, 3, 2, 1, 0]),
+        ("the best first",      wanted(Column::Final, true),     vec![4, 2, 0, 3, 1]),
+        ("the worst first",     wanted(Column::Final, false),    vec![0, 2, 4, 1, 3]),
+        ("by a parameter",      wanted(parameter("lr"), false),  vec![1, 2, 3, 4, 0]),
+        ("by a word",           wanted(parameter("act"), false), vec![2, 0, 1, 3, 4]),
+        ("one state",           Wanted { states: vec![Failed], ..wanted(Column::Sequence, false) }, vec![1]),
+        ("a text",              Wanted { text: Some("RELU".to_owned()), ..wanted(Column::Sequence, false) }, vec![0]),
+    ];
+    for (says, wanted, expected) in table {
+        let all = page(&trials, &wanted, None, 10, 20).unwrap();
+        assert_eq!(shown(&all), expected, "{says}");
+        assert_eq!((all.total, all.next), (expected.len(), None), "{says}");
+        // The same, a row at a time.
+        let (mut cursor, mut found) = (None, Vec::new());
+        loop {
+            let one = page(&trials, &wanted, cursor.as_deref(), 1, 20).unwrap();
+            found.extend(shown(&one));
+            cursor = one.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{says}, in pages");
+    }
+}
+
+#[test]
+fn a_row_that_comes_or_goes_hides_no_other() {
+    let mut trials: Vec<_> =
+        (0..6).map(|at| trial(at, JobState::Running, None, json!({}))).collect();
+    let newest = wanted(Column::Sequence, true);
+    let first = page(&trials, &newest, None, 2, 0).unwrap();
+    assert_eq!(shown(&first), [5, 4]);
+    let cursor = first.next.unwrap();
+    trials.push(trial(6, JobState::Running, None, json!({})));
+    trials.remove(4);
+    assert_eq!(shown(&page(&trials, &newest, Some(&cursor), 2, 0).unwrap()), [3, 2]);
+}
+
+proptest! {
+    #[test]
+    fn any_cursor_is_read_or_refused(text in ".*|[A-Za-z0-9_-]{0,40}") {
+        let trials = [trial(0, JobState::Running, None, json!({}))];
+        drop(page(&trials, &wanted(Column::Sequence, false), Some(&text), 1, 0));
+    }
+}

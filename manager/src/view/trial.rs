@@ -1,0 +1,266 @@
+//! A trial as it is shown: in a list, and on a page of its own.
+
+use serde::Serialize;
+use serde_json::Value;
+use trial_protocol::{Metric, MetricValue, OBJECTIVE, Started, TrialJobId, Verdict};
+use utoipa::ToSchema;
+
+use super::Board;
+use crate::experiment::result::pick;
+use crate::job_state::JobState;
+use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
+
+/// How many entries of one attempt a timeline shows.
+const TOLD: u32 = 1000;
+
+/// A trial in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct TrialSummary {
+    /// Its id.
+    pub id: String,
+    /// Position in the experiment, from 0.
+    pub sequence: u64,
+    /// Where it stands, in NNI's words, such as `RUNNING`.
+    #[serde(serialize_with = "word")]
+    #[schema(value_type = String)]
+    pub state: JobState,
+    /// What it tries.
+    pub parameters: Value,
+    /// The tuner's number for them. Absence means that they come from a person.
+    pub parameter_id: Option<u64>,
+    /// The current attempt.
+    pub attempt: String,
+    /// The metric that counts.
+    pub metric: Option<String>,
+    /// Its final result as reported. Absence means none yet; it is never guessed from a step.
+    #[serde(rename = "final")]
+    pub last: Option<Value>,
+    /// The latest intermediate result, among the last 16 reports.
+    pub latest: Option<Value>,
+    /// That result's step, from 0.
+    pub latest_step: Option<u64>,
+    /// When it was recorded, in milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// When the current attempt began to run.
+    pub started_at_ms: Option<i64>,
+    /// When it ended.
+    pub ended_at_ms: Option<i64>,
+    /// Why it is to be stopped, such as `user`. Absence means that it is not.
+    pub stopping: Option<String>,
+    /// Why it stands where it does, for a person.
+    pub message: Option<String>,
+    /// Its exit code as a shell shows it.
+    pub exit_code: Option<i32>,
+    /// The verdict's cause, such as `oom-kernel`. Absence means no verdict.
+    pub cause: Option<String>,
+    /// What a retry would do, such as `transient`.
+    pub class: Option<String>,
+    /// The number of its latest change.
+    pub change: i64,
+    /// The trial's own number in the store.
+    #[serde(skip)]
+    pub(super) key: i64,
+    /// How far the current attempt's facts are stored.
+    #[serde(skip)]
+    pub(super) facts_through: Option<u64>,
+    /// Rises with whatever becomes known of it, for streams.
+    #[serde(skip)]
+    pub revision: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn word<S: serde::Serializer>(state: &JobState, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(state.as_str())
+}
+
+/// The word that JSON has for a value without members.
+pub(super) fn json_word(value: impl Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
+}
+
+impl TrialSummary {
+    /// The final result as a number.
+    pub fn number(&self) -> Option<f64> {
+        MetricValue::from(self.last.clone()?).number()
+    }
+
+    /// How long it ran or runs, in milliseconds. `None` if it has not begun.
+    pub fn duration_ms(&self, now_ms: i64) -> Option<i64> {
+        Some(self.ended_at_ms.unwrap_or(now_ms).saturating_sub(self.started_at_ms?).max(0))
+    }
+
+    pub(super) fn new(glance: Glance, objective: Option<&str>, change: i64, revision: u64) -> Self {
+        let Glance { key, row, facts_through, finals, latest, verdict } = glance;
+        let own = finals.iter().map(|metric| (&row.attempt, metric));
+        let result = pick(own, &row.attempt, objective);
+        let name = result.name.or_else(|| objective.map(str::to_owned));
+        let latest = latest_of(&latest, name.as_deref());
+        Self {
+            id: row.id.to_string(),
+            sequence: row.sequence,
+            state: row.state,
+            parameters: row.parameters,
+            parameter_id: row.parameter_id,
+            attempt: row.attempt.to_string(),
+            metric: name.or_else(|| latest.map(|metric| metric.name.clone())),
+            last: result.last.map(|value| value.as_json().clone()),
+            latest: latest.map(|metric| metric.value.as_json().clone()),
+            latest_step: latest.map(|metric| metric.sequence),
+            created_at_ms: row.created_at_ms,
+            started_at_ms: row.started_at_ms,
+            ended_at_ms: row.ended_at_ms,
+            stopping: row.intent.filter(|_| !row.state.is_final()).and_then(json_word),
+            message: row.message,
+            exit_code: row.exit_code,
+            cause: verdict.as_ref().and_then(|verdict| json_word(verdict.cause)),
+            class: verdict.as_ref().and_then(|verdict| json_word(verdict.class)),
+            change,
+            key,
+            facts_through,
+            revision,
+        }
+    }
+}
+
+/// The latest step of the metric that counts; of the SDK's or the only one where none is known to.
+fn latest_of<'a>(latest: &'a [Metric], name: Option<&str>) -> Option<&'a Metric> {
+    let named = |name: &str| latest.iter().find(|metric| metric.name == name);
+    match (name, latest) {
+        (Some(name), _) => named(name),
+        (None, [only]) => Some(only),
+        (None, _) => named(OBJECTIVE),
+    }
+}
+
+/// A trial with all that explains it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct TrialDetail {
+    /// As in a list.
+    #[serde(flatten)]
+    pub summary: TrialSummary,
+    /// The command as the current attempt's agent started it.
+    pub command: Option<Vec<String>>,
+    /// The machine or pod that ran it.
+    pub host: Option<String>,
+    /// Version of the agent.
+    pub agent_version: Option<String>,
+    /// The attempts that were heard of, the oldest first.
+    pub attempts: Vec<AttemptView>,
+    /// What happened, the oldest first.
+    pub timeline: Vec<TimelineEntry>,
+    /// Why the current attempt ended, with the evidence. Absence means that it goes on, or that nobody
+    /// lived to tell.
+    #[schema(value_type = Option<Object>)]
+    pub verdict: Option<Verdict>,
+}
+
+/// An incarnation of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AttemptView {
+    /// Its name.
+    pub attempt: String,
+    /// When it last spoke, by the manager's clock, in milliseconds since the Unix epoch.
+    pub last_heard_ms: i64,
+    /// Facts that have arrived: the highest seq. Absence means none.
+    pub facts_through: Option<u64>,
+    /// Pieces of log and samples that have arrived: the highest seq.
+    pub bulk_through: Option<u64>,
+    /// Whether its verdict has arrived.
+    pub ended: bool,
+}
+
+/// One line of a trial's timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TimelineEntry {
+    /// When, in milliseconds since the Unix epoch: by the manager's clock for its own entries, by the
+    /// agent's for the agent's.
+    pub at_ms: i64,
+    /// Who says so: `manager` or `agent`.
+    pub by: &'static str,
+    /// What: a state such as `RUNNING`, or an agent's report such as `started`, `note`, `shed`, `ended`.
+    pub what: String,
+    /// Which attempt it is about.
+    pub attempt: String,
+    /// Why, for a person.
+    pub message: Option<String>,
+}
+
+/// Everything about one trial but its curves and its output. `None`: there is no such trial.
+pub async fn detail(
+    board: &Board,
+    store: &Store,
+    id: &TrialJobId,
+) -> Result<Option<TrialDetail>, store::Error> {
+    let snapshot = board.refresh().await?;
+    let Some(summary) = snapshot.find(id.as_str()) else { return Ok(None) };
+    let attempts = store.attempts(id).await?;
+    let mut timeline: Vec<_> = store.events(id).await?.into_iter().map(own_entry).collect();
+    let (mut command, mut host, mut agent_version, mut verdict) = (None, None, None, None);
+    for attempt in &attempts {
+        for report in store.told(attempt, TOLD).await? {
+            if attempt.attempt.as_str() == summary.attempt {
+                if let Ok(started) = serde_json::from_value::<Started>(report.body.clone())
+                    && report.kind == "started"
+                {
+                    command = Some(started.command);
+                    host = started.host;
+                    agent_version = Some(started.agent_version);
+                } else if report.kind == "ended" {
+                    verdict = serde_json::from_value(report.body.clone()).ok();
+                }
+            }
+            timeline.push(agents_entry(&report));
+        }
+    }
+    timeline.sort_by_key(|entry| entry.at_ms);
+    let attempts = attempts.iter().map(attempt_view).collect();
+    let summary = summary.clone();
+    Ok(Some(TrialDetail { summary, command, host, agent_version, attempts, timeline, verdict }))
+}
+
+fn attempt_view(row: &AttemptRow) -> AttemptView {
+    AttemptView {
+        attempt: row.attempt.to_string(),
+        last_heard_ms: row.last_heard_ms,
+        facts_through: row.facts_through,
+        bulk_through: row.bulk_through,
+        ended: row.ended,
+    }
+}
+
+fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
+    let stop = event.intent.and_then(json_word).map(|reason| format!("to be stopped: {reason}"));
+    let code = event.exit_code.map(|code| format!("exit code {code}"));
+    let said: Vec<_> = [event.message, stop, code].into_iter().flatten().collect();
+    TimelineEntry {
+        at_ms: event.at_ms,
+        by: "manager",
+        what: event.state.as_str().to_owned(),
+        attempt: event.attempt.to_string(),
+        message: (!said.is_empty()).then(|| said.join("; ")),
+    }
+}
+
+fn agents_entry(report: &ReportRow) -> TimelineEntry {
+    let text = |name: &str| report.body.get(name).and_then(Value::as_str).map(str::to_owned);
+    let message = match report.kind.as_str() {
+        "started" => report.body.get("command").map(ToString::to_string),
+        "shed" => Some(format!(
+            "lost for want of room: {} bytes of log, {} samples",
+            report.body.get("log_bytes").unwrap_or(&Value::from(0)),
+            report.body.get("samples").unwrap_or(&Value::from(0)),
+        )),
+        "note" => match (text("code"), text("message")) {
+            (Some(code), Some(message)) => Some(format!("{code}: {message}")),
+            (code, message) => message.or(code),
+        },
+        _ => text("message"),
+    };
+    TimelineEntry {
+        at_ms: report.observed_at_ms,
+        by: "agent",
+        what: report.kind.clone(),
+        attempt: report.attempt.to_string(),
+        message,
+    }
+}
