@@ -1,0 +1,35 @@
+//! The portal: pages for a person, whole without JavaScript, kept up to date by it where it runs. Everything
+//! comes from this program; no page asks another host for anything. What a page shows is
+//! [`view`](crate::view)'s, what a button does is an API route's.
+
+mod actions;
+mod api_page;
+mod assets;
+mod overview;
+mod page;
+mod trial;
+mod trials;
+mod words;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::Shared;
+
+/// The portal's routes.
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/", get(overview::overview))
+        .route("/configuration", get(overview::configuration))
+        .route("/trials", get(trials::list))
+        .route("/compare", get(trials::compare))
+        .route("/trials/{trial}", get(trial::trial))
+        .route("/trials/{trial}/kill", post(actions::kill))
+        .route("/trials/{trial}/retry", post(actions::retry))
+        .route("/limits", post(actions::limits))
+        .route("/stop", post(actions::stop))
+        .route("/login", get(actions::login_page).post(actions::login))
+        .route("/logout", post(actions::logout))
+        .route("/api", get(api_page::page))
+        .route("/assets/{name}", get(assets::asset))
+}

@@ -1,0 +1,167 @@
+//! What buttons do, and how a browser comes to be allowed to press them. Plain forms: they work without
+//! JavaScript, and lead back to a page.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use maud::html;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::super::user::Named;
+use super::super::{Error, Shared};
+use super::page::{Refusal, Viewer, page};
+use crate::config::units;
+use crate::experiment::command::{Command, NewLimits, Refused};
+
+/// The largest form, in bytes.
+const FORM_LIMIT: usize = 16 << 10;
+
+/// A form that somebody who may change something has sent.
+async fn form<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<T, Error> {
+    shared.state.gate.admit(&Method::POST, request.headers())?;
+    read(request).await
+}
+
+async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
+    let bytes = axum::body::to_bytes(request.into_body(), FORM_LIMIT).await;
+    let bytes = bytes.map_err(|_| Error::TooLarge { limit_bytes: FORM_LIMIT })?;
+    let form = axum::extract::RawForm(bytes);
+    let uri = format!("/?{}", String::from_utf8_lossy(&form.0));
+    let uri = uri.parse().map_err(|_| Error::BadRequest("the form cannot be read".to_owned()))?;
+    let form = axum::extract::Query::try_from_uri(&uri);
+    form.map(|form| form.0).map_err(|error| Error::BadRequest(error.body_text()))
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+pub(super) async fn kill(
+    State(shared): State<Shared>,
+    Named(trial): Named,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let Nothing {} = form(&shared, request).await?;
+    let back = format!("/trials/{trial}");
+    shared.changes.make(&shared, &HeaderMap::new(), Command::Kill(trial)).await?;
+    Ok(Redirect::to(&back))
+}
+
+pub(super) async fn retry(
+    State(shared): State<Shared>,
+    Named(trial): Named,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let Nothing {} = form(&shared, request).await?;
+    let back = format!("/trials/{trial}");
+    shared.changes.make(&shared, &HeaderMap::new(), Command::Retry(trial)).await?;
+    Ok(Redirect::to(&back))
+}
+
+pub(super) async fn stop(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let Nothing {} = form(&shared, request).await?;
+    if shared.state.handle.elapsed().is_none() {
+        return Err(Refused::NotRunning.into());
+    }
+    shared.state.handle.stop();
+    Ok(Redirect::to("/"))
+}
+
+/// An empty field leaves its limit as it is.
+#[derive(Deserialize)]
+struct LimitsForm {
+    #[serde(default)]
+    trial_concurrency: String,
+    #[serde(default)]
+    max_trial_number: String,
+    #[serde(default)]
+    max_experiment_duration: String,
+}
+
+pub(super) async fn limits(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let form: LimitsForm = form(&shared, request).await?;
+    let duration = form.max_experiment_duration.trim();
+    let duration = (!duration.is_empty()).then(|| units::duration(&Value::from(duration)));
+    let limits = NewLimits {
+        concurrency: number("Trials at a time", &form.trial_concurrency)?,
+        trials: number("Trials in all", &form.max_trial_number)?,
+        duration: duration
+            .transpose()
+            .map_err(|problem| Error::BadRequest(format!("Time in all: {problem}")))?,
+    };
+    shared.changes.make(&shared, &HeaderMap::new(), Command::Limit(limits)).await?;
+    Ok(Redirect::to("/"))
+}
+
+fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Error> {
+    let text = text.trim();
+    let bad = |_| Error::BadRequest(format!("{name}: a whole number is wanted"));
+    (!text.is_empty()).then(|| text.parse().map_err(bad)).transpose()
+}
+
+/// `GET /login`.
+pub(super) async fn login_page() -> Response {
+    login_form(None)
+}
+
+fn login_form(problem: Option<&str>) -> Response {
+    let viewer = Viewer { may_change: false, path: "/login".to_owned() };
+    let content = html! {
+        h1 { "Log in" }
+        p {
+            "The user's token is in the file " code { "user.token" } " in the experiment's folder, which "
+            code { "trial-manager run" } " names when it starts."
+        }
+        @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
+        form method="post" action="/login" {
+            label for="token" { "Token" }
+            " "
+            input #token name="token" type="password" autocomplete="current-password" required autofocus;
+            " "
+            button { "Log in" }
+        }
+    };
+    page(&viewer, "Log in", None, &content)
+}
+
+#[derive(Deserialize)]
+struct LoginForm {
+    token: String,
+}
+
+/// `POST /login`: a cookie for whoever knows the token.
+pub(super) async fn login(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let mut headers = request.headers().clone();
+    let form: LoginForm = read(request).await?;
+    let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
+    let Ok(value) = value else { return Ok(login_form(Some("That is not a token."))) };
+    headers.insert(header::AUTHORIZATION, value);
+    match shared.state.gate.admit(&Method::POST, &headers) {
+        Ok(_) => {
+            let cookie = shared.state.gate.session_cookie()?;
+            Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+        }
+        Err(Error::Forbidden(detail)) => Ok(login_form(Some(&detail))),
+        Err(_) => Ok(login_form(Some("That is not this experiment's user token."))),
+    }
+}
+
+/// `POST /logout`.
+pub(super) async fn logout(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let Nothing {} = form(&shared, request).await?;
+    let cookie = shared.state.gate.no_cookie()?;
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+}

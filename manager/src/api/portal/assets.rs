@@ -1,0 +1,38 @@
+//! Style, script and pictures: parts of this program, each known by its digest so that a browser keeps it.
+
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
+use super::super::Error;
+
+/// Name, kind, content.
+const ASSETS: [(&str, &str, &str); 5] = [
+    ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
+    ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
+    ("uplot.css", "text/css", include_str!("../../../portal/uplot.min.css")),
+    ("uplot.js", "text/javascript", include_str!("../../../portal/uplot.min.js")),
+    ("icon.svg", "image/svg+xml", include_str!("../../../portal/icon.svg")),
+];
+
+/// `GET /assets/{name}`. They tell nothing of the experiment and need no token.
+pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Error> {
+    let found = ASSETS.iter().find(|(known, ..)| *known == name);
+    let (_, kind, text) = found.ok_or(Error::NotFound)?;
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let tag = format!("\"{}\"", BASE64_URL_SAFE_NO_PAD.encode(&digest.as_ref()[..12]));
+    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known == tag.as_str());
+    let (status, text) =
+        if known { (StatusCode::NOT_MODIFIED, "") } else { (StatusCode::OK, *text) };
+    let mut response = (status, text).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    Ok(response)
+}

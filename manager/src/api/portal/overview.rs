@@ -1,0 +1,230 @@
+//! The first page: how the search stands, what it found, what failed and why. And its configuration.
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::super::Shared;
+use super::super::user::{improvements_of, parameter_importance, shown};
+use super::page::{Refusal, Viewer, page};
+use super::trials::table;
+use super::words;
+use crate::view::curve::Improvement;
+use crate::view::importance::Importance;
+use crate::view::{self, ExperimentView, TrialSummary};
+
+/// Trials in the list of the newest.
+const NEWEST: usize = 10;
+
+/// `GET /`.
+pub(super) async fn overview(
+    viewer: Viewer,
+    State(shared): State<Shared>,
+) -> Result<Response, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let shown = shown(&shared, &snapshot).await?;
+    let importance = parameter_importance(&snapshot);
+    let improvements = improvements_of(&snapshot, shown.optimize_mode == "maximize");
+    let newest: Vec<_> = snapshot.trials.iter().rev().take(NEWEST).map(AsRef::as_ref).collect();
+    let now_ms = shared.state.clock.now_ms();
+    let title = shown.name.clone().unwrap_or_else(|| shown.id.clone());
+    let content = html! {
+        div #summary data-live data-change=(shown.change) { (summary(&shown, &title)) }
+        section {
+            h2 #best-title { "Best so far" }
+            figure.chart data-chart="best" role="img" aria-labelledby="best-title" {}
+            details #improvements data-live { (improvement_table(&improvements)) }
+        }
+        div.columns {
+            section {
+                h2 { "Parameter importance" }
+                div #importance data-live { (importance_table(&importance)) }
+            }
+            section {
+                h2 { "Failures by cause" }
+                div #causes data-live { (causes(&shown)) }
+            }
+        }
+        section {
+            h2 #parallel-title { "Parameters and results" }
+            p.hint { "Each line is a trial. Drag along an axis to choose a range; click the axis to forget it." }
+            figure.chart.parallel data-chart="parallel" role="img" aria-labelledby="parallel-title" {}
+        }
+        section {
+            h2 { "Newest trials" }
+            div #newest data-live { (table(&newest, now_ms, None)) }
+            p { a href="/trials" { "All trials" } }
+        }
+        (steering(&viewer, &shown))
+    };
+    Ok(page(&viewer, &words::tame(&title), Some("overview"), &content))
+}
+
+fn summary(shown: &ExperimentView, title: &str) -> Markup {
+    let count = |word: &str| shown.counts.get(word).copied().unwrap_or(0);
+    let ended = shown.trials - count("WAITING") - count("RUNNING");
+    let limit = shown.max_experiment_duration_ms;
+    html! {
+        h1 {
+            (words::tame(title)) " "
+            span.state data-state=(shown.state) { (shown.state) }
+        }
+        p.hint { "experiment " code { (shown.id) } ", begun " (words::moment(shown.created_at_ms)) " UTC" }
+        dl.tiles {
+            div {
+                dt { "Trials" }
+                dd {
+                    (shown.trials)
+                    @if let Some(most) = shown.max_trial_number { small { " of " (most) } }
+                }
+                @if let Some(most) = shown.max_trial_number {
+                    progress value=(ended) max=(most) aria-label="trials that have ended" {}
+                }
+            }
+            div { dt { "Running" } dd { (count("RUNNING")) small { " of " (shown.trial_concurrency) " at a time" } } }
+            div { dt { "Succeeded" } dd { (count("SUCCEEDED")) } }
+            div { dt { "Failed" } dd { (count("FAILED")) } }
+            div {
+                dt { "Time" }
+                dd { (words::span(shown.elapsed_ms)) @if let Some(limit) = limit { small { " of " (words::span(limit)) } } }
+                @if let Some(limit) = limit {
+                    progress value=(shown.elapsed_ms) max=(limit) aria-label="time that is used" {}
+                }
+            }
+            div {
+                dt { "Trials ended per hour" }
+                dd { (shown.ended_per_hour.map_or_else(|| "–".to_owned(), words::number)) }
+            }
+        }
+        (best(shown.best.as_ref(), shown.optimize_mode))
+    }
+}
+
+fn best(best: Option<&TrialSummary>, mode: &str) -> Markup {
+    html! {
+        @if let Some(best) = best {
+            p.best {
+                "Best (" (mode) "): "
+                strong { (best.last.as_ref().map(words::value).unwrap_or_default()) }
+                " by " a href={ "/trials/" (best.id) } { "trial " (best.sequence) }
+                @for (name, value) in view::flat(&best.parameters) {
+                    " " span.parameter { (words::tame(&name)) " = " (words::brief(value)) }
+                }
+            }
+        } @else {
+            p.best { "No trial has succeeded with a number yet." }
+        }
+    }
+}
+
+fn improvement_table(improvements: &[Improvement]) -> Markup {
+    html! {
+        summary { (improvements.len()) " improvements, as a table" }
+        table {
+            thead { tr { th scope="col" { "Trial" } th scope="col" { "Result" } } }
+            tbody {
+                @for step in improvements.iter().rev() {
+                    tr { td.number { (step.sequence) } td.number { (words::number(step.value)) } }
+                }
+            }
+        }
+    }
+}
+
+fn importance_table(importance: &[Importance]) -> Markup {
+    html! {
+        @if importance.is_empty() {
+            p.hint { "Known once eight trials have succeeded." }
+        } @else {
+            p.hint { "Share of the spread of the results that each parameter explains by itself." }
+            table {
+                tbody {
+                    @for one in importance {
+                        tr {
+                            th scope="row" { (words::tame(&one.name)) }
+                            td { meter value=(one.share) aria-label=(words::tame(&one.name)) {} }
+                            td.number { (format!("{:.0} %", one.share * 100.0)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn causes(shown: &ExperimentView) -> Markup {
+    html! {
+        @if shown.causes.is_empty() {
+            p.hint { "Nothing has failed." }
+        } @else {
+            table {
+                tbody {
+                    @for (cause, count) in &shown.causes {
+                        tr {
+                            th scope="row" { a href={ "/trials?state=FAILED&q=" (cause) } { (cause) } }
+                            td.number { (count) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
+    html! {
+        section {
+            h2 { "Steer" }
+            @if !viewer.may_change {
+                p.hint { a href="/login" { "Log in" } " to change limits or to stop the experiment." }
+            } @else if shown.ended_at_ms.is_some() {
+                p.hint { "The experiment is not running." }
+            } @else {
+                form.inline method="post" action="/limits" {
+                    label { "Trials at a time " input name="trial_concurrency" type="number" min="1" value=(shown.trial_concurrency); }
+                    label { "Trials in all " input name="max_trial_number" type="number" min="1" value=[shown.max_trial_number]; }
+                    label { "Time in all " input name="max_experiment_duration" placeholder="such as 90m"; }
+                    button { "Change limits" }
+                }
+                form.inline method="post" action="/stop" data-confirm="Stop all trials? The experiment can be resumed." {
+                    button.danger { "Stop the experiment" }
+                }
+            }
+        }
+    }
+}
+
+/// `GET /configuration`.
+pub(super) async fn configuration(
+    viewer: Viewer,
+    State(shared): State<Shared>,
+) -> Result<Response, Refusal> {
+    let row = shared.state.store.experiment().await?;
+    let row = row.ok_or(super::super::Error::NotFound)?;
+    let safe = view::without_secrets(&row.canonical);
+    let text = serde_json::to_string_pretty(&safe).unwrap_or_default();
+    let space = safe.get("searchSpace").and_then(|space| space.as_object());
+    let content = html! {
+        h1 { "Configuration" }
+        @if let Some(space) = space {
+            h2 { "Search space" }
+            div.scroll tabindex="0" role="region" aria-label="Search space" {
+                table {
+                    thead { tr { th scope="col" { "Parameter" } th scope="col" { "Type" } th scope="col" { "Values" } } }
+                    tbody {
+                        @for (name, range) in space {
+                            tr {
+                                th scope="row" { (words::tame(name)) }
+                                td { (range.get("_type").map(words::value).unwrap_or_default()) }
+                                td { code { (range.get("_value").map(words::value).unwrap_or_default()) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        h2 { "As it was checked" }
+        pre.file tabindex="0" { (words::tame(&text)) }
+    };
+    Ok(page(&viewer, "Configuration", None, &content))
+}

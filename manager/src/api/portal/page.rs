@@ -1,0 +1,136 @@
+//! What all pages share: who looks, the frame around the content, and headers that let a page do nothing
+//! but show itself.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use maud::{DOCTYPE, Markup, html};
+
+use super::super::{Error, Shared};
+
+/// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Somebody who may look at a page.
+#[derive(Debug, Clone)]
+pub(super) struct Viewer {
+    /// Whether they may change something, too.
+    pub(super) may_change: bool,
+    /// The page they asked for.
+    pub(super) path: String,
+}
+
+impl FromRequestParts<Shared> for Viewer {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        let gate = &shared.state.gate;
+        match gate.admit(&Method::GET, &parts.headers) {
+            Ok(_) => Ok(Self {
+                may_change: gate.admit(&Method::POST, &parts.headers).is_ok(),
+                path: parts.uri.path().to_owned(),
+            }),
+            Err(Error::Unauthorized(_)) => Err(Redirect::to("/login").into_response()),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+}
+
+/// A page of the given title.
+pub(super) fn page(
+    viewer: &Viewer,
+    title: &str,
+    script: Option<&str>,
+    content: &Markup,
+) -> Response {
+    let place = |path: &str, name: &str| {
+        let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
+        html! { a href=(path) aria-current=[here.then_some("page")] { (name) } }
+    };
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · trial-manager" }
+                link rel="icon" href="/assets/icon.svg";
+                link rel="stylesheet" href="/assets/uplot.css";
+                link rel="stylesheet" href="/assets/portal.css";
+                @if script.is_some() {
+                    script src="/assets/uplot.js" defer {}
+                    script src="/assets/portal.js" defer {}
+                }
+            }
+            body data-page=[script] {
+                a.skip href="#content" { "Skip to the content" }
+                header {
+                    nav aria-label="Pages" {
+                        strong { "trial-manager" }
+                        (place("/", "Overview"))
+                        (place("/trials", "Trials"))
+                        (place("/configuration", "Configuration"))
+                        (place("/api", "API"))
+                        @if viewer.may_change {
+                            form method="post" action="/logout" { button.plain { "Log out" } }
+                        } @else {
+                            (place("/login", "Log in"))
+                        }
+                    }
+                    p #connection role="status" {}
+                }
+                main #content tabindex="-1" { (content) }
+            }
+        }
+    };
+    dressed(StatusCode::OK, page)
+}
+
+/// A refusal as a page.
+pub(super) fn refusal(error: &Error) -> Response {
+    let (status, _, detail) = error.parts();
+    let title = status.canonical_reason().unwrap_or("Refused");
+    let viewer = Viewer { may_change: false, path: String::new() };
+    let content = html! {
+        h1 { (title) }
+        p { (super::words::tame(&detail)) }
+        p { a href="/" { "To the overview" } }
+    };
+    let mut response = page(&viewer, title, None, &content);
+    *response.status_mut() = status;
+    response
+}
+
+fn dressed(status: StatusCode, page: Markup) -> Response {
+    let mut response = (status, Html(page.into_string())).into_response();
+    let headers = response.headers_mut();
+    let mut set = |name: HeaderName, value: &'static str| {
+        headers.insert(name, HeaderValue::from_static(value));
+    };
+    set(header::CONTENT_SECURITY_POLICY, POLICY);
+    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(header::REFERRER_POLICY, "same-origin");
+    set(header::CACHE_CONTROL, "no-store");
+    response
+}
+
+/// A refusal as a page, for handlers.
+pub(super) struct Refusal(Error);
+
+impl<E: Into<Error>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        if matches!(self.0, Error::Unauthorized(_)) {
+            return Redirect::to("/login").into_response();
+        }
+        refusal(&self.0)
+    }
+}

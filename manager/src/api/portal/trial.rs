@@ -1,0 +1,230 @@
+//! A trial's own page: what it tried, how it went, why it ended, what it wrote.
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value;
+use trial_protocol::{Evidence, Verdict};
+
+use super::super::user::{LogQuery, Named, ValuesQuery, log_view, metric_page};
+use super::super::{Error, Shared};
+use super::page::{Refusal, Viewer, page};
+use super::words;
+use crate::view::{self, TrialDetail};
+
+/// Bytes of each stream that the page begins with.
+const TAIL: u32 = 64 << 10;
+/// Values in the table of metrics.
+const VALUES: u32 = 50;
+
+/// `GET /trials/{trial}`.
+pub(super) async fn trial(
+    viewer: Viewer,
+    State(shared): State<Shared>,
+    Named(id): Named,
+) -> Result<Response, Refusal> {
+    let state = &shared.state;
+    let detail = view::detail(&state.board, &state.store, &id).await?;
+    let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
+    let stdout = log_view(&shared, &id, &LogQuery::tail("stdout", TAIL)).await?;
+    let stderr = log_view(&shared, &id, &LogQuery::tail("stderr", TAIL)).await?;
+    let metrics = metric_page(&shared, &id, &ValuesQuery::thinned(VALUES)).await?;
+    // Where the stream of events goes on: what the page's curves fetch by themselves is told once more.
+    let attempt = state.store.attempts(&id).await?;
+    let attempt = attempt.iter().find(|known| known.attempt.as_str() == detail.summary.attempt);
+    let after = attempt.map(|attempt| {
+        let through = |seq: Option<u64>| seq.map_or(-1, |seq| i64::try_from(seq).unwrap_or(-1));
+        let (facts, bulk) = (through(attempt.facts_through), through(attempt.bulk_through));
+        format!("{}.{facts}.{bulk}.{}.{}", attempt.key, stdout.next, stderr.next)
+    });
+    let summary = &detail.summary;
+    let title = format!("Trial {}", summary.sequence);
+    let content = html! {
+        div #summary data-live data-trial=(summary.id) data-metric=[summary.metric.as_deref()] data-after=[after] data-ended[summary.state.is_final()] {
+            (head(&detail, &title, state.clock.now_ms()))
+            (actions(&viewer, &detail))
+        }
+        section {
+            h2 #curves-title { "Results" }
+            figure.chart data-chart="metrics" role="img" aria-labelledby="curves-title" {}
+            details {
+                summary { "As a table" }
+                div.scroll tabindex="0" role="region" aria-label="Results" {
+                    table {
+                        thead { tr { th scope="col" { "Metric" } th scope="col" { "Step" } th scope="col" { "Value" } th scope="col" { "Time (UTC)" } } }
+                        tbody {
+                            @for metric in &metrics.metrics {
+                                tr {
+                                    td { (words::tame(&metric.name)) }
+                                    td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
+                                    td.number { (words::brief(&metric.value)) }
+                                    td { (words::moment(metric.observed_at_ms)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        section {
+            h2 #samples-title { "Machine" }
+            figure.chart data-chart="memory" role="img" aria-label="memory over time" {}
+            figure.chart data-chart="load" role="img" aria-label="load over time" {}
+            noscript { p.hint { "The samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." } }
+        }
+        section {
+            h2 { "Output" }
+            (output(&summary.id, "stdout", "Standard output", &stdout.text, stdout.from))
+            (output(&summary.id, "stderr", "Standard error", &stderr.text, stderr.from))
+        }
+        div #story data-live { (story(&detail)) }
+    };
+    Ok(page(&viewer, &title, Some("trial"), &content))
+}
+
+fn head(detail: &TrialDetail, title: &str, now_ms: i64) -> Markup {
+    let trial = &detail.summary;
+    html! {
+        h1 { (title) " " span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) } }
+        p.hint {
+            "id " code { (trial.id) } ", attempt " code { (trial.attempt) }
+            @if let Some(host) = &detail.host { ", on " (words::tame(host)) }
+        }
+        dl.tiles {
+            div { dt { "Final result" } dd { (trial.last.as_ref().map_or_else(|| "none".to_owned(), words::value)) } }
+            div {
+                dt { "Latest step" }
+                dd {
+                    (trial.latest.as_ref().map_or_else(|| "–".to_owned(), words::value))
+                    @if let Some(step) = trial.latest_step { small { " @" (step) } }
+                }
+            }
+            div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } }
+            @if let Some(code) = trial.exit_code { div { dt { "Exit code" } dd { (code) } } }
+        }
+        @if let Some(message) = &trial.message { p.best { (words::tame(message)) } }
+        @if let Some(reason) = &trial.stopping { p.best { "It is being stopped: " (reason) } }
+        h2 { "Parameters" }
+        dl.parameters {
+            @for (name, value) in view::flat(&trial.parameters) {
+                div { dt { (words::tame(&name)) } dd { (words::value(value)) } }
+            }
+        }
+    }
+}
+
+fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
+    let trial = &detail.summary;
+    html! {
+        @if viewer.may_change {
+            @if trial.state.is_final() {
+                form.inline method="post" action={ "/trials/" (trial.id) "/retry" } { button { "Run it once more" } }
+            } @else {
+                form.inline method="post" action={ "/trials/" (trial.id) "/kill" } data-confirm="Stop this trial?" {
+                    button.danger { "Stop this trial" }
+                }
+            }
+        }
+    }
+}
+
+fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
+    html! {
+        details open {
+            summary { (name) }
+            p.hint {
+                @if from > 0 { "The first " (from) " bytes are not shown. " }
+                a href={ "/api/v1/trials/" (id) "/log/" (stream) } { "All of it" }
+                label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
+            }
+            pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (words::tame(text)) }
+        }
+    }
+}
+
+fn story(detail: &TrialDetail) -> Markup {
+    html! {
+        @if let Some(verdict) = &detail.verdict { (verdict_section(verdict)) }
+        section {
+            h2 { "Timeline" }
+            div.scroll tabindex="0" role="region" aria-label="Timeline" {
+                table {
+                    thead { tr { th scope="col" { "Time (UTC)" } th scope="col" { "By" } th scope="col" { "What" } th scope="col" { "Why" } th scope="col" { "Attempt" } } }
+                    tbody {
+                        @for entry in &detail.timeline {
+                            tr {
+                                td { (words::moment(entry.at_ms)) }
+                                td { (entry.by) }
+                                td { (words::tame(&entry.what)) }
+                                td.why { (entry.message.as_deref().map(words::tame).unwrap_or_default()) }
+                                td { code { (entry.attempt) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        section {
+            h2 { "Command" }
+            @if let Some(command) = &detail.command {
+                pre.file tabindex="0" { (words::tame(&command.join(" "))) }
+                @if let Some(version) = &detail.agent_version { p.hint { "started by trialkeeper " (words::tame(version)) } }
+            } @else {
+                p.hint { "It has not been started." }
+            }
+        }
+        section {
+            h2 { "Attempts" }
+            div.scroll tabindex="0" role="region" aria-label="Attempts" {
+            table {
+                thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th scope="col" { "Facts" } th scope="col" { "Bulk" } th scope="col" { "Ended" } } }
+                tbody {
+                    @for attempt in &detail.attempts {
+                        tr {
+                            td { code { (attempt.attempt) } }
+                            td { (words::moment(attempt.last_heard_ms)) }
+                            td.number { (attempt.facts_through.map_or(0, |seq| seq + 1)) }
+                            td.number { (attempt.bulk_through.map_or(0, |seq| seq + 1)) }
+                            td { @if attempt.ended { "yes" } @else { "no" } }
+                        }
+                    }
+                }
+            }
+            }
+        }
+    }
+}
+
+fn verdict_section(verdict: &Verdict) -> Markup {
+    let word = |value: Result<Value, serde_json::Error>| {
+        value.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    let Evidence { memory_peak_bytes, memory_limit_bytes, oom_kills, .. } = &verdict.evidence;
+    html! {
+        section {
+            h2 { "Verdict" }
+            p.best { (words::tame(&verdict.message)) }
+            dl.parameters {
+                div { dt { "Cause" } dd { (word(serde_json::to_value(verdict.cause))) } }
+                div { dt { "What a retry would do" } dd { (word(serde_json::to_value(verdict.class))) } }
+                div { dt { "Certainty" } dd { (word(serde_json::to_value(verdict.confidence))) } }
+                @if let Some(bytes) = memory_peak_bytes { div { dt { "Highest memory" } dd { (amount(*bytes)) } } }
+                @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (amount(*bytes)) } } }
+                @if let Some(kills) = oom_kills { div { dt { "Killed for memory" } dd { (kills) } } }
+                @if !verdict.evidence.leftovers.is_empty() {
+                    div { dt { "Left over" } dd { (words::tame(&verdict.evidence.leftovers.join(", "))) } }
+                }
+            }
+            @if !verdict.evidence.stderr_tail.is_empty() {
+                details { summary { "Last lines of standard error" } pre.file tabindex="0" { (words::tame(&verdict.evidence.stderr_tail)) } }
+            }
+            @if !verdict.evidence.stdout_tail.is_empty() {
+                details { summary { "Last lines of standard output" } pre.file tabindex="0" { (words::tame(&verdict.evidence.stdout_tail)) } }
+            }
+        }
+    }
+}
+
+fn amount(bytes: u64) -> String {
+    words::bytes(bytes.to_string().parse().unwrap_or(f64::NAN))
+}

@@ -1,0 +1,167 @@
+//! PURE: numbers, times and foreign text as a person reads them.
+
+use serde_json::Value;
+
+use crate::job_state::JobState;
+
+/// Characters of a value that a table shows.
+const BRIEF: usize = 40;
+
+/// Foreign text made harmless to look at: escape sequences of terminals are left out, control characters
+/// and marks that turn the direction of writing around are shown as symbols.
+pub(super) fn tame(text: &str) -> String {
+    let mut tamed = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(character) = rest.next() {
+        match character {
+            '\n' | '\t' => tamed.push(character),
+            '\r' if rest.peek() == Some(&'\n') => {}
+            '\u{1b}' if rest.peek() == Some(&'[') => {
+                rest.next();
+                // A control sequence ends with a byte of 0x40 to 0x7e (ECMA-48, section 5.4).
+                while rest.next().is_some_and(|part| !('\u{40}'..='\u{7e}').contains(&part)) {}
+            }
+            '\0'..='\u{1f}' => {
+                tamed.push(char::from_u32(0x2400 + u32::from(character)).unwrap_or('\u{fffd}'));
+            }
+            '\u{7f}' => tamed.push('\u{2421}'),
+            '\u{80}'..='\u{9f}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => tamed.push('\u{fffd}'),
+            _ => tamed.push(character),
+        }
+    }
+    tamed
+}
+
+/// A value on one line.
+pub(super) fn value(value: &Value) -> String {
+    match value {
+        Value::String(text) => tame(text).replace('\n', " "),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(number) => self::number(number),
+            None => number.to_string(),
+        },
+        Value::Null => String::new(),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => tame(&value.to_string()),
+    }
+}
+
+/// A value for a column.
+pub(super) fn brief(value: &Value) -> String {
+    let text = self::value(value);
+    if text.chars().count() <= BRIEF {
+        return text;
+    }
+    text.chars().take(BRIEF - 1).chain(['…']).collect()
+}
+
+/// A number to five significant digits.
+pub(super) fn number(number: f64) -> String {
+    let rounded: f64 = format!("{number:.4e}").parse().unwrap_or(number);
+    if rounded == 0.0 || (1e-4..1e7).contains(&rounded.abs()) {
+        rounded.to_string()
+    } else {
+        format!("{rounded:e}")
+    }
+}
+
+/// A span of time.
+pub(super) fn span(ms: u64) -> String {
+    let seconds = ms / 1000;
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let (minutes, left) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) if seconds < 10 => format!("{left}.{} s", ms % 1000 / 100),
+        (0, 0, 0) => format!("{left} s"),
+        (0, 0, _) => format!("{minutes} min {left} s"),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        (_, _, _) => format!("{days} d {hours} h"),
+    }
+}
+
+/// A span of time that may be unknown.
+pub(super) fn span_if_any(ms: Option<i64>) -> String {
+    ms.and_then(|ms| u64::try_from(ms).ok()).map_or_else(String::new, span)
+}
+
+/// A moment, in universal time.
+pub(super) fn moment(ms: i64) -> String {
+    match jiff::Timestamp::from_millisecond(ms) {
+        Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Err(_) => ms.to_string(),
+    }
+}
+
+/// An amount of memory.
+pub(super) fn bytes(bytes: f64) -> String {
+    let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.into_iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", bytes / size),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// A state in plain words.
+pub(super) fn state(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "waiting",
+        JobState::Running => "running",
+        JobState::Succeeded => "succeeded",
+        JobState::Failed => "failed",
+        JobState::UserCanceled => "cancelled",
+        JobState::SysCanceled => "interrupted",
+        JobState::EarlyStopped => "stopped early",
+        JobState::Lost => "lost",
+        JobState::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn foreign_text_is_harmless() {
+        #[rustfmt::skip]
+        let table = [
+            ("plain\ttext\r\n",              "plain\ttext\n"),
+            ("\u{1b}[1;31mred\u{1b}[0m",     "red"),
+            ("bell\u{7} \u{1b}]0;title",     "bell\u{2407} \u{241b}]0;title"),
+            ("evil\u{202e}gpj.exe",          "evil\u{fffd}gpj.exe"),
+            ("\u{1b}[",                      ""),
+        ];
+        for (text, tamed) in table {
+            assert_eq!(tame(text), tamed);
+        }
+    }
+
+    #[test]
+    fn numbers_and_times_are_short() {
+        #[rustfmt::skip]
+        let table = [
+            (json!(0.123_456_789), "0.12346"), (json!(1e-9), "1e-9"), (json!(12_345_678), "12345678"),
+            (json!(0.0), "0"), (json!("a\nb"), "a b"), (json!(null), ""), (json!([1]), "[1]"),
+        ];
+        for (value, text) in table {
+            assert_eq!(super::value(&value), text);
+        }
+        let spans = [0, 12_345, 754_000, 7_800_000, 200_000_000].map(span);
+        assert_eq!(spans, ["0.0 s", "12 s", "12 min 34 s", "2 h 10 min", "2 d 7 h"]);
+        assert_eq!(moment(0), "1970-01-01 00:00:00");
+        assert_eq!(bytes(1_500_000.0), "1.5 MB");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_lines_and_tabs_controls(text in any::<String>()) {
+            let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+            prop_assert!(tame(&text).chars().all(harmless));
+        }
+    }
+}
