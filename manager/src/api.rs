@@ -3,24 +3,38 @@
 //! The only place that knows status codes and headers. It must not touch SQL or decide about trials.
 
 mod agent;
+pub mod auth;
 mod body;
+pub mod client;
+mod compress;
 mod error;
 mod health;
 pub mod legacy;
+mod nni;
+mod pod;
+mod portal;
+pub mod program;
+mod quota;
 mod serve;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+mod user;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
+use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
+use crate::experiment::Handle;
 use crate::intake::Intake;
 use crate::store::Store;
 use crate::token::Secret;
+use crate::view::Board;
 pub use error::Error;
+pub use pod::Pods;
 pub use serve::{serve, serve_tls};
 
 /// What the handlers work with; cheap to clone.
@@ -32,6 +46,18 @@ pub struct State {
     pub store: Store,
     /// Checks tokens.
     pub secret: Arc<Secret>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Lets the user in.
+    pub gate: auth::Gate,
+    /// Cancelled when the manager stops: requests that only wait are answered then.
+    pub closing: CancellationToken,
+    /// Serves pods that share no disk with us.
+    pub pods: Pods,
+    /// What is shown of the trials.
+    pub board: Board,
+    /// Talks to the experiment.
+    pub handle: Handle,
 }
 
 /// [`State`], and what the routes share beside it.
@@ -39,14 +65,29 @@ pub struct State {
 struct Shared {
     state: State,
     memory: body::Memory,
+    quota: quota::Quota,
+    changes: user::Changes,
 }
 
 /// Everything the manager serves.
 pub fn router(state: State) -> Router {
     Router::new()
         .route("/api/v1/agent/reports", post(agent::reports))
+        .route("/api/v1/session", post(auth::begin_session).delete(auth::end_session))
+        .route("/api/v1/agent/code", get(pod::code))
+        .route("/api/v1/agent/parameters", get(pod::parameters))
+        .route("/api/v1/agent/rendezvous", post(pod::rendezvous))
         .route("/healthz", get(health::healthz))
+        .merge(user::routes())
+        .merge(nni::routes())
+        .merge(portal::routes())
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .with_state(Shared { state, memory: body::Memory::new() })
+        .layer(axum::middleware::from_fn(compress::gzip))
+        .with_state(Shared {
+            state,
+            memory: body::Memory::new(),
+            quota: quota::Quota::default(),
+            changes: user::Changes::default(),
+        })
 }

@@ -20,8 +20,11 @@ pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 /// Bytes of all bodies that may be in memory at once; beyond them clients are asked to come again.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// How long a client may take to send its body.
+/// How long a client may take to send its body, once it has begun.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long it may keep a request open before it begins: longer than an agent's heartbeat.
+const OPEN: Duration = Duration::from_mins(2);
 
 /// The memory that all bodies share; cheap to clone.
 #[derive(Debug, Clone)]
@@ -32,6 +35,53 @@ pub(super) struct Memory(Arc<Semaphore>);
 pub(super) struct Read {
     pub(super) bytes: Vec<u8>,
     share: Option<OwnedSemaphorePermit>,
+    /// Of what its trial may have.
+    own_share: Option<OwnedSemaphorePermit>,
+}
+
+/// A body that is on its way, or not yet.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    memory: Memory,
+    own: Option<Arc<Semaphore>>,
+    body: Body,
+    compressed: bool,
+    read: Read,
+}
+
+impl Incoming {
+    /// Waits for the first of it, or its end if it is empty. Nothing is lost if this is dropped.
+    pub(super) async fn begun(&mut self) -> Result<(), Error> {
+        timeout(OPEN, self.more()).await.map_err(|_| Error::TooSlow)?.map(drop)
+    }
+
+    /// Reads the rest: the whole body, decompressed if it is compressed.
+    pub(super) async fn rest(mut self) -> Result<Read, Error> {
+        let all = async {
+            while self.more().await? {}
+            Ok::<_, Error>(())
+        };
+        timeout(PATIENCE, all).await.map_err(|_| Error::TooSlow)??;
+        if self.compressed {
+            self.memory.decompress(&self.read, self.own.as_ref())
+        } else {
+            Ok(self.read)
+        }
+    }
+
+    /// Reads a piece; `false` at the end.
+    async fn more(&mut self) -> Result<bool, Error> {
+        let Some(frame) = self.body.frame().await else { return Ok(false) };
+        let frame = frame
+            .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))?;
+        let Ok(data) = frame.into_data() else { return Ok(true) };
+        if self.read.bytes.len() + data.len() > BODY_LIMIT_BYTES {
+            return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
+        }
+        self.memory.enlarge(&mut self.read, self.own.as_ref(), data.len())?;
+        self.read.bytes.extend_from_slice(&data);
+        Ok(true)
+    }
 }
 
 impl Memory {
@@ -41,32 +91,29 @@ impl Memory {
 
     /// Reads the request's body, decompressed if it is compressed.
     pub(super) async fn read(&self, request: Request) -> Result<Read, Error> {
+        let mut incoming = self.open(request, None)?;
+        incoming.begun().await?;
+        incoming.rest().await
+    }
+
+    /// Looks at what the request says of its body, and does not read that yet. `own`: what its trial may
+    /// have of the memory.
+    pub(super) fn open(
+        &self,
+        request: Request,
+        own: Option<Arc<Semaphore>>,
+    ) -> Result<Incoming, Error> {
         let (head, body) = request.into_parts();
         let compressed = is_gzip(&head.headers)?;
         if declared_bytes(&head.headers).is_some_and(|length| length > BODY_LIMIT_BYTES) {
             return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
         }
-        let read = timeout(PATIENCE, self.collect(body)).await.map_err(|_| Error::TooSlow)??;
-        if compressed { self.decompress(&read) } else { Ok(read) }
+        let read = Read { bytes: Vec::new(), share: None, own_share: None };
+        Ok(Incoming { memory: self.clone(), own, body, compressed, read })
     }
 
-    async fn collect(&self, mut body: Body) -> Result<Read, Error> {
-        let mut read = Read { bytes: Vec::new(), share: None };
-        while let Some(frame) = body.frame().await {
-            let frame = frame
-                .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))?;
-            let Ok(data) = frame.into_data() else { continue };
-            if read.bytes.len() + data.len() > BODY_LIMIT_BYTES {
-                return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
-            }
-            self.enlarge(&mut read, data.len())?;
-            read.bytes.extend_from_slice(&data);
-        }
-        Ok(read)
-    }
-
-    fn decompress(&self, compressed: &Read) -> Result<Read, Error> {
-        let mut read = Read { bytes: Vec::new(), share: None };
+    fn decompress(&self, compressed: &Read, own: Option<&Arc<Semaphore>>) -> Result<Read, Error> {
+        let mut read = Read { bytes: Vec::new(), share: None, own_share: None };
         let limit = u64::try_from(BODY_LIMIT_BYTES).expect("8 MiB") + 1;
         MultiGzDecoder::new(compressed.bytes.as_slice())
             .take(limit)
@@ -76,19 +123,32 @@ impl Memory {
             return Err(Error::TooLarge { limit_bytes: BODY_LIMIT_BYTES });
         }
         let length = read.bytes.len();
-        self.enlarge(&mut read, length)?;
+        self.enlarge(&mut read, own, length)?;
         Ok(read)
     }
 
     /// Gives the body a larger share, if there is one.
-    fn enlarge(&self, read: &mut Read, by: usize) -> Result<(), Error> {
+    fn enlarge(
+        &self,
+        read: &mut Read,
+        own: Option<&Arc<Semaphore>>,
+        by: usize,
+    ) -> Result<(), Error> {
         let by = u32::try_from(by).expect("at most the body limit");
-        let more = Arc::clone(&self.0).try_acquire_many_owned(by).map_err(|_| Error::Overloaded)?;
-        match &mut read.share {
-            Some(share) => share.merge(more),
-            none => *none = Some(more),
+        if let Some(own) = own {
+            let more = Arc::clone(own).try_acquire_many_owned(by).map_err(|_| Error::TooMany)?;
+            merge(&mut read.own_share, more);
         }
+        let more = Arc::clone(&self.0).try_acquire_many_owned(by).map_err(|_| Error::Overloaded)?;
+        merge(&mut read.share, more);
         Ok(())
+    }
+}
+
+fn merge(share: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
+    match share {
+        Some(share) => share.merge(more),
+        none => *none = Some(more),
     }
 }
 
@@ -214,12 +274,12 @@ mod tests {
         #[test]
         fn any_bytes_are_decompressed_or_refused(bytes: Vec<u8>, flip in 0..200_usize) {
             let memory = Memory::new();
-            let raw = Read { bytes: bytes.clone(), share: None };
-            drop(memory.decompress(&raw));
+            let raw = Read { bytes: bytes.clone(), share: None, own_share: None };
+            drop(memory.decompress(&raw, None));
             let mut bent = gzip(&bytes);
             let at = flip % bent.len();
             bent[at] ^= 1;
-            drop(memory.decompress(&Read { bytes: bent, share: None }));
+            drop(memory.decompress(&Read { bytes: bent, share: None, own_share: None }, None));
         }
     }
 }

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use trial_protocol::{Offer, TrialJobId};
 
+use crate::experiment::command::Refused;
 use crate::{intake, store, token};
 
 /// Seconds until a client whose batch found the queue full should come again.
@@ -30,6 +31,8 @@ pub enum Error {
     NotFound,
     /// 405: the route has no such method.
     MethodNotAllowed,
+    /// 409: not as things stand.
+    Conflict(String),
     /// 409: too old or too new.
     NoCommonVersion {
         /// What we offer.
@@ -46,16 +49,22 @@ pub enum Error {
     TooSlow,
     /// 415: compressed in a way that we do not know.
     UnknownEncoding,
-    /// 503: too much at once.
+    /// 500: the code directory cannot be packed, or read any more.
+    NoCode(String),
+    /// 429: this trial asks too much at once.
+    TooMany,
+    /// 503: too much at once, of all.
     Overloaded,
     /// 503: the database cannot be written.
     Unwritable(String),
+    /// 503: a file that is to be handed out cannot be read.
+    Unreadable(String),
     /// 503: going away.
     Stopping,
 }
 
 impl Error {
-    fn parts(&self) -> (StatusCode, &'static str, String) {
+    pub(super) fn parts(&self) -> (StatusCode, &'static str, String) {
         let owned = str::to_owned;
         match self {
             Self::BadRequest(detail) => (StatusCode::BAD_REQUEST, "bad-request", detail.clone()),
@@ -77,6 +86,7 @@ impl Error {
                 "method-not-allowed",
                 owned("this address does not take that method"),
             ),
+            Self::Conflict(detail) => (StatusCode::CONFLICT, "conflict", detail.clone()),
             Self::NoCommonVersion { detail, .. } => {
                 (StatusCode::CONFLICT, "no-common-version", detail.clone())
             }
@@ -95,6 +105,12 @@ impl Error {
                 "unsupported-encoding",
                 owned("a body may be compressed with gzip and nothing else"),
             ),
+            Self::NoCode(detail) => (StatusCode::INTERNAL_SERVER_ERROR, "no-code", detail.clone()),
+            Self::TooMany => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "too-many-requests",
+                owned("this trial has too much under way at once; the same will do a little later"),
+            ),
             Self::Overloaded => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
@@ -102,6 +118,9 @@ impl Error {
             ),
             Self::Unwritable(detail) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unwritable", detail.clone())
+            }
+            Self::Unreadable(detail) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unreadable", detail.clone())
             }
             Self::Stopping => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -119,8 +138,8 @@ impl Error {
 
     fn retry_after_s(&self) -> Option<u32> {
         match self {
-            Self::Overloaded => Some(RETRY_BUSY_S),
-            Self::Unwritable(_) | Self::Stopping => Some(RETRY_ILL_S),
+            Self::TooMany | Self::Overloaded => Some(RETRY_BUSY_S),
+            Self::Unwritable(_) | Self::Unreadable(_) | Self::Stopping => Some(RETRY_ILL_S),
             Self::BadRequest(_)
             | Self::Unauthorized(_)
             | Self::Forbidden(_)
@@ -128,9 +147,11 @@ impl Error {
             | Self::UnknownExperiment(_)
             | Self::NotFound
             | Self::MethodNotAllowed
+            | Self::Conflict(_)
             | Self::NoCommonVersion { .. }
             | Self::TooLarge { .. }
             | Self::TooSlow
+            | Self::NoCode(_)
             | Self::UnknownEncoding => None,
         }
     }
@@ -173,7 +194,7 @@ impl From<token::Refusal> for Error {
     fn from(refusal: token::Refusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            token::Refusal::Invalid => Self::Unauthorized(detail),
+            token::Refusal::Invalid | token::Refusal::Expired => Self::Unauthorized(detail),
             token::Refusal::Other(_) => Self::Forbidden(detail),
         }
     }
@@ -186,12 +207,47 @@ impl From<intake::Error> for Error {
             intake::Error::NoCommonVersion { offer, .. } => Self::NoCommonVersion { offer, detail },
             intake::Error::UnknownExperiment(_) => Self::UnknownExperiment(detail),
             intake::Error::UnknownTrial(trial) => Self::UnknownTrial(trial),
-            intake::Error::Stopping | intake::Error::Store(store::Error::Closed) => Self::Stopping,
-            intake::Error::Store(store::Error::Overloaded) => Self::Overloaded,
-            intake::Error::Store(error @ store::Error::TooLarge { .. }) => {
-                Self::BadRequest(error.to_string())
-            }
-            intake::Error::Store(error) => Self::Unwritable(error.to_string()),
+            intake::Error::Stopping => Self::Stopping,
+            intake::Error::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        let detail = error.to_string();
+        match error {
+            store::Error::TooLarge { .. } => Self::BadRequest(detail),
+            store::Error::UnknownTrial(trial) => Self::UnknownTrial(trial),
+            store::Error::Closed => Self::Stopping,
+            store::Error::Overloaded => Self::Overloaded,
+            store::Error::Open { .. }
+            | store::Error::Lock { .. }
+            | store::Error::InUse { .. }
+            | store::Error::NotOurs { .. }
+            | store::Error::Newer { .. }
+            | store::Error::Older { .. }
+            | store::Error::Damaged { .. }
+            | store::Error::Exists(_)
+            | store::Error::NoExperiment
+            | store::Error::Unreadable { .. }
+            | store::Error::Backup { .. }
+            | store::Error::Failed { .. } => Self::Unwritable(detail),
+        }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        let detail = refused.to_string();
+        match refused {
+            Refused::UnknownTrial(trial) => Self::UnknownTrial(trial),
+            Refused::Zero(_) => Self::BadRequest(detail),
+            Refused::Ended { .. }
+            | Refused::NotEnded { .. }
+            | Refused::Over(_)
+            | Refused::NotRunning => Self::Conflict(detail),
+            Refused::Store(error) => error.into(),
         }
     }
 }

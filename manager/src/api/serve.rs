@@ -11,6 +11,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -21,6 +22,9 @@ use super::tls::Tls;
 
 /// Connections at the same time; more wait to be accepted. Each of 10,000 agents keeps two at most.
 const CONNECTIONS: usize = 25_000;
+
+/// Descriptors beside those of connections: files, the database, the agents' pipes.
+const OTHER_DESCRIPTORS: u64 = 1_000;
 
 /// How long a client may take for a request's head, and how long a connection may rest between two
 /// requests: longer than an agent's heartbeat.
@@ -62,6 +66,7 @@ async fn run(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) {
+    allow_descriptors();
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
@@ -92,6 +97,22 @@ async fn run(
         tracing::warn!("requests were cut off that did not end within {DRAIN:?}");
     }
     connections.shutdown().await;
+}
+
+/// Lets this process have a descriptor for each connection, as far as the system allows: the usual limit of 1,024 is
+/// meant for programs that use `select`. What we start inherits it.
+fn allow_descriptors() {
+    let own = getrlimit(Resource::Nofile);
+    let connections = u64::try_from(CONNECTIONS).unwrap_or(u64::MAX);
+    let wanted = connections.saturating_add(OTHER_DESCRIPTORS);
+    let allowed = own.maximum.map_or(wanted, |most| most.min(wanted));
+    if own.current.is_none_or(|current| current >= allowed) {
+        return;
+    }
+    let raised = Rlimit { current: Some(allowed), maximum: own.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the number of connections stays limited");
+    }
 }
 
 /// The next connection, once there is a place for it.
@@ -198,6 +219,16 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
     }
 
+    #[test]
+    fn there_is_a_descriptor_for_each_connection_if_the_system_allows() {
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(512), maximum: Some(most) }).unwrap();
+        allow_descriptors();
+        let connections = u64::try_from(CONNECTIONS).unwrap();
+        let current = getrlimit(Resource::Nofile).current.unwrap();
+        assert!(current == most || current >= connections, "{current} of {most}");
+    }
+
     #[tokio::test]
     async fn a_connection_that_says_nothing_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -248,7 +279,7 @@ mod tests {
         let connect = async |ca: &str, name: &'static str| {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from(name).unwrap();
-            tls::connector(ca).connect(name, stream).await
+            tls::connector(ca).unwrap().connect(name, stream).await
         };
         for name in ["localhost", "127.0.0.1"] {
             let mut stream = connect(&pinned, name).await.unwrap();

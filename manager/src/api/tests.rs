@@ -1,5 +1,11 @@
 //! The routes, called without a socket.
 
+mod doors;
+mod pods;
+mod portal;
+mod user;
+mod waiting;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,22 +14,27 @@ use axum::http::{Request, Response, StatusCode, header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
+use super::auth::{Gate, Reach};
 use super::body::BODY_LIMIT_BYTES;
-use super::{State, router};
-use crate::clock::SystemClock;
+use super::{Pods, State, router};
+use crate::clock::{Clock as _, SystemClock};
+use crate::code_archive::CodeArchive;
 use crate::experiment::{Event, Handle};
 use crate::intake::Intake;
 use crate::store::{NewTrial, Store};
-use crate::token::Secret;
+use crate::token::{Secret, UserToken};
+use crate::view::Board;
 
 struct Bed {
     state: State,
     router: Router,
     folder: TempDir,
-    _events: mpsc::Receiver<Event>,
+    handle: Handle,
+    events: mpsc::Receiver<Event>,
 }
 
 impl Bed {
@@ -43,15 +54,29 @@ impl Bed {
         }
         let (handle, events) = Handle::new(64);
         let experiment = ExperimentId::new("e").unwrap();
-        let intake = Intake::new(store.clone(), handle, experiment, Arc::new(SystemClock));
+        let intake = Intake::new(store.clone(), handle.clone(), experiment, Arc::new(SystemClock));
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
-        let state = State { intake, store, secret };
-        Self { router: router(state.clone()), state, folder, _events: events }
+        let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
+        let e = ExperimentId::new("e").unwrap();
+        let gate = Gate::new(&e, user, secret.as_ref().clone(), Reach::Machine);
+        let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
+        let pods = Pods::new(code);
+        let board = Board::new(store.clone(), None);
+        let clock = Arc::new(SystemClock);
+        let closing = CancellationToken::new();
+        let told = handle.clone();
+        let state =
+            State { intake, store, secret, gate, closing, pods, board, handle: told, clock };
+        Self { router: router(state.clone()), state, folder, handle, events }
     }
 
     fn token(&self, experiment: &str, trial: &str) -> String {
         let experiment = ExperimentId::new(experiment).unwrap();
-        let token = self.state.secret.trial_token(&experiment, &TrialJobId::new(trial).unwrap());
+        let token = self.state.secret.trial_token(
+            &experiment,
+            &TrialJobId::new(trial).unwrap(),
+            SystemClock.now_ms(),
+        );
         format!("Bearer {token}")
     }
 
@@ -103,7 +128,7 @@ async fn a_batch_is_stored_and_acknowledged() {
     let bed = Bed::new().await;
     let (status, ack) = bed.post(Some(&bed.token("e", "t")), batch("e", "t").to_string()).await;
     let expected = json!({
-        "offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip"]},
+        "offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip", "open"]},
         "through": 4,
     });
     assert_eq!((status, ack), (StatusCode::OK, expected));
@@ -120,7 +145,8 @@ async fn a_heartbeat_before_the_first_report_acknowledges_nothing() {
     let mut beat = batch("e", "t");
     beat.as_object_mut().unwrap().remove("reports");
     let (status, ack) = bed.post(Some(&bed.token("e", "t")), beat.to_string()).await;
-    let expected = json!({"offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip"]}});
+    let expected =
+        json!({"offer": {"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip", "open"]}});
     assert_eq!((status, ack), (StatusCode::OK, expected));
 }
 
@@ -148,7 +174,7 @@ async fn requests_that_are_not_right_are_refused_by_the_table() {
         "no common protocol version: this side speaks protocol versions 1 to 1, the other 2 to 9; \
          use an agent and a manager of closer age",
     );
-    conflict["offer"] = json!({"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip"]});
+    conflict["offer"] = json!({"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip", "open"]});
     let ancient = conflict.to_string().replace("2 to 9", "0 to 0");
     let bad = |detail: &str| {
         problem(400, "Bad Request", "bad-request", &format!("not a batch of reports: {detail}"))
@@ -211,6 +237,30 @@ async fn refusals_carry_the_headers_that_clients_act_on() {
         "the manager is shutting down; keep the reports",
     );
     assert_eq!(read(response).await, (StatusCode::SERVICE_UNAVAILABLE, expected));
+}
+
+#[tokio::test]
+async fn a_browser_that_shows_the_token_is_given_a_cookie() {
+    let bed = Bed::new().await;
+    let token = std::fs::read_to_string(bed.folder.path().join("user.token")).unwrap();
+    let session = async |method: &str, name, value: &str| {
+        let request = Request::builder().method(method).uri("/api/v1/session");
+        let response = bed.send(request.header(name, value).body(Body::empty()).unwrap()).await;
+        let cookie = response.headers().get(header::SET_COOKIE);
+        let cookie = cookie.map(|cookie| cookie.to_str().unwrap().to_owned());
+        (response.status(), cookie.unwrap_or_default())
+    };
+    let bearer = format!("Bearer {}", token.trim());
+    let (status, cookie) = session("POST", header::AUTHORIZATION, &bearer).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    let (pair, attributes) = cookie.split_once("; ").unwrap();
+    assert_eq!(attributes, "Path=/; Max-Age=2592000; HttpOnly; SameSite=Strict");
+    assert!(!pair.contains(token.trim()), "the cookie does not tell the token");
+    let (status, cookie) = session("DELETE", header::COOKIE, pair).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert!(cookie.starts_with("trialkeeper-e=; Path=/; Max-Age=0;"), "{cookie}");
+    let (status, cookie) = session("POST", header::COOKIE, "trialkeeper-e=x").await;
+    assert_eq!((status, cookie), (StatusCode::UNAUTHORIZED, String::new()));
 }
 
 #[tokio::test]

@@ -8,8 +8,10 @@
 use std::fs;
 use std::io;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -19,7 +21,12 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
+
+/// How long a certificate of the user's is used before its files are looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The manager's side of every encrypted connection; cheap to clone.
 #[derive(Clone)]
@@ -65,16 +72,11 @@ pub enum Error {
 }
 
 impl Tls {
-    /// Uses the user's certificate (with the chain behind it) and its key, both in PEM form.
+    /// Uses the user's certificate (with the chain behind it) and its key, both in PEM form. They are read
+    /// again when the files change, so that the certificate can be replaced while we run.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(&read(certificate)?)
-            .collect::<Result<_, _>>()
-            .ok()
-            .filter(|chain: &Vec<_>| !chain.is_empty())
-            .ok_or_else(|| not_pem(certificate, "certificate"))?;
-        let key =
-            PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| not_pem(key, "private key"))?;
-        Ok(Self { acceptor: acceptor(chain, key)?, ca_pem: None })
+        let files = Files::read(certificate, key)?;
+        Ok(Self { acceptor: acceptor(Arc::new(files))?, ca_pem: None })
     }
 
     /// Uses the authority in `folder`, made on the first start, and signs a certificate for `names`: host
@@ -91,7 +93,8 @@ impl Tls {
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &issuer).map_err(refused)?;
         let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-        let acceptor = acceptor(vec![certificate.der().clone()], key)?;
+        let certified = certified(vec![certificate.der().clone()], key)?;
+        let acceptor = acceptor(Arc::new(SingleCertAndKey::from(certified)))?;
         Ok(Self { acceptor, ca_pem: Some(ca_pem.into()) })
     }
 
@@ -106,14 +109,100 @@ impl Tls {
     }
 }
 
-fn acceptor(
+/// A certificate of the user's, as it is in its files.
+#[derive(Debug)]
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    present: Mutex<Present>,
+}
+
+#[derive(Debug)]
+struct Present {
+    certified: Arc<CertifiedKey>,
+    /// What tells these files from others that take their place.
+    stamp: Stamp,
+    looked_at: Instant,
+}
+
+/// When each of the two was changed, and which file it is.
+type Stamp = [Option<(i64, i64, u64)>; 2];
+
+impl Files {
+    fn read(certificate: &Path, key: &Path) -> Result<Self, Error> {
+        let stamp = stamp(certificate, key);
+        let certified = load(certificate, key)?;
+        let present = Present { certified, stamp, looked_at: Instant::now() };
+        Ok(Self {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            present: Mutex::new(present),
+        })
+    }
+
+    /// The certificate, read again if its files have changed. What cannot be used changes nothing: perhaps
+    /// only one of the two is there yet.
+    fn present(&self, now: Instant) -> Arc<CertifiedKey> {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(present.looked_at) >= LOOK_AGAIN {
+            present.looked_at = now;
+            let stamp = stamp(&self.certificate, &self.key);
+            if stamp != present.stamp {
+                present.stamp = stamp;
+                match load(&self.certificate, &self.key) {
+                    Ok(certified) => {
+                        tracing::info!("the certificate was replaced");
+                        present.certified = certified;
+                    }
+                    Err(error) => {
+                        let error = crate::errors::chain(&error);
+                        tracing::error!(
+                            "the new certificate cannot be used, the old one is: {error}"
+                        );
+                    }
+                }
+            }
+        }
+        Arc::clone(&present.certified)
+    }
+}
+
+impl ResolvesServerCert for Files {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.present(Instant::now()))
+    }
+}
+
+fn stamp(certificate: &Path, key: &Path) -> Stamp {
+    [certificate, key].map(|path| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.mtime(), found.mtime_nsec(), found.ino()))
+    })
+}
+
+fn load(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&read(certificate)?)
+        .collect::<Result<_, _>>()
+        .ok()
+        .filter(|chain: &Vec<_>| !chain.is_empty())
+        .ok_or_else(|| not_pem(certificate, "certificate"))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| not_pem(key, "private key"))?;
+    Ok(Arc::new(certified(chain, key)?))
+}
+
+fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<TlsAcceptor, Error> {
+) -> Result<CertifiedKey, Error> {
+    CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(Error::Unusable)
+}
+
+fn acceptor(certificates: Arc<dyn ResolvesServerCert>) -> Result<TlsAcceptor, Error> {
     let provider = Arc::new(ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map(|builder| builder.with_no_client_auth().with_cert_resolver(certificates))
         .map_err(Error::Unusable)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
@@ -170,16 +259,17 @@ fn not_pem(path: &Path, what: &'static str) -> Error {
 }
 
 /// A client that trusts one authority and no other.
-#[cfg(test)]
-pub(super) fn connector(ca_pem: &str) -> tokio_rustls::TlsConnector {
+pub(super) fn connector(ca_pem: &str) -> Result<tokio_rustls::TlsConnector, String> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap()).unwrap();
+    let authority = CertificateDer::from_pem_slice(ca_pem.as_bytes());
+    let authority = authority.map_err(|error| format!("its authority cannot be read: {error}"))?;
+    roots.add(authority).map_err(|error| format!("its authority cannot be used: {error}"))?;
     let config = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .unwrap()
+        .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    tokio_rustls::TlsConnector::from(Arc::new(config))
+    Ok(tokio_rustls::TlsConnector::from(Arc::new(config)))
 }
 
 #[cfg(test)]
@@ -200,6 +290,46 @@ mod tests {
         assert_eq!(first.ca_pem(), again.ca_pem());
         let mode = fs::metadata(folder.path().join("ca-key.pem")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_certificate_that_is_replaced_is_used_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+        let new = |name: &str| {
+            let pair = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+            (pair.cert.pem(), pair.signing_key.serialize_pem(), pair.cert.der().clone())
+        };
+        // Moved into place, as whoever rotates certificates does.
+        let put = |path: &Path, text: &str| {
+            let aside = folder.path().join("aside");
+            fs::write(&aside, text).unwrap();
+            fs::rename(&aside, path).unwrap();
+        };
+        let (first, second) = (new("first.example"), new("second.example"));
+        put(&certificate, &first.0);
+        put(&key, &first.1);
+        let files = Files::read(&certificate, &key).unwrap();
+        let now = std::cell::Cell::new(Instant::now());
+        let used = || {
+            now.set(now.get() + LOOK_AGAIN);
+            files.present(now.get()).cert[0].clone()
+        };
+        assert_eq!(used(), first.2);
+        put(&certificate, &second.0);
+        assert_eq!(used(), first.2, "half of it is there");
+        put(&key, &second.1);
+        assert_eq!(used(), second.2);
+        fs::remove_file(&key).unwrap();
+        assert_eq!(used(), second.2, "the last that could be used");
+        put(&certificate, &first.0);
+        put(&key, &first.1);
+        assert_eq!(
+            files.present(now.get()).cert[0],
+            second.2,
+            "not looked at for every connection"
+        );
+        assert_eq!(used(), first.2);
     }
 
     #[test]

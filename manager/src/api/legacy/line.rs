@@ -47,6 +47,11 @@ impl Said {
 pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> Said {
     let Some(at) = line.find(MARKER) else { return Said::log(stream, line.to_owned()) };
     let rest = &line[at + MARKER.len()..];
+    if at == 0
+        && let Some(fact) = usual(trial, rest)
+    {
+        return Said { facts: vec![fact], bulk: Vec::new() };
+    }
     // The JSON is read to its own end: an apostrophe may stand in it.
     let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
     let value = values.next();
@@ -70,6 +75,13 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> Said {
             Said { facts: vec![unreadable(&problem, rest)], bulk }
         }
     }
+}
+
+/// Reads what nearly all lines with a metric are: that and nothing else. `None`: it is something else, or it
+/// cannot be read, and deserves a closer look.
+fn usual(trial: &TrialJobId, rest: &str) -> Option<ReportBody> {
+    let metric = serde_json::from_str(rest.trim_end().strip_suffix('\'')?).ok()?;
+    understood(trial, metric).ok().map(ReportBody::Metric)
 }
 
 /// Reads a metric that came without output around it.

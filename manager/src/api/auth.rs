@@ -1,0 +1,316 @@
+//! Who may ask what: trials show their own token, users the experiment's.
+//!
+//! | the manager listens on | asked to read           | asked to change something |
+//! | ---------------------- | ----------------------- | ------------------------- |
+//! | the loopback interface | anybody on this machine | the user                  |
+//! | another one            | the user                | the user                  |
+//!
+//! A user shows the token as a bearer token or, in a browser that was given one by [`begin_session`], as a
+//! cookie. A browser also carries what others make it say, so two more things are checked:
+//!
+//! * what is open without a token is open under this machine's own names only: a stranger's page whose name
+//!   was made to mean 127.0.0.1 asks for the stranger's name;
+//! * a change that a browser says comes from another site's page is refused, whatever it carries.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+
+use super::{Error, Shared};
+use crate::token::{Secret, UserToken};
+use trial_protocol::ExperimentId;
+
+/// How long a browser keeps its session, in seconds: 30 days.
+const SESSION_S: u32 = 30 * 24 * 60 * 60;
+
+/// Who reaches the manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// This machine only: the loopback interface, without encryption.
+    Machine,
+    /// Others too, with encryption.
+    Network,
+}
+
+/// What the user's token opens, and to whom; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Gate(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    user: UserToken,
+    secret: Secret,
+    reach: Reach,
+    /// Cookies are shared by all ports of a host, so each experiment's has a name of its own.
+    cookie: String,
+}
+
+/// Someone who may do what is asked: in a handler's arguments, for every route that is the user's. Reading
+/// (`GET`, `HEAD`) and changing (anything else) are told apart by the method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User(());
+
+impl Gate {
+    /// Opens an experiment to whoever shows `user`; `secret` tells a trial's token from an invented one.
+    pub fn new(experiment: &ExperimentId, user: UserToken, secret: Secret, reach: Reach) -> Self {
+        let cookie = format!("trialkeeper-{experiment}");
+        Self(Arc::new(Inner { user, secret, reach, cookie }))
+    }
+
+    /// Lets in who may do what is asked.
+    pub(super) fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<User, Error> {
+        let reads = matches!(*method, Method::GET | Method::HEAD);
+        if !reads && !of_our_own_page(headers) {
+            let detail = "a page of another site asks for a change; that is not done";
+            return Err(Error::Forbidden(detail.to_owned()));
+        }
+        if headers.contains_key(header::AUTHORIZATION) {
+            let token = bearer(headers).ok_or_else(|| self.wanted())?;
+            return self.shown(token);
+        }
+        if self.cookie(headers).is_some_and(|session| self.0.user.is_session(session)) {
+            return Ok(User(()));
+        }
+        match self.0.reach {
+            Reach::Machine if reads && names_this_machine(headers) => Ok(User(())),
+            Reach::Machine if reads => Err(Error::Unauthorized(
+                "without a token only requests to localhost are answered".to_owned(),
+            )),
+            Reach::Machine | Reach::Network => Err(self.wanted()),
+        }
+    }
+
+    fn shown(&self, token: &str) -> Result<User, Error> {
+        if self.0.user.is(token) {
+            return Ok(User(()));
+        }
+        Err(match self.0.secret.identify(token, i64::MIN) {
+            Ok(holder) => Error::Forbidden(format!(
+                "the token is trial {}'s; this needs the user's",
+                holder.trial
+            )),
+            Err(_) => {
+                Error::Unauthorized("the token is not this experiment's user token".to_owned())
+            }
+        })
+    }
+
+    fn wanted(&self) -> Error {
+        let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
+        Error::Unauthorized(format!(
+            "send the user's token as a bearer token; it is in the file {file} in the experiment's folder"
+        ))
+    }
+
+    fn cookie<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let cookies = headers.get_all(header::COOKIE).into_iter();
+        let pairs =
+            cookies.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
+        let mut named = pairs.filter_map(|pair| pair.trim().split_once('='));
+        named.find(|(name, _)| *name == self.0.cookie).map(|(_, session)| session)
+    }
+
+    /// The cookie of a browser that has shown the token.
+    pub(super) fn session_cookie(&self) -> Result<HeaderValue, Error> {
+        let session = self.0.user.session();
+        let session =
+            session.ok_or_else(|| Error::Unwritable("the token cannot be read".to_owned()))?;
+        self.cookie_of(&session, SESSION_S)
+    }
+
+    /// What has a browser forget its cookie.
+    pub(super) fn no_cookie(&self) -> Result<HeaderValue, Error> {
+        self.cookie_of("", 0)
+    }
+
+    fn cookie_of(&self, session: &str, seconds: u32) -> Result<HeaderValue, Error> {
+        let secure = match self.0.reach {
+            Reach::Machine => "",
+            Reach::Network => "; Secure",
+        };
+        let cookie = format!(
+            "{}={session}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}",
+            self.0.cookie
+        );
+        HeaderValue::try_from(cookie).map_err(|error| Error::Unwritable(error.to_string()))
+    }
+}
+
+impl FromRequestParts<Shared> for User {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Error> {
+        shared.state.gate.admit(&parts.method, &parts.headers)
+    }
+}
+
+/// `POST /api/v1/session`: gives a browser that shows the user's token a cookie to show instead.
+pub(super) async fn begin_session(
+    _: User,
+    State(Shared { state, .. }): State<Shared>,
+) -> Result<Response, Error> {
+    let cookie = state.gate.session_cookie()?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+}
+
+/// `DELETE /api/v1/session`: has the browser forget it.
+pub(super) async fn end_session(
+    _: User,
+    State(Shared { state, .. }): State<Shared>,
+) -> Result<Response, Error> {
+    let cookie = state.gate.no_cookie()?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+}
+
+/// The bearer token of a request.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Whether a request was not made by another site's page. A browser says where a change comes from and
+/// lets no page say it; programs say nothing.
+fn of_our_own_page(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin" || site == "none";
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let origin = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    origin.is_some_and(|origin| host.is_some_and(|host| origin.eq_ignore_ascii_case(host)))
+}
+
+/// Whether the request asks for this machine by a name that nobody else can give it.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
+        return false;
+    };
+    let name = host.rsplit_once(':').map_or(host, |(name, port)| {
+        if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host }
+    });
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use trial_protocol::TrialJobId;
+
+    use super::*;
+
+    struct Bed {
+        folder: tempfile::TempDir,
+        token: String,
+        trial: String,
+        session: String,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
+            let secret = Secret::load_or_create(&folder.path().join("secret")).unwrap();
+            let (e, t) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
+            Self {
+                token: format!("Bearer {}", user.reveal().unwrap()),
+                trial: format!("Bearer {}", secret.trial_token(&e, &t, 0)),
+                session: user.session().unwrap(),
+                folder,
+            }
+        }
+
+        fn gate(&self, reach: Reach) -> Gate {
+            let user = UserToken::load_or_create(&self.folder.path().join("user.token")).unwrap();
+            let secret = Secret::load_or_create(&self.folder.path().join("secret")).unwrap();
+            Gate::new(&ExperimentId::new("e").unwrap(), user, secret, reach)
+        }
+    }
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    /// What it says, who reaches the manager, the request, and who is admitted or the refusal's code.
+    type Row<'a> =
+        (&'a str, Reach, &'a Method, &'a [(&'static str, &'a str)], Result<(), &'static str>);
+
+    #[test]
+    fn users_are_admitted_by_the_table() {
+        use Reach::{Machine, Network};
+        let bed = Bed::new();
+        let local = ("host", "127.0.0.1:8080");
+        let user = ("authorization", bed.token.as_str());
+        let trial = ("authorization", bed.trial.as_str());
+        let wrong = ("authorization", "Bearer tku1.let-me-in");
+        let basic = ("authorization", "Basic dXNlcjp1c2Vy");
+        let cookie = format!("theme=dark; trialkeeper-e={}", bed.session);
+        let cookie = ("cookie", cookie.as_str());
+        let other = format!("trialkeeper-f={}", bed.session);
+        let other = ("cookie", other.as_str());
+        let stale = ("cookie", "trialkeeper-e=stale");
+        let raw = format!("trialkeeper-e={}", &bed.token["Bearer ".len()..]);
+        let raw = ("cookie", raw.as_str());
+        let ours = ("origin", "http://127.0.0.1:8080");
+        let neighbour = ("origin", "http://127.0.0.1:3000");
+        let evil = ("host", "evil.example:8080");
+        let evil_page = ("origin", "http://evil.example:8080");
+        let cross = ("sec-fetch-site", "cross-site");
+        let (same, own) = (("sec-fetch-site", "same-site"), ("sec-fetch-site", "same-origin"));
+        let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
+        #[rustfmt::skip]
+        let table: &[Row<'_>] = &[
+            ("anybody here may read",            Machine, &get,    &[local],                   Ok(())),
+            ("but not change",                   Machine, &post,   &[local],                   Err("unauthorized")),
+            ("nor delete",                       Machine, &delete, &[local],                   Err("unauthorized")),
+            ("nobody elsewhere may read",        Network, &get,    &[local],                   Err("unauthorized")),
+            ("nor change",                       Network, &post,   &[local],                   Err("unauthorized")),
+            ("the user may read",                Network, &get,    &[local, user],             Ok(())),
+            ("and change",                       Network, &post,   &[local, user],             Ok(())),
+            ("here too",                         Machine, &post,   &[local, user],             Ok(())),
+            ("under any name",                   Machine, &post,   &[evil, user],              Ok(())),
+            ("the browser may",                  Network, &post,   &[local, cookie],           Ok(())),
+            ("on our own page",                  Machine, &post,   &[local, cookie, ours],     Ok(())),
+            ("behind a proxy",                   Machine, &post,   &[evil, cookie, ours, own], Ok(())),
+            ("not on another port's",            Machine, &post,   &[local, cookie, neighbour],     Err("forbidden")),
+            ("nor so with a newer browser",      Machine, &post,   &[local, cookie, same],     Err("forbidden")),
+            ("nor on another site's",            Machine, &post,   &[local, cookie, cross],    Err("forbidden")),
+            ("whatever it carries",              Machine, &post,   &[local, user, evil_page],  Err("forbidden")),
+            ("a frame without an origin",        Machine, &post,   &[local, cookie, ("origin", "null")], Err("forbidden")),
+            ("another experiment's cookie",      Network, &get,    &[local, other],            Err("unauthorized")),
+            ("the token is no cookie",           Network, &get,    &[local, raw],              Err("unauthorized")),
+            ("a stale cookie is none",           Machine, &get,    &[local, stale],            Ok(())),
+            ("and opens nothing",                Machine, &post,   &[local, stale],            Err("unauthorized")),
+            ("a wrong token is refused",         Machine, &get,    &[local, wrong],            Err("unauthorized")),
+            ("also beside a cookie",             Machine, &get,    &[local, wrong, cookie],    Err("unauthorized")),
+            ("another scheme",                   Network, &get,    &[local, basic],            Err("unauthorized")),
+            ("a trial is no user",               Machine, &get,    &[local, trial],            Err("forbidden")),
+            ("nor elsewhere",                    Network, &post,   &[local, trial],            Err("forbidden")),
+            ("a name made to mean us",           Machine, &get,    &[evil],                    Err("unauthorized")),
+            ("no name",                          Machine, &get,    &[],                        Err("unauthorized")),
+        ];
+        for (says, reach, method, pairs, expected) in table {
+            let found = bed.gate(*reach).admit(method, &headers(pairs));
+            let found = found.map(drop).map_err(|error| error.code());
+            assert_eq!(found, *expected, "{says}");
+        }
+    }
+
+    #[test]
+    fn this_machine_s_names_are_known() {
+        #[rustfmt::skip]
+        let table = [
+            ("localhost", true), ("LOCALHOST:80", true), ("127.0.0.1", true), ("127.8.9.1:8080", true),
+            ("[::1]", true), ("[::1]:8080", true), ("::1", false),
+            ("localhost.evil.example", false), ("127.0.0.1.nip.io", false), ("10.0.0.1:8080", false),
+            ("[::]:8080", false), ("", false), (":8080", false), ("localhost:evil", false),
+        ];
+        for (host, expected) in table {
+            assert_eq!(names_this_machine(&headers(&[("host", host)])), expected, "{host:?}");
+        }
+    }
+}

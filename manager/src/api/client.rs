@@ -1,0 +1,201 @@
+//! Asks the API, as a program: over a connection to a running manager, or the routes themselves over a
+//! store that nobody runs. Either way the answers are the same.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{Method, Request, Response, header};
+use http_body_util::BodyExt as _;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tower::ServiceExt as _;
+
+use super::tls;
+
+/// How long a manager may take to begin its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens there, or the connection broke.
+    #[error("the manager at {url} cannot be reached: {problem}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The manager says no.
+    #[error("{detail}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// Why, for a person.
+        detail: String,
+    },
+    /// The answer is none that this build can read.
+    #[error("the manager's answer cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// Someone who answers.
+#[derive(Debug, Clone)]
+pub enum Client {
+    /// A running manager.
+    Far {
+        /// Its base URL.
+        url: String,
+        /// The user's token, where it is known.
+        token: Option<String>,
+        /// The manager's own authority, PEM, where it encrypts.
+        ca_pem: Option<String>,
+    },
+    /// The routes over a store.
+    Near(Router),
+}
+
+/// An answer that is read as it comes.
+#[derive(Debug)]
+pub struct Lines {
+    body: Body,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line, without its end. `None` at the end of the answer.
+    pub async fn next(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return Some(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.rest.extend_from_slice(frame.data_ref()?);
+        }
+    }
+}
+
+impl Client {
+    /// Asks for JSON; `body` is sent as JSON.
+    pub async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Error> {
+        let bytes = self.bytes(method, path, body).await?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::Unreadable(error.to_string()))
+    }
+
+    /// Asks for bytes.
+    pub async fn bytes(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Bytes, Error> {
+        let response = self.send(method, path, body).await?;
+        let read = response.into_body().collect().await;
+        Ok(read.map_err(|error| self.unreachable(&error))?.to_bytes())
+    }
+
+    /// Asks for a stream.
+    pub async fn lines(&self, path: &str) -> Result<Lines, Error> {
+        Ok(Lines { body: self.send("GET", path, None).await?.into_body(), rest: Vec::new() })
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Body>, Error> {
+        let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header(header::HOST, self.host());
+        if let Self::Far { token: Some(token), .. } = self {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = body.map(|body| Body::from(body.to_string())).unwrap_or_default();
+        let request = request.body(body).map_err(|error| Error::Unreadable(error.to_string()))?;
+        let answered = timeout(PATIENCE, self.exchange(request)).await;
+        let response = answered.unwrap_or_else(|_| Err(self.unreachable(&"it is silent")))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
+        let problem: Value = serde_json::from_slice(&bytes.unwrap_or_default()).unwrap_or_default();
+        let detail = problem.get("detail").and_then(Value::as_str);
+        let detail = detail.map_or_else(|| status.to_string(), str::to_owned);
+        Err(Error::Refused { status: status.as_u16(), detail })
+    }
+
+    async fn exchange(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
+        match self {
+            Self::Near(router) => match router.clone().oneshot(request).await {
+                Ok(response) => Ok(response),
+                Err(never) => match never {},
+            },
+            Self::Far { ca_pem, .. } => {
+                let host = self.host();
+                let stream = TcpStream::connect(&host).await;
+                let stream = stream.map_err(|error| self.unreachable(&error))?;
+                let Some(ca_pem) = ca_pem else { return self.talk(stream, request).await };
+                let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
+                let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name = name.try_into().map_err(|error| self.unreachable(&error))?;
+                let connector = tls::connector(ca_pem).map_err(|error| self.unreachable(&error))?;
+                let stream = connector.connect(name, stream).await;
+                self.talk(stream.map_err(|error| self.unreachable(&error))?, request).await
+            }
+        }
+    }
+
+    async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Error> {
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| self.unreachable(&error))?;
+        // It ends with the answer.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await;
+        Ok(response.map_err(|error| self.unreachable(&error))?.map(Body::new))
+    }
+
+    /// Host and port as a URL names them.
+    fn host(&self) -> String {
+        match self {
+            Self::Near(_) => "localhost".to_owned(),
+            Self::Far { url, .. } => {
+                let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
+                let host = host.trim_end_matches('/');
+                let port = if url.starts_with("https") { 443 } else { 80 };
+                let has_port =
+                    host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+                if has_port { host.to_owned() } else { format!("{host}:{port}") }
+            }
+        }
+    }
+
+    fn unreachable(&self, problem: &dyn std::fmt::Display) -> Error {
+        let url = match self {
+            Self::Far { url, .. } => url.clone(),
+            Self::Near(_) => "this machine".to_owned(),
+        };
+        Error::Unreachable { url, problem: problem.to_string() }
+    }
+}
+
+/// Answers over a store, in this process.
+pub fn near(state: super::State) -> Client {
+    Client::Near(super::router(state))
+}

@@ -1,0 +1,349 @@
+//! NNI's REST API (nni 3.0, `ts/nni_manager/rest_server/restHandler.ts`), as far as its Python client
+//! (`nni/experiment/experiment.py`) and its web pages ask for it. Its shapes, not its faults: a change
+//! needs the user's token, an unknown trial is a 404, and no secret is shown.
+
+mod shapes;
+
+use axum::Json;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http_body_util::channel::Channel;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use trial_protocol::{MetricKind, TrialJobId};
+
+use self::shapes::{MetricKindWord, latest_records, record, trial_job};
+use super::auth::User;
+use super::user::{Asked, Named, attempt, json_body, whole_log};
+use super::{Error, Shared};
+use crate::config::units;
+use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::view::{self, TrialSummary};
+
+/// The release whose API this is.
+const NNI_VERSION: &str = "3.0.0";
+
+/// Metrics that are read from the store at a time.
+const CHUNK: u32 = 10_000;
+
+/// NNI's routes.
+pub(super) fn routes() -> Router<Shared> {
+    let path = |rest: &str| format!("/api/v1/nni{rest}");
+    Router::new()
+        .route(&path("/version"), get(version))
+        .route(&path("/check-status"), get(status))
+        .route(&path("/experiment"), get(profile).put(update).delete(stop).post(not_here))
+        .route(&path("/experiment/import-data"), post(not_here))
+        .route(&path("/experiment/imported-data"), get(nothing))
+        .route(&path("/experiment-metadata"), get(metadata))
+        .route(&path("/experiments-info"), get(infos))
+        .route(&path("/experiment/cluster-metadata"), axum::routing::put(not_here))
+        .route(&path("/job-statistics"), get(statistics))
+        .route(&path("/trial-jobs"), get(jobs).post(not_here))
+        .route(&path("/trial-jobs/{trial}"), get(job).delete(kill))
+        .route(&path("/metric-data"), get(all_metrics))
+        .route(&path("/metric-data/{trial}"), get(one_metrics))
+        .route(&path("/metric-data-range/{min}/{max}"), get(range_metrics))
+        .route(&path("/metric-data-latest"), get(latest))
+        .route(&path("/export-data"), get(export))
+        .route(&path("/trial-file/{trial}/{file}"), get(file))
+        .route(&path("/tensorboard"), post(not_here))
+        .route(&path("/tensorboard-tasks"), get(nothing))
+}
+
+/// A refusal as NNI writes it.
+struct Refusal(Error);
+
+impl<E: Into<Error>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, _, detail) = self.0.parts();
+        (status, Json(json!({"error": detail}))).into_response()
+    }
+}
+
+async fn version() -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], NNI_VERSION).into_response()
+}
+
+async fn nothing(_: User) -> Json<Value> {
+    Json(json!([]))
+}
+
+/// What NNI's manager does and this one does otherwise or not.
+async fn not_here(_: User) -> Response {
+    let detail = "this manager does not do that over NNI's API; see docs/rest-api.md";
+    (StatusCode::NOT_IMPLEMENTED, Json(json!({"error": detail}))).into_response()
+}
+
+async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let errors: Vec<String> =
+        shared.state.store.ailment().iter().map(ToString::to_string).collect();
+    Ok(Json(json!({"status": row.state, "errors": errors})))
+}
+
+async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    let state = &shared.state;
+    let row = state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let snapshot = state.board.refresh().await?;
+    let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
+    let seconds = running.map_or(row.elapsed_ms / 1000, |elapsed| elapsed.as_secs());
+    let mut profile = json!({
+        "params": view::without_secrets(&row.canonical),
+        "id": row.id,
+        "execDuration": seconds,
+        "logDir": "",
+        "startTime": row.created_at_ms,
+        "nextSequenceId": snapshot.trials.len(),
+        // NNI counts the times it stored its profile; the newest change serves as well.
+        "revision": snapshot.through,
+    });
+    if let Some(ended) = row.ended_at_ms {
+        profile["endTime"] = ended.into();
+    }
+    Ok(Json(profile))
+}
+
+#[derive(Deserialize)]
+struct UpdateQuery {
+    update_type: Option<String>,
+}
+
+async fn update(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Asked(query): Asked<UpdateQuery>,
+    request: Request,
+) -> Result<(), Refusal> {
+    let body: Value = json_body(request).await?;
+    let bad = |problem: String| Refusal(Error::BadRequest(problem));
+    let field = |name: &str| {
+        let value = body.get("params").and_then(|params| params.get(name));
+        value.cloned().ok_or_else(|| bad(format!("params.{name} is missing")))
+    };
+    let whole = |name: &str| {
+        let value = field(name)?;
+        let number = value.as_u64();
+        number.ok_or_else(|| bad(format!("params.{name} is {value}, no whole number")))
+    };
+    let mut limits = NewLimits::default();
+    match query.update_type.as_deref().unwrap_or_default() {
+        "TRIAL_CONCURRENCY" => {
+            let number = usize::try_from(whole("trialConcurrency")?);
+            limits.concurrency = Some(number.map_err(|error| bad(error.to_string()))?);
+        }
+        "MAX_TRIAL_NUM" => limits.trials = Some(whole("maxTrialNumber")?),
+        "MAX_EXEC_DURATION" => {
+            let value = field("maxExperimentDuration")?;
+            limits.duration = Some(units::duration(&value).map_err(bad)?);
+        }
+        other => {
+            return Err(bad(format!(
+                "update_type is {other:?}; TRIAL_CONCURRENCY, MAX_TRIAL_NUM and MAX_EXEC_DURATION are possible"
+            )));
+        }
+    }
+    Ok(shared.changes.make(&shared, &headers, Command::Limit(limits)).await?)
+}
+
+async fn stop(_: User, State(shared): State<Shared>) -> Result<(), Refusal> {
+    if shared.state.handle.elapsed().is_none() {
+        return Err(Refused::NotRunning.into());
+    }
+    shared.state.handle.stop();
+    Ok(())
+}
+
+async fn info(shared: &Shared) -> Result<Value, Error> {
+    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let end = row.ended_at_ms.map_or_else(|| json!("N/A"), |at| json!(at));
+    Ok(json!({
+        "id": row.id,
+        "port": Value::Null,
+        "startTime": row.created_at_ms,
+        "endTime": end,
+        "status": row.state,
+        "platform": row.canonical.pointer("/trainingService/platform"),
+        "experimentName": row.canonical.get("experimentName"),
+        "tag": [],
+        "pid": std::process::id(),
+        "webuiUrl": [],
+        "logDir": "",
+        "prefixUrl": Value::Null,
+    }))
+}
+
+async fn metadata(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    Ok(Json(info(&shared).await?))
+}
+
+async fn infos(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    Ok(Json(json!([info(&shared).await?])))
+}
+
+async fn statistics(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let mut counts = std::collections::BTreeMap::<&str, u64>::new();
+    for trial in &snapshot.trials {
+        *counts.entry(shapes::status(trial.state)).or_default() += 1;
+    }
+    let counts = counts
+        .into_iter()
+        .map(|(status, number)| json!({"trialJobStatus": status, "trialJobNumber": number}));
+    Ok(Json(counts.collect()))
+}
+
+#[derive(Deserialize)]
+struct JobsQuery {
+    status: Option<String>,
+}
+
+async fn jobs(
+    _: User,
+    State(shared): State<Shared>,
+    Asked(query): Asked<JobsQuery>,
+) -> Result<Json<Value>, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let wanted = |trial: &TrialSummary| {
+        query.status.as_deref().is_none_or(|status| status == shapes::status(trial.state))
+    };
+    let jobs = snapshot.trials.iter().filter(|trial| wanted(trial));
+    Ok(Json(jobs.map(|trial| trial_job(trial)).collect()))
+}
+
+async fn job(
+    _: User,
+    State(shared): State<Shared>,
+    Named(id): Named,
+) -> Result<Json<Value>, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?;
+    Ok(Json(trial_job(trial)))
+}
+
+async fn kill(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Named(id): Named,
+) -> Result<(), Refusal> {
+    Ok(shared.changes.make(&shared, &headers, Command::Kill(id)).await?)
+}
+
+#[derive(Deserialize)]
+struct MetricQuery {
+    r#type: Option<MetricKindWord>,
+}
+
+async fn all_metrics(
+    _: User,
+    State(shared): State<Shared>,
+    Asked(query): Asked<MetricQuery>,
+) -> Result<Response, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let trials = snapshot.trials.iter().map(|trial| trial.as_ref().clone()).collect();
+    Ok(records(shared, trials, query.r#type))
+}
+
+async fn one_metrics(
+    _: User,
+    State(shared): State<Shared>,
+    Named(id): Named,
+    Asked(query): Asked<MetricQuery>,
+) -> Result<Response, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?.clone();
+    Ok(records(shared, vec![trial], query.r#type))
+}
+
+async fn range_metrics(
+    _: User,
+    State(shared): State<Shared>,
+    Path((min, max)): Path<(u64, u64)>,
+    Asked(query): Asked<MetricQuery>,
+) -> Result<Response, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let range = min..=max;
+    let trials = snapshot.trials.iter().filter(|trial| range.contains(&trial.sequence));
+    let trials = trials.map(|trial| trial.as_ref().clone()).collect();
+    Ok(records(shared, trials, query.r#type))
+}
+
+/// All metric records of these trials, read as the client takes them: there may be millions.
+fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWord>) -> Response {
+    let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(2);
+    // It ends with the client, with the last trial, or when the store fails.
+    tokio::spawn(async move {
+        let mut text = String::from("[");
+        for trial in trials {
+            let Ok(id) = TrialJobId::new(trial.id.clone()) else { continue };
+            let Ok(found) = attempt(&shared, &id, None).await else { return };
+            let Some(attempt) = found else { continue };
+            let mut after = -1;
+            loop {
+                let rows = shared.state.store.metrics_after(attempt.key, after, CHUNK).await;
+                let Ok(rows) = rows else { return };
+                let Some(last) = rows.last() else { break };
+                after = i64::try_from(last.seq).unwrap_or(i64::MAX);
+                for row in rows {
+                    // NNI knows one metric.
+                    let counts = trial.metric.as_ref().is_none_or(|name| *name == row.metric.name);
+                    let is_final = row.metric.kind == MetricKind::Final;
+                    if counts && kind.is_none_or(|kind| kind.is_final() == is_final) {
+                        if text.len() > 1 || !text.starts_with('[') {
+                            text.push(',');
+                        }
+                        text.push_str(&record(&trial, &row).to_string());
+                    }
+                }
+                if text.len() > 1
+                    && sender.send_data(std::mem::take(&mut text).into()).await.is_err()
+                {
+                    return;
+                }
+            }
+        }
+        text.push(']');
+        drop(sender.send_data(text.into()).await);
+    });
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()
+}
+
+async fn latest(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    Ok(Json(latest_records(&snapshot.trials)))
+}
+
+async fn export(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    Ok(Json(snapshot.trials.iter().filter_map(|trial| shapes::exported(trial)).collect()))
+}
+
+async fn file(
+    _: User,
+    State(shared): State<Shared>,
+    Path((_, file)): Path<(String, String)>,
+    Named(id): Named,
+) -> Result<Response, Refusal> {
+    match file.as_str() {
+        "stdout" | "stderr" => Ok(whole_log(shared, &id, &file).await?),
+        "trial.log" => {
+            attempt(&shared, &id, None).await?;
+            Ok("trial.log is not kept apart here; see stdout and stderr.".into_response())
+        }
+        _ => Err(Error::BadRequest("stdout, stderr and trial.log can be shown".to_owned()).into()),
+    }
+}

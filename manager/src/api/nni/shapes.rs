@@ -1,0 +1,165 @@
+//! PURE: NNI's JSON shapes (nni 3.0, `nni/experiment/data.py` reads them).
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use trial_protocol::MetricKind;
+
+use crate::job_state::JobState;
+use crate::store::MetricRow;
+use crate::view::TrialSummary;
+
+/// NNI's words for kinds of metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum MetricKindWord {
+    /// Of a step.
+    Periodical,
+    /// Of the trial.
+    Final,
+}
+
+impl MetricKindWord {
+    pub(super) fn is_final(self) -> bool {
+        match self {
+            Self::Periodical => false,
+            Self::Final => true,
+        }
+    }
+}
+
+/// NNI's word for a state; it has none for a lost trial.
+pub(super) fn status(state: JobState) -> &'static str {
+    match state {
+        JobState::Lost | JobState::Unknown => "UNKNOWN",
+        JobState::Waiting
+        | JobState::Running
+        | JobState::Succeeded
+        | JobState::Failed
+        | JobState::UserCanceled
+        | JobState::SysCanceled
+        | JobState::EarlyStopped => state.as_str(),
+    }
+}
+
+/// A value as Python's `json.dumps` writes it, with the bare words for what JSON lacks.
+pub(super) fn python(value: &Value) -> String {
+    match value {
+        Value::String(word) if matches!(word.as_str(), "NaN" | "Infinity" | "-Infinity") => {
+            word.clone()
+        }
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(members) => {
+            let member = |(name, value): (&String, &Value)| {
+                format!("{}: {}", Value::from(name.as_str()), python(value))
+            };
+            format!("{{{}}}", members.iter().map(member).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
+}
+
+fn parameter_id(trial: &TrialSummary) -> String {
+    trial.parameter_id.unwrap_or(trial.sequence).to_string()
+}
+
+fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Value) -> Value {
+    json!({
+        "timestamp": at_ms,
+        "trialJobId": trial.id,
+        "parameterId": parameter_id(trial),
+        "type": kind,
+        "sequence": sequence,
+        // JSON in JSON: clients decode twice.
+        "data": Value::from(python(value)).to_string(),
+    })
+}
+
+/// A stored metric as a `MetricDataRecord`.
+pub(super) fn record(trial: &TrialSummary, row: &MetricRow) -> Value {
+    let kind = match row.metric.kind {
+        MetricKind::Intermediate => "PERIODICAL",
+        MetricKind::Final => "FINAL",
+    };
+    shape(trial, row.observed_at_ms, kind, row.metric.sequence, row.metric.value.as_json())
+}
+
+fn final_record(trial: &TrialSummary) -> Option<Value> {
+    let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
+    Some(shape(trial, at_ms, "FINAL", 0, trial.last.as_ref()?))
+}
+
+/// All final results, then each trial's latest intermediate one.
+pub(super) fn latest_records(trials: &[Arc<TrialSummary>]) -> Value {
+    let finals = trials.iter().filter_map(|trial| final_record(trial));
+    let latest = trials.iter().filter_map(|trial| {
+        let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
+        Some(shape(trial, at_ms, "PERIODICAL", trial.latest_step?, trial.latest.as_ref()?))
+    });
+    finals.chain(latest).collect()
+}
+
+/// A trial as `TrialJobInfo`.
+pub(super) fn trial_job(trial: &TrialSummary) -> Value {
+    let record = json!({
+        "parameter_id": trial.parameter_id.unwrap_or(trial.sequence),
+        "parameter_source": if trial.parameter_id.is_some() { "algorithm" } else { "customized" },
+        "parameters": trial.parameters,
+        "parameter_index": 0,
+    });
+    let mut job = json!({
+        "trialJobId": trial.id,
+        "status": status(trial.state),
+        "hyperParameters": [record.to_string()],
+        "startTime": trial.started_at_ms.unwrap_or(trial.created_at_ms),
+        "logPath": format!("/api/v1/trials/{}/log/stdout", trial.id),
+        "sequenceId": trial.sequence,
+    });
+    if let Some(at) = trial.ended_at_ms {
+        job["endTime"] = at.into();
+    }
+    if let Some(message) = &trial.message {
+        job["message"] = message.as_str().into();
+    }
+    if trial.state == JobState::Failed {
+        job["stderrPath"] = format!("/api/v1/trials/{}/log/stderr", trial.id).into();
+    }
+    if trial.state == JobState::Succeeded
+        && let Some(record) = final_record(trial)
+    {
+        job["finalMetricData"] = json!([record]);
+    }
+    job
+}
+
+/// A succeeded trial as `export-data` has it.
+pub(super) fn exported(trial: &TrialSummary) -> Option<Value> {
+    let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded)?;
+    Some(json!({
+        "parameter": trial.parameters,
+        "value": python(last),
+        "trialJobId": trial.id,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_written_as_python_reads_them() {
+        #[rustfmt::skip]
+        let table = [
+            (json!(0.5),                                "0.5"),
+            (json!("NaN"),                              "NaN"),
+            (json!({"default": "Infinity", "s": "NaN?"}), r#"{"default": Infinity, "s": "NaN?"}"#),
+            (json!([1, null, "it's"]),                  r#"[1, null, "it's"]"#),
+        ];
+        for (value, text) in table {
+            assert_eq!(python(&value), text);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What an agent asks for before it starts its trial, where it shares no disk with the manager: the code, the
+//! parameters, and the addresses of the trial's other pods. Each with the trial's own token.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, header};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::io::ReaderStream;
+use trial_protocol::{RendezvousReply, RendezvousRequest};
+
+use super::agent::holder;
+use super::{Error, Shared, State as ApiState};
+use crate::code_archive::CodeArchive;
+use crate::rendezvous::Rendezvous;
+use crate::store::TrialRow;
+use crate::training_service::parameter_record;
+
+/// The longest that a pod is kept waiting for the others before it is told who is missing.
+const WAIT: Duration = Duration::from_secs(25);
+
+/// Bytes of the archive that are read at a time.
+const PORTION: usize = 64 << 10;
+
+/// What pods are served with; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Pods {
+    code: CodeArchive,
+    meeting: Arc<Meeting>,
+}
+
+#[derive(Debug)]
+struct Meeting {
+    table: Mutex<Rendezvous>,
+    /// Told whenever the pods of some attempt are complete.
+    complete: watch::Sender<()>,
+}
+
+impl Pods {
+    /// Serves this code.
+    pub fn new(code: CodeArchive) -> Self {
+        let meeting = Meeting { table: Mutex::default(), complete: watch::Sender::new(()) };
+        Self { code, meeting: Arc::new(meeting) }
+    }
+
+    /// The code that it serves.
+    pub fn code(&self) -> &CodeArchive {
+        &self.code
+    }
+}
+
+impl Meeting {
+    fn table(&self) -> std::sync::MutexGuard<'_, Rendezvous> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The trial that the request's token is for.
+async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
+    let holder = holder(state, headers)?;
+    holder.may_speak_for(state.intake.experiment(), &holder.trial)?;
+    let row = state.store.trial(&holder.trial).await?;
+    row.ok_or(Error::UnknownTrial(holder.trial))
+}
+
+/// `GET /api/v1/agent/code`: the code directory as a compressed tar archive; its SHA-256 is the entity tag.
+pub(super) async fn code(
+    State(Shared { state, .. }): State<Shared>,
+    headers: HeaderMap,
+) -> Result<([(HeaderName, String); 3], Body), Error> {
+    trial(&state, &headers).await?;
+    let archive = state.pods.code.get().await.map_err(|error| {
+        let detail = crate::errors::chain(&error);
+        tracing::error!("there is no code for trials: {detail}");
+        Error::NoCode(detail)
+    })?;
+    let file = tokio::fs::File::open(&archive.file).await.map_err(|error| {
+        Error::NoCode(format!("cannot read {}: {error}", archive.file.display()))
+    })?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/gzip".to_owned()),
+        (header::CONTENT_LENGTH, archive.bytes.to_string()),
+        (header::ETAG, format!("\"{}\"", archive.sha256)),
+    ];
+    Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, PORTION))))
+}
+
+/// `GET /api/v1/agent/parameters`: the trial's parameter record.
+pub(super) async fn parameters(
+    State(Shared { state, .. }): State<Shared>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, Error> {
+    let row = trial(&state, &headers).await?;
+    Ok(Json(parameter_record(row.parameter_id, &row.parameters)))
+}
+
+/// `POST /api/v1/agent/rendezvous`: says where a pod is; answers when all have, or when its patience or ours
+/// is over.
+pub(super) async fn rendezvous(
+    State(Shared { state, memory, .. }): State<Shared>,
+    request: Request,
+) -> Result<Json<RendezvousReply>, Error> {
+    let trial = trial(&state, request.headers()).await?.id;
+    let body = memory.read(request).await?;
+    let request: RendezvousRequest = serde_json::from_slice(&body.bytes)
+        .map_err(|error| Error::BadRequest(format!("not a pod's report: {error}")))?;
+    drop(body);
+    let patience = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(WAIT);
+    let until = Instant::now() + patience;
+    let meeting = &state.pods.meeting;
+    // Before the look, or a completion in between would not be heard of.
+    let mut complete = meeting.complete.subscribe();
+    let entered = meeting.table().enter(&trial, &request);
+    if entered.map_err(|refusal| Error::BadRequest(refusal.to_string()))? {
+        meeting.complete.send_replace(());
+    }
+    loop {
+        let reply = meeting.table().look(&trial, &request.attempt);
+        if reply.missing.is_empty() {
+            return Ok(Json(reply));
+        }
+        if !matches!(timeout_at(until, complete.changed()).await, Ok(Ok(()))) {
+            return Ok(Json(reply));
+        }
+    }
+}

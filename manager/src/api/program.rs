@@ -1,0 +1,49 @@
+//! The agent program, for pods whose image has none: whoever runs a trial of ours may have it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use tokio_util::io::ReaderStream;
+
+use super::Error;
+use super::agent::shown;
+use crate::token::Secret;
+
+/// Which program, and who may have it.
+#[derive(Clone)]
+struct Program {
+    path: Arc<PathBuf>,
+    secret: Arc<Secret>,
+}
+
+/// `GET /api/v1/agent/program`.
+pub fn router(path: PathBuf, secret: Arc<Secret>) -> Router {
+    Router::new()
+        .route("/api/v1/agent/program", get(program))
+        .with_state(Program { path: Arc::new(path), secret })
+}
+
+async fn program(State(known): State<Program>, headers: HeaderMap) -> Result<Response, Error> {
+    known.secret.identify(shown(&headers)?, known.secret.now_ms())?;
+    let open = async {
+        let file = tokio::fs::File::open(known.path.as_path()).await?;
+        let length = file.metadata().await?.len();
+        Ok::<_, std::io::Error>((file, length))
+    };
+    let (file, length) = open
+        .await
+        .map_err(|error| Error::Unreadable(format!("the agent program cannot be read: {error}")))?;
+    // Piece by piece: two hundred pods may ask at a time.
+    let body = Body::from_stream(ReaderStream::with_capacity(file, 64 << 10));
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    Ok(response)
+}

@@ -1,0 +1,84 @@
+//! What one trial may ask of us at a time. An agent of ours stays far below; one that does not must not
+//! take the place of all others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Semaphore;
+use trial_protocol::TrialJobId;
+
+use super::Error;
+
+/// Requests of one trial at the same time, those included that only wait: two of each of its pods.
+const REQUESTS: usize = 256;
+
+/// Bytes of bodies of one trial that may be in memory at once: two of the largest.
+const BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
+
+/// The trials that ask just now; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Quota(Arc<Mutex<HashMap<TrialJobId, Use>>>);
+
+#[derive(Debug)]
+struct Use {
+    requests: usize,
+    bytes: Arc<Semaphore>,
+}
+
+/// A trial's request, for as long as it lasts.
+#[derive(Debug)]
+pub(super) struct Seat {
+    quota: Quota,
+    trial: TrialJobId,
+    /// The trial's share of the memory.
+    pub(super) bytes: Arc<Semaphore>,
+}
+
+impl Quota {
+    /// Lets another request of the trial in, or asks it to come again.
+    pub(super) fn seat(&self, trial: &TrialJobId) -> Result<Seat, Error> {
+        let mut trials = self.lock();
+        let new = || Use { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
+        let used = trials.entry(trial.clone()).or_insert_with(new);
+        if used.requests >= REQUESTS {
+            return Err(Error::TooMany);
+        }
+        used.requests += 1;
+        let bytes = Arc::clone(&used.bytes);
+        Ok(Seat { quota: self.clone(), trial: trial.clone(), bytes })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TrialJobId, Use>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut trials = self.quota.lock();
+        let Some(used) = trials.get_mut(&self.trial) else { return };
+        used.requests -= 1;
+        if used.requests == 0 {
+            trials.remove(&self.trial);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_has_so_many_requests_and_no_other_s() {
+        let quota = Quota::default();
+        let (t, u) = (TrialJobId::new("t").unwrap(), TrialJobId::new("u").unwrap());
+        let mut seats: Vec<_> = (0..REQUESTS).map(|_| quota.seat(&t).unwrap()).collect();
+        assert_eq!(quota.seat(&t).unwrap_err().code(), "too-many-requests");
+        assert!(quota.seat(&u).is_ok());
+        seats.pop();
+        seats.push(quota.seat(&t).unwrap());
+        assert!(Arc::ptr_eq(&seats[0].bytes, &seats[1].bytes), "the memory is shared");
+        drop(seats);
+        assert!(quota.lock().is_empty(), "nothing is kept of those who are gone");
+    }
+}

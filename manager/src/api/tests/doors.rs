@@ -1,0 +1,125 @@
+//! Every route refuses whoever may not pass. The routes are read from the router's own table, so that none is
+//! forgotten.
+
+use super::*;
+
+/// Routes that anybody may ask: they tell nothing of a search.
+const OPEN: [&str; 1] = ["/healthz"];
+
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+
+/// The paths of the router's table, with something for each variable part.
+fn paths() -> Vec<String> {
+    let table = include_str!("../../api.rs").split(".route(").skip(1);
+    let quoted = table.map(|route| route.split('"').nth(1).unwrap());
+    let filled = |path: &str| {
+        let part =
+            |part: &str| if part.starts_with('{') { "t".to_owned() } else { part.to_owned() };
+        path.split('/').map(part).collect::<Vec<_>>().join("/")
+    };
+    let paths: Vec<_> = quoted.map(filled).collect();
+    assert!(paths.len() >= 6, "the table is read: {paths:?}");
+    paths
+}
+
+#[tokio::test]
+async fn every_route_refuses_whoever_may_not_pass() {
+    let bed = Bed::new().await;
+    let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
+    let user = format!("Bearer {}", user.reveal().unwrap());
+    let ids = |experiment, trial| {
+        (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap())
+    };
+    let (e, t) = ids("e", "t");
+    let expired = format!("Bearer {}", bed.state.secret.trial_token(&e, &t, 0));
+    let foreign = Secret::load_or_create(&bed.folder.path().join("another secret")).unwrap();
+    let foreign = format!("Bearer {}", foreign.trial_token(&e, &t, SystemClock.now_ms()));
+    let own = bed.token("e", "t");
+    let elsewhere = bed.token("f", "t");
+    // Whom a trial's and a user's routes refuse, and how: 401, or 403 where it is somebody we know.
+    #[rustfmt::skip]
+    let strangers = [
+        ("no token",                 None,                     401, 401),
+        ("another scheme",           Some("Basic dDp0"),       401, 401),
+        ("an invented token",        Some("Bearer let-me-in"), 401, 401),
+        ("another manager's trial",  Some(foreign.as_str()),   401, 401),
+        ("an expired token",         Some(expired.as_str()),   401, 403),
+        ("another experiment's trial", Some(elsewhere.as_str()), 403, 403),
+        ("a user at a trial's door", Some(user.as_str()),      401, 0),
+        ("a trial at a user's door", Some(own.as_str()),       0,   403),
+    ];
+    let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
+    let gate = Gate::new(&e, user, bed.state.secret.as_ref().clone(), Reach::Network);
+    let router = router(State { gate, ..bed.state.clone() });
+    for path in paths() {
+        if OPEN.contains(&path.as_str()) {
+            continue;
+        }
+        let of_trials = path.starts_with("/api/v1/agent/");
+        for (says, authorization, at_trials, at_users) in strangers {
+            let expected = if of_trials { at_trials } else { at_users };
+            if expected == 0 {
+                continue;
+            }
+            let mut asked = 0;
+            for method in METHODS {
+                let mut request = Request::builder().method(method).uri(&path);
+                request = request.header(header::HOST, "localhost");
+                if let Some(authorization) = authorization {
+                    request = request.header(header::AUTHORIZATION, authorization);
+                }
+                // A body that would do, if it were looked at, for another trial.
+                let body = Body::from(batch("e", "u").to_string());
+                let answer = router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
+                if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
+                    continue;
+                }
+                asked += 1;
+                assert_eq!(answer.status().as_u16(), expected, "{says}: {method} {path}");
+            }
+            assert!(asked > 0, "{path} takes no method that is known here");
+        }
+    }
+    // What is told of a trial's reports by its body: another trial's token.
+    let (status, _) = bed.post(Some(&own), batch("e", "u").to_string()).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn a_token_that_expires_before_long_is_renewed_on_the_ack() {
+    let bed = Bed::new().await;
+    let (e, t) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
+    let month = 31 * 24 * 60 * 60 * 1000;
+    let now_ms = SystemClock.now_ms();
+    let token = bed.state.secret.trial_token(&e, &t, now_ms - month);
+    let (_, ack) = bed.post(Some(&format!("Bearer {token}")), batch("e", "t").to_string()).await;
+    let renewed = ack["token"].as_str().unwrap();
+    let holder = bed.state.secret.identify(renewed, now_ms + 2 * month).unwrap();
+    assert_eq!((holder.experiment, holder.trial), (e, t));
+    let (_, ack) = bed.post(Some(&format!("Bearer {renewed}")), batch("e", "t").to_string()).await;
+    assert_eq!(ack.get("token"), None, "once");
+}
+
+#[tokio::test]
+async fn a_trial_that_asks_too_much_at_once_is_asked_to_come_again() {
+    let bed = Bed::new().await;
+    let mut waiting = Vec::new();
+    loop {
+        let (keep, request) = super::waiting::open(&bed, "t");
+        let mut request = Box::pin(bed.send(request));
+        if let Ok(answer) = tokio::time::timeout(std::time::Duration::ZERO, &mut request).await {
+            assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
+            let (status, answer) = read(answer).await;
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(answer["code"], "too-many-requests");
+            break;
+        }
+        waiting.push((keep, request));
+    }
+    assert_eq!(waiting.len(), 256);
+    let (status, _) = bed.post(Some(&bed.token("e", "u")), batch("e", "u").to_string()).await;
+    assert_eq!(status, StatusCode::OK, "others are served");
+    waiting.pop();
+    let (status, _) = bed.post(Some(&bed.token("e", "t")), batch("e", "t").to_string()).await;
+    assert_eq!(status, StatusCode::OK, "and so is it, when it has room again");
+}

@@ -1,0 +1,129 @@
+//! The pages, called without a socket.
+
+use super::*;
+
+impl Bed {
+    async fn page(&self, path: &str, host: &str, cookie: Option<&str>) -> (Response<()>, String) {
+        let mut request = Request::get(path).header(header::HOST, host);
+        if let Some(cookie) = cookie {
+            request = request.header(header::COOKIE, cookie);
+        }
+        let response = self.send(request.body(Body::empty()).unwrap()).await;
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.unwrap();
+        (Response::from_parts(parts, ()), String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    async fn post_form(&self, path: &str, cookie: Option<&str>, form: &str) -> Response<Body> {
+        let mut request = Request::post(path).header(header::HOST, "localhost");
+        if let Some(cookie) = cookie {
+            request = request.header(header::COOKIE, cookie);
+        }
+        self.send(request.body(Body::from(form.to_owned())).unwrap()).await
+    }
+}
+
+const PAGES: [&str; 7] =
+    ["/", "/trials", "/trials/t", "/compare?trial=t&trial=u", "/configuration", "/login", "/api"];
+
+#[tokio::test]
+async fn pages_are_whole_and_ask_nobody_else() {
+    let bed = Bed::searched().await;
+    for path in PAGES {
+        let (response, page) = bed.page(path, "localhost:8080", None).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}: {page}");
+        assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "{path}");
+        for elsewhere in ["http://", "https://", "src=\"//", " style=", "onclick", "<script>"] {
+            assert!(!page.contains(elsewhere), "{path} says {elsewhere:?}");
+        }
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn hostile_names_and_output_are_text() {
+    let bed = Bed::searched().await;
+    let (_, page) = bed.page("/", "localhost", None).await;
+    assert!(page.contains("&lt;b&gt;demo&lt;/b&gt;") && !page.contains("<b>demo"), "{page}");
+    let (_, page) = bed.page("/trials/t", "localhost", None).await;
+    assert!(page.contains("&lt;script&gt;\u{fffd}") && !page.contains("<script>"), "{page}");
+    let query = "/trials?q=%3Cscript%3E%22&sort=parameters.%3Cb%3E";
+    let (_, page) = bed.page(query, "localhost", None).await;
+    assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_shown_is_said_on_a_page() {
+    let bed = Bed::searched().await;
+    #[rustfmt::skip]
+    let table = [
+        ("/trials/nobody",      404, "there is no trial nobody"),
+        ("/compare?trial=nobody", 400, "there is no trial nobody"),
+        ("/trials?limit=0",     400, "limit is 0; from 1 to 1000 is possible"),
+    ];
+    for (path, status, detail) in table {
+        let (response, page) = bed.page(path, "localhost", None).await;
+        assert_eq!(response.status().as_u16(), status, "{path}");
+        assert!(page.contains(detail) && page.contains("</html>"), "{path}: {page}");
+    }
+    // Under a name that is not this machine's a page asks for the token, and shows nothing.
+    for path in PAGES.into_iter().filter(|path| *path != "/login") {
+        let (response, page) = bed.page(path, "evil.example", None).await;
+        assert_eq!(response.status(), StatusCode::SEE_OTHER, "{path}");
+        assert_eq!(
+            (response.headers()[header::LOCATION].to_str().unwrap(), page.as_str()),
+            ("/login", ""),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn whoever_knows_the_token_may_press_buttons() {
+    let bed = Bed::searched().await;
+    let (_, page) = bed.page("/trials/u", "localhost", None).await;
+    assert!(!page.contains("Stop this trial"));
+    let refused = bed.post_form("/trials/u/kill", None, "").await;
+    assert_eq!(refused.headers()[header::LOCATION], "/login");
+
+    let wrong = bed.post_form("/login", None, "token=tku1.wrong").await;
+    assert_eq!((wrong.status(), wrong.headers().get(header::SET_COOKIE)), (StatusCode::OK, None));
+    let token = bed.user().trim_start_matches("Bearer ").to_owned();
+    let right = bed.post_form("/login", None, &format!("token={token}")).await;
+    let cookie = right.headers()[header::SET_COOKIE].to_str().unwrap().to_owned();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let (_, page) = bed.page("/trials/u", "localhost", Some(&cookie)).await;
+    assert!(page.contains("Stop this trial") && page.contains("Log out"), "{page}");
+    // Nobody conducts this experiment: a page says so.
+    let stopped = bed.post_form("/stop", Some(&cookie), "").await;
+    assert_eq!(stopped.status(), StatusCode::CONFLICT);
+    let odd = bed.post_form("/limits", Some(&cookie), "max_trial_number=many").await;
+    assert_eq!(odd.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn answers_are_squeezed_and_assets_are_kept() {
+    let bed = Bed::searched().await;
+    let request = |path: &str, name: header::HeaderName, value: &str| {
+        let request = Request::get(path).header(header::HOST, "localhost").header(name, value);
+        request.body(Body::empty()).unwrap()
+    };
+    let response = bed.send(request("/assets/uplot.js", header::ACCEPT_ENCODING, "br, gzip")).await;
+    assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+    let tag = response.headers()[header::ETAG].to_str().unwrap().to_owned();
+    let squeezed = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let mut whole = String::new();
+    let mut reader = flate2::read::GzDecoder::new(squeezed.as_ref());
+    std::io::Read::read_to_string(&mut reader, &mut whole).unwrap();
+    assert!(whole.contains("uPlot") && squeezed.len() < whole.len() / 3 * 2);
+    let again = bed.send(request("/assets/uplot.js", header::IF_NONE_MATCH, &tag)).await;
+    assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+    let plain = bed.send(request("/assets/uplot.js", header::ACCEPT_ENCODING, "gzip;q=0")).await;
+    assert_eq!(plain.headers().get(header::CONTENT_ENCODING), None);
+    let stream = bed.send(request("/api/v1/events", header::ACCEPT_ENCODING, "gzip")).await;
+    assert_eq!(stream.headers().get(header::CONTENT_ENCODING), None);
+    let nothing = bed.send(request("/assets/..%2fsecret", header::ACCEPT, "*/*")).await;
+    assert_eq!(nothing.status(), StatusCode::NOT_FOUND);
+}

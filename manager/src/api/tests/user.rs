@@ -1,0 +1,363 @@
+//! What users ask, called without a socket.
+
+use axum::http::Method;
+use http_body_util::BodyExt as _;
+use trial_protocol::{
+    Cause, Class, Confidence, Evidence, Lane, LogChunk, LogText, Metric, MetricKind, Offer, Report,
+    ReportBatch, ReportBody, Started, Stream, TrialExit, Verdict,
+};
+
+use super::*;
+use crate::experiment::command::{Command, Refused};
+use crate::job_state::JobState;
+use crate::store::{ExperimentRow, TrialChange};
+
+fn metric(kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
+    let name = "default".to_owned();
+    ReportBody::Metric(Metric { name, kind, sequence, value: value.into(), derived: false })
+}
+
+fn log(offset_bytes: u64, text: &str) -> ReportBody {
+    let text = LogText::Text(text.to_owned());
+    ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
+}
+
+/// An experiment file, checked.
+fn canonical() -> Value {
+    json!({
+        "experimentName": "<b>demo</b>", "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}},
+        "trialCommand": "true", "trialCodeDirectory": "/tmp", "trialConcurrency": 1,
+        "maxTrialNumber": 7, "tuner": {"name": "Random"},
+        "trainingService": {"platform": "local"},
+    })
+}
+
+impl Bed {
+    /// Beside the two trials, an experiment; trial `t` has ended after three steps.
+    pub(super) async fn searched() -> Self {
+        let bed = Self::new().await;
+        let row = ExperimentRow {
+            id: ExperimentId::new("e").unwrap(),
+            canonical: canonical(),
+            seed: 1,
+            state: "RUNNING".to_owned(),
+            created_at_ms: 0,
+            ended_at_ms: None,
+            elapsed_ms: 0,
+        };
+        bed.state.store.create_experiment(row).await.unwrap();
+        let started = Started {
+            command: vec!["sh".to_owned(), "-c".to_owned(), "true".to_owned()],
+            pid: Some(1),
+            host: Some("h".to_owned()),
+            agent_version: "1".to_owned(),
+            role: None,
+            role_index: None,
+        };
+        let verdict = Verdict {
+            cause: Cause::Succeeded,
+            class: Class::None,
+            confidence: Confidence::Certain,
+            exit: Some(TrialExit::Code(0)),
+            message: "it exited with 0".to_owned(),
+            stop: None,
+            duration_ms: Some(5),
+            evidence: Evidence::default(),
+        };
+        let facts = vec![
+            ReportBody::Started(started),
+            metric(MetricKind::Intermediate, 0, 0.1),
+            metric(MetricKind::Intermediate, 1, 0.2),
+            metric(MetricKind::Final, 0, 0.5),
+            ReportBody::Ended(Box::new(verdict)),
+        ];
+        bed.say(Lane::Facts, 0, facts).await;
+        let bulk = vec![log(0, "<script>\u{202e}\n"), ReportBody::Sample(Box::default())];
+        bed.say(Lane::Bulk, 0, bulk).await;
+        bed.change("t", JobState::Succeeded).await;
+        bed
+    }
+
+    async fn say(&self, lane: Lane, from: u64, bodies: Vec<ReportBody>) {
+        let reports = (from..).zip(bodies);
+        let batch = ReportBatch {
+            offer: Offer::new([]),
+            experiment: ExperimentId::new("e").unwrap(),
+            trial: TrialJobId::new("t").unwrap(),
+            attempt: AttemptId::new("a").unwrap(),
+            lane,
+            reports: reports.map(|(seq, body)| Report { seq, observed_at_ms: 5, body }).collect(),
+            obeyed: Vec::new(),
+        };
+        self.state.store.ingest(batch, 6).await.unwrap();
+    }
+
+    async fn change(&self, trial: &str, state: JobState) {
+        let id = TrialJobId::new(trial).unwrap();
+        let change = TrialChange { state, at_ms: 7, message: None, exit_code: None, attempt: None };
+        self.state.store.change_trial(&id, change).await.unwrap();
+    }
+
+    async fn look(&self, path: &str) -> (StatusCode, Value) {
+        let request = Request::get(path).header(header::HOST, "localhost");
+        read(self.send(request.body(Body::empty()).unwrap()).await).await
+    }
+
+    pub(super) fn user(&self) -> String {
+        let token = UserToken::load_or_create(&self.folder.path().join("user.token")).unwrap();
+        format!("Bearer {}", token.reveal().unwrap())
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: &str,
+    ) -> (StatusCode, Value) {
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header(header::AUTHORIZATION, self.user());
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        read(self.send(request.body(Body::from(body.to_owned())).unwrap()).await).await
+    }
+}
+
+#[tokio::test]
+async fn the_experiment_is_told_in_numbers() {
+    let bed = Bed::searched().await;
+    let (status, told) = bed.look("/api/v1/experiment").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(told["counts"], json!({"SUCCEEDED": 1, "WAITING": 1}));
+    assert_eq!(told["best"]["id"], "t");
+    assert_eq!(told["best"]["final"], 0.5);
+    assert_eq!(
+        (&told["max_trial_number"], &told["optimize_mode"]),
+        (&json!(7), &json!("maximize"))
+    );
+    let (_, points) = bed.look("/api/v1/experiment/points").await;
+    assert_eq!(points["final"], json!([0.5, null]));
+    assert_eq!(points["improvements"], json!([{"sequence": 0, "value": 0.5}]));
+    assert_eq!(bed.look("/api/v1/experiment/importance").await.1, json!([]));
+    let (_, configuration) = bed.look("/api/v1/experiment/configuration").await;
+    assert_eq!(configuration["maxTrialNumber"], 7);
+}
+
+#[tokio::test]
+async fn a_trial_is_told_with_all_that_explains_it() {
+    let bed = Bed::searched().await;
+    let (_, trial) = bed.look("/api/v1/trials/t").await;
+    assert_eq!(trial["command"], json!(["sh", "-c", "true"]));
+    assert_eq!(trial["verdict"]["cause"], "succeeded");
+    assert_eq!((&trial["latest"], &trial["latest_step"]), (&json!(0.2), &json!(1)));
+    let whats = trial["timeline"].as_array().unwrap().iter().map(|entry| &entry["what"]);
+    assert_eq!(whats.collect::<Vec<_>>(), ["WAITING", "started", "ended", "SUCCEEDED"]);
+    let (_, metrics) = bed.look("/api/v1/trials/t/metrics?limit=2").await;
+    assert_eq!(metrics["next"], 2);
+    let (_, rest) = bed.look("/api/v1/trials/t/metrics?after=2&type=final").await;
+    assert_eq!(
+        (rest["metrics"][0]["value"].clone(), rest["next"].clone()),
+        (json!(0.5), Value::Null)
+    );
+    let (_, log) = bed.look("/api/v1/trials/t/log?from=1&limit=6").await;
+    assert_eq!(log, json!({"attempt": "a", "from": 1, "next": 7, "end": 12, "text": "script"}));
+    let (_, samples) = bed.look("/api/v1/trials/t/samples?points=10").await;
+    assert_eq!(samples["samples"], json!([{"seq": 1, "observed_at_ms": 5, "sample": {}}]));
+    let silent = json!({"attempt": null, "metrics": [], "next": null});
+    assert_eq!(bed.look("/api/v1/trials/u/metrics").await, (StatusCode::OK, silent));
+    let request = Request::get("/api/v1/trials/t/log/stdout").header(header::HOST, "localhost");
+    let response = bed.send(request.body(Body::empty()).unwrap()).await;
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    assert_eq!(bytes, "<script>\u{202e}\n");
+}
+
+#[tokio::test]
+async fn trials_come_a_page_at_a_time() {
+    let bed = Bed::searched().await;
+    let (_, first) = bed.look("/api/v1/trials?sort=final&order=desc&limit=1").await;
+    assert_eq!((&first["total"], &first["trials"][0]["id"]), (&json!(2), &json!("t")));
+    let next = first["next"].as_str().unwrap();
+    let path = format!("/api/v1/trials?sort=final&order=desc&limit=1&cursor={next}");
+    let (_, second) = bed.look(&path).await;
+    assert_eq!((&second["trials"][0]["id"], second.get("next")), (&json!("u"), None));
+    let (_, waiting) = bed.look("/api/v1/trials?state=WAITING,RUNNING").await;
+    assert_eq!(waiting["trials"][0]["id"], "u");
+}
+
+#[tokio::test]
+async fn bad_questions_are_refused_by_name() {
+    let bed = Bed::searched().await;
+    #[rustfmt::skip]
+    let table = [
+        ("/api/v1/trials/nobody",             404, "there is no trial nobody"),
+        ("/api/v1/trials/nobody/metrics",     404, "there is no trial nobody"),
+        ("/api/v1/trials/nobody/events",      404, "there is no trial nobody"),
+        ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
+        ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state"),
+        ("/api/v1/trials?sort=luck",          400, "sort is \"luck\"; one can sort by sequence, id, state, final, latest, started, ended, duration or parameters.NAME"),
+        ("/api/v1/trials?order=up",           400, "order is \"up\"; asc or desc is possible"),
+        ("/api/v1/trials?limit=0",            400, "limit is 0; from 1 to 1000 is possible"),
+        ("/api/v1/trials?cursor=!",           400, "the cursor is not one that this list gave"),
+        ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `q`, `sort`, `order`, `limit`, `cursor`"),
+        ("/api/v1/trials/t/metrics?type=max", 400, "type is \"max\"; intermediate or final is possible"),
+        ("/api/v1/trials/t/metrics?attempt=b", 400, "trial t has no attempt \"b\" that was heard of"),
+        ("/api/v1/trials/t/log?stream=stdin", 400, "stream is \"stdin\"; stdout or stderr is possible"),
+        ("/api/v1/trials/t/events?after=x",   400, "\"x\" is not the id of an event of this stream"),
+        ("/api/v1/events?after=x",            400, "\"x\" is not the id of an event of this stream"),
+    ];
+    for (path, status, detail) in table {
+        let (found, problem) = bed.look(path).await;
+        assert_eq!((found.as_u16(), problem["detail"].as_str()), (status, Some(detail)), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn changes_need_the_user_and_are_made_once() {
+    let mut bed = Bed::searched().await;
+    let stranger = Request::post("/api/v1/trials/u/kill").header(header::HOST, "localhost");
+    let refused = bed.send(stranger.body(Body::empty()).unwrap()).await;
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+
+    // In the experiment's place: it agrees, and notes what it was asked.
+    let (noted, mut asked) = mpsc::unbounded_channel();
+    let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
+    let task = tokio::spawn(async move {
+        while let Some(event) = events.recv().await {
+            let Event::Commanded { command, reply } = event else { continue };
+            noted.send(command.clone()).unwrap();
+            let trial = TrialJobId::new("t").unwrap();
+            let ended = command == Command::Kill(trial.clone());
+            let state = JobState::Succeeded;
+            let answer = if ended { Err(Refused::Ended { trial, state }) } else { Ok(()) };
+            reply.send(answer).unwrap();
+        }
+    });
+    let post = Method::POST;
+    #[rustfmt::skip]
+    let table = [
+        (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
+        (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
+        (post.clone(),  "/api/v1/trials/u/retry", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
+        (post.clone(),  "/api/v1/trials/u/kill",  Some(""),   "", 400, Some("an Idempotency-Key has 1 to 255 characters of ASCII")),
+        (post.clone(),  "/api/v1/trials/t/kill",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
+        (post,          "/api/v1/experiment/stop", None,      "", 409, Some("the experiment is not running; `trial-manager resume` goes on with it")),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": 9, "max_experiment_duration": "1h"}"#, 202, None),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"max_experiment_duration": "soon"}"#, 400, Some("max_experiment_duration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"")),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"budget": 9}"#, 400, Some("the body cannot be read: unknown field `budget`, expected one of `trial_concurrency`, `max_trial_number`, `max_experiment_duration` at line 1 column 9")),
+    ];
+    for (method, path, key, body, status, detail) in table {
+        let (found, answer) = bed.ask(method, path, key, body).await;
+        assert_eq!((found.as_u16(), answer["detail"].as_str()), (status, detail), "{path} {body}");
+    }
+    drop(bed);
+    task.await.unwrap();
+    let mut made = Vec::new();
+    while let Some(command) = asked.recv().await {
+        made.push(command);
+    }
+    assert_eq!(made.len(), 3, "the same key asks once: {made:?}");
+}
+
+/// The next event of a stream that is not a sign of life: its kind, its id and its data.
+async fn next_event(body: &mut Body) -> Option<(String, String, Value)> {
+    loop {
+        let frame = body.frame().await?.unwrap().into_data().unwrap();
+        let text = String::from_utf8(frame.to_vec()).unwrap();
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::to_owned)
+        };
+        if let (Some(id), Some(event), Some(data)) =
+            (field("id: "), field("event: "), field("data: "))
+        {
+            return Some((event, id, serde_json::from_str(&data).unwrap()));
+        }
+    }
+}
+
+async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
+    let mut request = Request::get(path).header(header::HOST, "localhost");
+    if let Some(after) = after {
+        request = request.header("last-event-id", after);
+    }
+    let response = bed.send(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
+    response.into_body()
+}
+
+#[tokio::test]
+async fn a_stream_tells_what_changes_and_resumes_without_a_gap() {
+    let bed = Bed::searched().await;
+    let mut stream = open(&bed, "/api/v1/events", None).await;
+    let (event, id, _) = next_event(&mut stream).await.unwrap();
+    assert_eq!((event.as_str(), id.as_str()), ("experiment", "3"));
+    bed.change("u", JobState::Running).await;
+    let (event, _, trial) = next_event(&mut stream).await.unwrap();
+    assert_eq!(
+        (event.as_str(), &trial["id"], &trial["state"]),
+        ("trial", &json!("u"), &json!("RUNNING"))
+    );
+    drop(stream);
+    bed.change("u", JobState::Failed).await;
+    let mut resumed = open(&bed, "/api/v1/events", Some("4")).await;
+    let (event, id, trial) = next_event(&mut resumed).await.unwrap();
+    assert_eq!((event.as_str(), id.as_str(), &trial["state"]), ("trial", "5", &json!("FAILED")));
+    let (event, _, told) = next_event(&mut resumed).await.unwrap();
+    assert_eq!((event.as_str(), &told["counts"]["FAILED"]), ("experiment", &json!(1)));
+    bed.state.closing.cancel();
+    assert_eq!(next_event(&mut resumed).await, None, "the manager goes, and the stream ends");
+}
+
+#[tokio::test]
+async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
+    let bed = Bed::searched().await;
+    bed.change("t", JobState::Running).await;
+    let path = "/api/v1/trials/t/events";
+    let mut stream = open(&bed, path, None).await;
+    let mut events = Vec::new();
+    for _ in 0..5 {
+        let (event, id, data) = next_event(&mut stream).await.unwrap();
+        events.push((event, data));
+        if events.len() == 5 {
+            assert_eq!(id, "1.3.1.12.0");
+        }
+    }
+    let kinds: Vec<_> = events.iter().map(|(event, _)| event.as_str()).collect();
+    assert_eq!(kinds, ["attempt", "metrics", "samples", "log", "trial"]);
+    assert_eq!(events[1].1.as_array().unwrap().len(), 3);
+    drop(stream);
+    bed.say(Lane::Bulk, 2, vec![log(12, "more\n")]).await;
+    let mut resumed = open(&bed, path, Some("1.3.1.12.0")).await;
+    let (event, id, data) = next_event(&mut resumed).await.unwrap();
+    assert_eq!((event.as_str(), id.as_str()), ("log", "1.3.1.17.0"));
+    assert_eq!(data, json!({"stream": "stdout", "from": 12, "text": "more\n"}));
+    bed.change("t", JobState::Succeeded).await;
+    let mut rest = Vec::new();
+    while let Some((event, _, _)) = next_event(&mut resumed).await {
+        rest.push(event);
+    }
+    assert_eq!(rest.last().map(String::as_str), Some("end"), "{rest:?}");
+}
+
+#[tokio::test]
+async fn every_documented_address_is_served() {
+    let bed = Bed::searched().await;
+    let (_, document) = bed.look("/api/v1/openapi.json").await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 10);
+    for (path, methods) in paths {
+        let path = path.replace("{trial}", "t").replace("{stream}", "stdout");
+        for method in methods.as_object().unwrap().keys() {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let request = Request::builder().method(method.clone()).uri(&path);
+            let request = request.header(header::HOST, "localhost").body(Body::empty()).unwrap();
+            let status = bed.send(request).await.status();
+            // A change without the user's token is refused, by a route that is there.
+            let expected =
+                if method == Method::GET { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+            assert_eq!(status, expected, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What users ask, below `/api/v1`: the experiment, its trials, their curves and output, and to change
+//! something about them. What it all looks like is in [`view`](crate::view).
+
+mod act;
+mod asked;
+pub(super) mod document;
+mod experiment;
+mod follow;
+mod log;
+mod trials;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::Shared;
+pub(super) use act::Changes;
+pub(super) use asked::{Asked, Named, json_body};
+pub(super) use experiment::{improvements_of, parameter_importance, shown};
+pub(super) use log::{LogQuery, view as log_view, whole_log};
+pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
+
+/// The users' routes.
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
+        .route("/api/v1/experiment/configuration", get(experiment::configuration))
+        .route("/api/v1/experiment/points", get(experiment::points_route))
+        .route("/api/v1/experiment/importance", get(experiment::importance))
+        .route("/api/v1/experiment/stop", post(act::stop))
+        .route("/api/v1/events", get(follow::events))
+        .route("/api/v1/trials", get(trials::list))
+        .route("/api/v1/trials/{trial}", get(trials::one))
+        .route("/api/v1/trials/{trial}/metrics", get(trials::metrics))
+        .route("/api/v1/trials/{trial}/samples", get(trials::samples))
+        .route("/api/v1/trials/{trial}/log", get(log::part))
+        .route("/api/v1/trials/{trial}/log/{stream}", get(log::whole))
+        .route("/api/v1/trials/{trial}/events", get(follow::trial_events))
+        .route("/api/v1/trials/{trial}/kill", post(act::kill))
+        .route("/api/v1/trials/{trial}/retry", post(act::retry))
+        .route("/api/v1/openapi.json", get(document::json))
+}

@@ -1,0 +1,162 @@
+//! Changes: stop a trial, run one again, stop the experiment, bound it otherwise. Each may carry an
+//! `Idempotency-Key`, so that a client that heard no answer can ask again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use utoipa::ToSchema;
+
+use super::super::auth::User;
+use super::super::{Error, Shared};
+use super::asked::{Named, json_body};
+use crate::config::units;
+use crate::experiment::command::{Command, NewLimits};
+
+/// Answers that are remembered.
+const REMEMBERED: usize = 1000;
+/// The longest key, in bytes.
+const LONGEST_KEY: usize = 255;
+
+/// The changes that were made under a key, so that none is made twice; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(in crate::api) struct Changes(Arc<Mutex<VecDeque<Made>>>);
+
+#[derive(Debug)]
+struct Made {
+    key: String,
+    /// What was asked for.
+    command: Command,
+}
+
+impl Changes {
+    /// Makes a change; one that was made under the same key is not made again.
+    pub(in crate::api) async fn make(
+        &self,
+        shared: &Shared,
+        headers: &HeaderMap,
+        command: Command,
+    ) -> Result<(), Error> {
+        let Some(key) = headers.get("idempotency-key") else {
+            return Ok(shared.state.handle.command(command).await?);
+        };
+        let key = key.to_str().ok().filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
+        let key = key.ok_or_else(|| {
+            Error::BadRequest(format!(
+                "an Idempotency-Key has 1 to {LONGEST_KEY} characters of ASCII"
+            ))
+        })?;
+        // Held while the change is made: the same key at the same time waits for its fate.
+        let mut made = self.0.lock().await;
+        if let Some(before) = made.iter().find(|made| made.key == key) {
+            if before.command == command {
+                return Ok(());
+            }
+            return Err(Error::Conflict(
+                "this Idempotency-Key was used for another change".to_owned(),
+            ));
+        }
+        shared.state.handle.command(command.clone()).await?;
+        if made.len() >= REMEMBERED {
+            made.pop_front();
+        }
+        made.push_back(Made { key: key.to_owned(), command });
+        Ok(())
+    }
+}
+
+/// The change is under way.
+fn accepted() -> Response {
+    (StatusCode::ACCEPTED, Json(json!({}))).into_response()
+}
+
+/// Stop one trial
+#[utoipa::path(
+    post, path = "/api/v1/trials/{trial}/kill", tag = "changes",
+    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "it has ended")),
+    security(("token" = [])),
+)]
+pub(super) async fn kill(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Named(trial): Named,
+) -> Result<Response, Error> {
+    shared.changes.make(&shared, &headers, Command::Kill(trial)).await?;
+    Ok(accepted())
+}
+
+/// Run a trial that has ended once more, as a new attempt
+#[utoipa::path(
+    post, path = "/api/v1/trials/{trial}/retry", tag = "changes",
+    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "it has not ended")),
+    security(("token" = [])),
+)]
+pub(super) async fn retry(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Named(trial): Named,
+) -> Result<Response, Error> {
+    shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
+    Ok(accepted())
+}
+
+/// Stop the experiment's trials and leave it resumable
+#[utoipa::path(
+    post, path = "/api/v1/experiment/stop", tag = "changes",
+    responses((status = 202), (status = 409, description = "it is not running")),
+    security(("token" = [])),
+)]
+pub(super) async fn stop(_: User, State(shared): State<Shared>) -> Result<Response, Error> {
+    if shared.state.handle.elapsed().is_none() {
+        return Err(crate::experiment::command::Refused::NotRunning.into());
+    }
+    shared.state.handle.stop();
+    Ok(accepted())
+}
+
+/// Other limits; what is absent stays as it is.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitsBody {
+    /// Trials at a time, at least 1.
+    trial_concurrency: Option<usize>,
+    /// Trials in all, at least 1.
+    max_trial_number: Option<u64>,
+    /// Running time, as in an experiment file: seconds, or a text such as `90m` or `1h30m`.
+    #[schema(value_type = Option<String>)]
+    max_experiment_duration: Option<Value>,
+}
+
+/// Bound the experiment otherwise
+#[utoipa::path(
+    patch, path = "/api/v1/experiment", tag = "changes", request_body = LimitsBody,
+    params(("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 400, description = "not limits"), (status = 409, description = "it is not running")),
+    security(("token" = [])),
+)]
+pub(super) async fn limit(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    _: Method,
+    request: Request,
+) -> Result<Response, Error> {
+    let body: LimitsBody = json_body(request).await?;
+    let duration = body.max_experiment_duration.as_ref().map(units::duration).transpose();
+    let duration = duration
+        .map_err(|problem| Error::BadRequest(format!("max_experiment_duration: {problem}")))?;
+    let limits =
+        NewLimits { concurrency: body.trial_concurrency, trials: body.max_trial_number, duration };
+    shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
+    Ok(accepted())
+}

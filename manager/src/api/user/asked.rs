@@ -1,0 +1,69 @@
+//! What a request asks for, read with refusals that name what is wrong.
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use trial_protocol::TrialJobId;
+
+use super::super::{Error, Shared};
+
+/// The largest body of a change, in bytes.
+const BODY_LIMIT: usize = 64 << 10;
+
+/// A request's query, checked.
+pub(in crate::api) struct Asked<T>(pub(in crate::api) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Shared> for Asked<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Error> {
+        let query = Query::try_from_uri(&parts.uri);
+        let Query(query) = query.map_err(|error| {
+            use std::error::Error as _;
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            Error::BadRequest(format!("the query cannot be read: {why}"))
+        })?;
+        Ok(Self(query))
+    }
+}
+
+/// The trial that a path names. Whether there is such a trial is for the store to say.
+pub(in crate::api) struct Named(pub(in crate::api) TrialJobId);
+
+impl FromRequestParts<Shared> for Named {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Error> {
+        let path = Path::<Vec<(String, String)>>::from_request_parts(parts, shared).await;
+        let Path(parts) = path.map_err(|error| Error::BadRequest(error.body_text()))?;
+        let named = parts.into_iter().find(|(name, _)| name == "trial");
+        let (_, id) = named.ok_or(Error::NotFound)?;
+        Ok(Self(TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?))
+    }
+}
+
+/// A request's JSON body; none at all stands for `{}`.
+pub(in crate::api) async fn json_body<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
+    let body = axum::body::Bytes::from_request(
+        request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, BODY_LIMIT))),
+        &(),
+    );
+    let bytes = body.await.map_err(|_| Error::TooLarge { limit_bytes: BODY_LIMIT })?;
+    let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
+    serde_json::from_slice(text)
+        .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))
+}
+
+/// A number that was asked for, where it is allowed.
+pub(in crate::api) fn bounded(
+    name: &str,
+    asked: Option<u32>,
+    usual: u32,
+    most: u32,
+) -> Result<u32, Error> {
+    let number = asked.unwrap_or(usual);
+    if (1..=most).contains(&number) {
+        return Ok(number);
+    }
+    Err(Error::BadRequest(format!("{name} is {number}; from 1 to {most} is possible")))
+}

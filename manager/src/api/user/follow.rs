@@ -1,0 +1,315 @@
+//! Server-sent events (HTML, section 9.2): what changes, as it changes. Each event's id says how far the
+//! client has seen, so that one that was cut off goes on where it was.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use http_body_util::channel::{Channel, Sender};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout_at};
+use trial_protocol::{Stream, TrialJobId};
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::auth::User;
+use super::super::{Error, Shared};
+use super::asked::{Asked, Named};
+use super::experiment::shown;
+use super::trials::{MetricView, SampleView, attempt};
+use crate::job_state::JobState;
+
+/// The least time between two looks at the store: changes that come closer are told together.
+const PACE: Duration = Duration::from_millis(250);
+/// How long a stream may be silent: a client that has gone is noticed by what is sent to it.
+const SILENCE: Duration = Duration::from_secs(15);
+/// Values of one kind that are told at once.
+const BURST: u32 = 1000;
+/// Bytes of one stream that are told at once.
+const LOG_BURST: usize = 64 << 10;
+
+/// Where a stream of events begins.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FollowQuery {
+    /// The last event's id, as the header `Last-Event-ID` that wins over it. Without either, a stream
+    /// of the experiment begins now, and one of a trial at the trial's beginning.
+    after: Option<String>,
+}
+
+/// An open stream.
+struct Line {
+    sender: Sender<Bytes, std::io::Error>,
+    shared: Shared,
+}
+
+/// The client has gone, or the manager goes.
+struct Gone;
+
+impl Line {
+    async fn tell(&mut self, event: &str, id: &str, data: &impl Serialize) -> Result<(), Gone> {
+        let data = serde_json::to_string(data).map_err(|_| Gone)?;
+        self.say(format!("id: {id}\nevent: {event}\ndata: {data}\n\n")).await
+    }
+
+    async fn say(&mut self, text: String) -> Result<(), Gone> {
+        self.sender.send_data(text.into()).await.map_err(|_| Gone)
+    }
+
+    /// Waits for the next commit, a moment at least; tells the client of silence. `false`: the manager
+    /// goes, and this was the last look.
+    async fn pause(
+        &mut self,
+        commits: &mut tokio::sync::watch::Receiver<u64>,
+    ) -> Result<bool, Gone> {
+        let stop = self.shared.state.closing.clone();
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            () = sleep(PACE) => {}
+        }
+        loop {
+            let patience = Instant::now() + SILENCE;
+            tokio::select! {
+                () = stop.cancelled() => return Ok(false),
+                changed = timeout_at(patience, commits.changed()) => match changed {
+                    Ok(Ok(())) => return Ok(true),
+                    // A store that is only read tells of no commits: whoever writes it is looked at.
+                    Ok(Err(_)) => {
+                        sleep(PACE).await;
+                        return Ok(true);
+                    }
+                    Err(_) => self.say(": still here\n\n".to_owned()).await?,
+                },
+            }
+        }
+    }
+}
+
+/// Opens a stream that `follow` writes.
+fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
+    shared: Shared,
+    follow: impl FnOnce(Line) -> F,
+) -> Response {
+    let (sender, body) = Channel::new(4);
+    let told = follow(Line { sender, shared });
+    // It ends with the client, whom it notices by its silence, or with the manager.
+    tokio::spawn(async move { drop(told.await) });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+    ];
+    (headers, Body::new(body)).into_response()
+}
+
+fn resumes_after(headers: &HeaderMap, query: &FollowQuery) -> Result<Option<String>, Error> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(query.after.clone()) };
+    let text = value.to_str().map_err(|_| no_such_place("Last-Event-ID"))?;
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+fn no_such_place(text: &str) -> Error {
+    let text: String = text.chars().take(80).collect();
+    Error::BadRequest(format!("{text:?} is not the id of an event of this stream"))
+}
+
+/// What happens: trials that change, and the experiment's numbers
+///
+/// Event `trial`: a trial as it stands now. Event `experiment`: the experiment as it stands now. The id is
+/// the number of the newest change told; with it the stream goes on without a gap.
+#[utoipa::path(
+    get, path = "/api/v1/events", tag = "experiment", params(FollowQuery),
+    responses((status = 200, content_type = "text/event-stream")),
+)]
+pub(super) async fn events(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Asked(query): Asked<FollowQuery>,
+) -> Result<Response, Error> {
+    let after = match resumes_after(&headers, &query)? {
+        Some(text) => Some(text.parse::<i64>().map_err(|_| no_such_place(&text))?),
+        None => None,
+    };
+    let mut commits = shared.state.store.watch();
+    commits.mark_unchanged();
+    let first = shared.state.board.refresh().await?;
+    Ok(stream(shared, move |mut line| async move {
+        let mut seen = first.revision;
+        let mut snapshot = first;
+        // Whoever resumes is told what changed meanwhile, and of all that is still moving.
+        let missed = |change: i64, state: JobState| {
+            after.is_some_and(|after| change > after || !state.is_final())
+        };
+        let mut news: Vec<_> = snapshot
+            .trials
+            .iter()
+            .filter(|trial| missed(trial.change, trial.state))
+            .cloned()
+            .collect();
+        let mut stands = String::new();
+        loop {
+            let id = snapshot.through.to_string();
+            for trial in news {
+                line.tell("trial", &id, trial.as_ref()).await?;
+            }
+            let shown = shown(&line.shared, &snapshot).await.map_err(|_| Gone)?;
+            let now = serde_json::to_string(&shown).map_err(|_| Gone)?;
+            // The running time alone is no news: clients have clocks.
+            let timeless =
+                crate::view::ExperimentView { elapsed_ms: 0, ended_per_hour: None, ..shown };
+            let timeless = serde_json::to_string(&timeless).map_err(|_| Gone)?;
+            if timeless != stands {
+                line.say(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
+                stands = timeless;
+            }
+            let goes_on = line.pause(&mut commits).await?;
+            snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
+            news = snapshot.trials.iter().filter(|trial| trial.revision > seen).cloned().collect();
+            seen = snapshot.revision;
+            if !goes_on && news.is_empty() {
+                return Ok(());
+            }
+        }
+    }))
+}
+
+/// How far a client has seen a trial: which attempt, and of it how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    attempt: i64,
+    facts: i64,
+    bulk: i64,
+    stdout: u64,
+    stderr: u64,
+}
+
+impl Seen {
+    const NOTHING: Self = Self { attempt: -1, facts: -1, bulk: -1, stdout: 0, stderr: 0 };
+
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let seen = Self {
+            attempt: parts.next()?.parse().ok()?,
+            facts: parts.next()?.parse().ok()?,
+            bulk: parts.next()?.parse().ok()?,
+            stdout: parts.next()?.parse().ok()?,
+            stderr: parts.next()?.parse().ok()?,
+        };
+        parts.next().is_none().then_some(seen)
+    }
+
+    fn write(&self) -> String {
+        let Self { attempt, facts, bulk, stdout, stderr } = self;
+        format!("{attempt}.{facts}.{bulk}.{stdout}.{stderr}")
+    }
+}
+
+/// A piece of output.
+#[derive(Debug, Serialize, ToSchema)]
+struct LogEvent {
+    /// `stdout` or `stderr`.
+    stream: &'static str,
+    /// Where it begins, in bytes of the stream.
+    from: u64,
+    /// The output, as in a part of the log.
+    text: String,
+}
+
+/// What happens to one trial: its metrics, samples and output as they come
+///
+/// Events: `attempt` (another attempt's turn: what came before is another run's), `metrics` and `samples`
+/// (arrays), `log`, `trial` (as in a list), and `end` when nothing more will come.
+#[utoipa::path(
+    get, path = "/api/v1/trials/{trial}/events", tag = "trials",
+    params(("trial", description = "the trial's id"), FollowQuery),
+    responses((status = 200, content_type = "text/event-stream"), (status = 404, description = "no such trial")),
+)]
+pub(super) async fn trial_events(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Named(trial): Named,
+    Asked(query): Asked<FollowQuery>,
+) -> Result<Response, Error> {
+    let seen = match resumes_after(&headers, &query)? {
+        Some(text) => Seen::read(&text).ok_or_else(|| no_such_place(&text))?,
+        None => Seen::NOTHING,
+    };
+    // An unknown trial is refused before anything is streamed.
+    attempt(&shared, &trial, None).await?;
+    let mut commits = shared.state.store.watch();
+    commits.mark_unchanged();
+    Ok(stream(shared, move |mut line| async move {
+        let mut seen = seen;
+        let mut revision = None;
+        loop {
+            // Looked at first: what the trial said before it ended is told before its end.
+            let snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
+            while one_look(&mut line, &trial, &mut seen).await? {}
+            let summary = snapshot.find(trial.as_str()).ok_or(Gone)?;
+            if revision != Some(summary.revision) {
+                revision = Some(summary.revision);
+                line.tell("trial", &seen.write(), summary).await?;
+            }
+            if summary.state.is_final() {
+                return line.tell("end", &seen.write(), &()).await;
+            }
+            if !line.pause(&mut commits).await? {
+                return Ok(());
+            }
+        }
+    }))
+}
+
+/// Tells what is new of a trial; `true` if there may be more.
+async fn one_look(line: &mut Line, trial: &TrialJobId, seen: &mut Seen) -> Result<bool, Gone> {
+    let Some(attempt) = attempt(&line.shared, trial, None).await.map_err(|_| Gone)? else {
+        return Ok(false);
+    };
+    if attempt.key != seen.attempt {
+        *seen = Seen { attempt: attempt.key, ..Seen::NOTHING };
+        line.tell("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
+    }
+    let store = line.shared.state.store.clone();
+    let mut more = false;
+    let rows = store.metrics_after(attempt.key, seen.facts, BURST).await.map_err(|_| Gone)?;
+    if let Some(last) = rows.last() {
+        seen.facts = i64::try_from(last.seq).unwrap_or(i64::MAX);
+        more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
+        let metrics: Vec<_> = rows.into_iter().map(MetricView::from).collect();
+        line.tell("metrics", &seen.write(), &metrics).await?;
+    }
+    let rows = store.samples_after(&attempt, seen.bulk, BURST).await.map_err(|_| Gone)?;
+    if let Some(last) = rows.last() {
+        seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
+        more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
+        let samples: Vec<_> = rows
+            .into_iter()
+            .map(|row| SampleView {
+                seq: row.seq,
+                observed_at_ms: row.observed_at_ms,
+                sample: row.body,
+            })
+            .collect();
+        line.tell("samples", &seen.write(), &samples).await?;
+    }
+    for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
+        let place = match stream {
+            Stream::Stdout => &mut seen.stdout,
+            Stream::Stderr => &mut seen.stderr,
+        };
+        let part = store.log_part(attempt.key, stream, *place, LOG_BURST).await;
+        let part = part.map_err(|_| Gone)?;
+        if !part.bytes.is_empty() {
+            *place = part.next;
+            more |= part.next < part.end;
+            let text = String::from_utf8_lossy(&part.bytes).into_owned();
+            let event = LogEvent { stream: word, from: part.from, text };
+            line.tell("log", &seen.write(), &event).await?;
+        }
+    }
+    Ok(more)
+}

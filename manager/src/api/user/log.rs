@@ -1,0 +1,195 @@
+//! A trial's output: a part as JSON, or a whole stream as the bytes that it is.
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use http_body_util::channel::Channel;
+use serde::{Deserialize, Serialize};
+use trial_protocol::{Stream, TrialJobId};
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::auth::User;
+use super::super::{Error, Shared};
+use super::asked::{Asked, Named, bounded};
+use super::trials::attempt;
+
+/// Bytes of a part unless asked otherwise, and at most.
+const PART: (u32, u32) = (64 << 10, 1 << 20);
+
+/// Which part of which stream.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct LogQuery {
+    /// `stdout` (default) or `stderr`.
+    stream: Option<String>,
+    /// Which attempt; the current one by default.
+    attempt: Option<String>,
+    /// From this byte of the stream on; 0 by default.
+    from: Option<u64>,
+    /// Instead of `from`: so many bytes before the end.
+    tail: Option<u64>,
+    /// Bytes of the part, 1 to 1048576; 65536 by default.
+    limit: Option<u32>,
+}
+
+impl LogQuery {
+    /// The end of a stream.
+    pub(in crate::api) fn tail(stream: &str, bytes: u32) -> Self {
+        let (stream, tail) = (Some(stream.to_owned()), Some(u64::from(bytes)));
+        Self { stream, tail, limit: Some(bytes), ..Self::default() }
+    }
+}
+
+/// A part of a trial's output.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(in crate::api) struct LogView {
+    /// Which attempt. Absence means that none was heard of.
+    pub(in crate::api) attempt: Option<String>,
+    /// Where the part begins, in bytes of the stream.
+    pub(in crate::api) from: u64,
+    /// Where to go on reading.
+    pub(in crate::api) next: u64,
+    /// Where the stream ends, as far as it was delivered.
+    pub(in crate::api) end: u64,
+    /// The output. Bytes that are not UTF-8 stand as U+FFFD; a line in brackets tells of bytes that were
+    /// lost for want of room, or folded with a progress bar.
+    pub(in crate::api) text: String,
+}
+
+/// The stream of that name.
+pub(in crate::api) fn stream_of(word: Option<&str>) -> Result<Stream, Error> {
+    match word {
+        None | Some("stdout") => Ok(Stream::Stdout),
+        Some("stderr") => Ok(Stream::Stderr),
+        Some(other) => {
+            Err(Error::BadRequest(format!("stream is {other:?}; stdout or stderr is possible")))
+        }
+    }
+}
+
+/// The part that is asked for.
+pub(in crate::api) async fn view(
+    shared: &Shared,
+    id: &TrialJobId,
+    query: &LogQuery,
+) -> Result<LogView, Error> {
+    let stream = stream_of(query.stream.as_deref())?;
+    let limit = bounded("limit", query.limit, PART.0, PART.1)?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let Some(attempt) = attempt(shared, id, query.attempt.as_deref()).await? else {
+        return Ok(LogView::default());
+    };
+    let store = &shared.state.store;
+    let from = match query.tail {
+        None => query.from.unwrap_or(0),
+        Some(tail) => {
+            let end = store.log_part(attempt.key, stream, 0, 0).await?.end;
+            end.saturating_sub(tail)
+        }
+    };
+    let part = store.log_part(attempt.key, stream, from, limit).await?;
+    // A character that is cut by the part's end belongs to the next part.
+    let cut = if part.next < part.end { unfinished(&part.bytes) } else { 0 };
+    let whole = &part.bytes[..part.bytes.len() - cut];
+    Ok(LogView {
+        attempt: Some(attempt.attempt.to_string()),
+        from: part.from,
+        next: part.next - u64::try_from(cut).unwrap_or(0),
+        end: part.end,
+        text: String::from_utf8_lossy(whole).into_owned(),
+    })
+}
+
+/// How many bytes at the end begin a character that does not end there.
+fn unfinished(bytes: &[u8]) -> usize {
+    for back in 1..=bytes.len().min(3) {
+        let byte = bytes[bytes.len() - back];
+        let length = match byte {
+            0xc0..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf7 => 4,
+            0x80..=0xbf => continue,
+            _ => 1,
+        };
+        // A part that is nothing else is shown as it is, or it would be asked for for ever.
+        return if length > back && back < bytes.len() { back } else { 0 };
+    }
+    0
+}
+
+/// A part of a trial's output
+#[utoipa::path(
+    get, path = "/api/v1/trials/{trial}/log", tag = "trials",
+    params(("trial", description = "the trial's id"), LogQuery),
+    responses((status = 200, body = LogView), (status = 404, description = "no such trial")),
+)]
+pub(super) async fn part(
+    _: User,
+    State(shared): State<Shared>,
+    Named(id): Named,
+    Asked(query): Asked<LogQuery>,
+) -> Result<Json<LogView>, Error> {
+    Ok(Json(view(&shared, &id, &query).await?))
+}
+
+/// A whole stream of a trial's current attempt, as bytes
+#[utoipa::path(
+    get, path = "/api/v1/trials/{trial}/log/{stream}", tag = "trials",
+    params(("trial", description = "the trial's id"), ("stream", description = "`stdout` or `stderr`")),
+    responses((status = 200, content_type = "text/plain"), (status = 404, description = "no such trial")),
+)]
+pub(super) async fn whole(
+    _: User,
+    State(shared): State<Shared>,
+    Path((_, word)): Path<(String, String)>,
+    Named(id): Named,
+) -> Result<Response, Error> {
+    whole_log(shared, &id, &word).await
+}
+
+/// A whole stream as a response, read as the client takes it.
+pub(in crate::api) async fn whole_log(
+    shared: Shared,
+    id: &TrialJobId,
+    word: &str,
+) -> Result<Response, Error> {
+    let stream = stream_of(Some(word))?;
+    let attempt = attempt(&shared, id, None).await?;
+    let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
+    if let Some(attempt) = attempt {
+        // It ends with the client, at the stream's end, or when the store fails.
+        tokio::spawn(async move {
+            let mut from = 0;
+            let limit = usize::try_from(PART.1).unwrap_or(usize::MAX);
+            while let Ok(part) = shared.state.store.log_part(attempt.key, stream, from, limit).await
+            {
+                if part.bytes.is_empty() || sender.send_data(part.bytes.into()).await.is_err() {
+                    break;
+                }
+                from = part.next;
+            }
+        });
+    }
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    Ok(([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_character_is_left_for_the_next_part() {
+        #[rustfmt::skip]
+        let table: [(&[u8], usize); 9] = [
+            (b"abc", 0), ("aé".as_bytes(), 0), (b"a\xc3", 1), (b"a\xe2\x82", 2), (b"a\xf0\x9f\x98", 3),
+            (b"\xc3", 0), (b"", 0), (b"a\xff", 0), (b"a\x80\x80\x80", 0),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(unfinished(bytes), expected, "{bytes:?}");
+        }
+    }
+}
