@@ -5,16 +5,24 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use trial_protocol::ExperimentId;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use trial_protocol::{ExperimentId, TrialJobId};
 
 use crate::app::{self, What};
 use crate::config;
 use crate::layout::ExperimentDir;
 
+mod ask;
+mod clean;
+mod doctor;
+mod export;
 mod progress;
+mod query;
 mod report;
 mod run;
+mod serve;
+mod table;
+mod top;
 mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
@@ -50,6 +58,61 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Look whether the experiment of a file can run here: the file, its code, the place where its trials run.
+    ///
+    /// Exit code: 0 if nothing fails, 1 if something does, 2 if the file is refused.
+    Doctor {
+        /// Experiment file, YAML or JSON, in NNI's form.
+        file: PathBuf,
+        /// Also run a trial that does nothing but report back, the way the experiment's own are run.
+        #[arg(long)]
+        probe: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Delete everything that an experiment left in its cluster. Its results stay.
+    Clean {
+        /// Id of the experiment.
+        id: ExperimentId,
+        /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
+        #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
+        data_dir: Option<PathBuf>,
+    },
+    /// List, show, stop, bound, export or remove experiments.
+    #[command(subcommand)]
+    Experiment(query::ExperimentCommand),
+    /// List and show trials, print their output, stop them, run them again.
+    #[command(subcommand)]
+    Trial(query::TrialCommand),
+    /// Show a trial's metrics.
+    Metrics {
+        /// Which.
+        trial: TrialJobId,
+        #[command(flatten)]
+        place: ask::Place,
+    },
+    /// Watch a search: its numbers, and the trials that run with their curves, memory and GPUs.
+    Top {
+        #[command(flatten)]
+        place: ask::Place,
+    },
+    /// Show an experiment that nobody runs on its pages, until interrupted.
+    Serve {
+        /// Address to listen on.
+        #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]
+        host: String,
+        /// Port to listen on; 0 picks a free one.
+        #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
+        port: u16,
+        #[command(flatten)]
+        place: ask::Place,
+    },
+    /// Print what a shell needs to complete this program's arguments.
+    Completions {
+        /// Which shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
     /// Copy an experiment's database into one file, beside a running manager or without one.
     Backup {
         /// Id of the experiment.
@@ -72,9 +135,9 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Address to listen on.
-    #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]
-    host: String,
+    /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else 0.0.0.0].
+    #[arg(long, env = "TRIAL_MANAGER_HOST")]
+    host: Option<String>,
     /// Port to listen on; 0 picks a free one.
     #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
     port: u16,
@@ -91,6 +154,29 @@ struct Common {
     /// reaches it can report for a known trial: it knows no tokens.
     #[arg(long, env = "TRIAL_MANAGER_LEGACY_PORT")]
     legacy_port: Option<u16>,
+    /// Seconds that an agent may be silent before its trial is LOST; it speaks at least three times as often.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(3..=86_400),
+        env = "TRIAL_MANAGER_LEASE"
+    )]
+    lease: u64,
+    /// A certificate of your own, with the chain behind it, in PEM form; read again when it changes.
+    /// Everything is encrypted then, on a loopback address too.
+    #[arg(long, value_name = "FILE", requires = "tls_key", env = "TRIAL_MANAGER_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// Its key, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TRIAL_MANAGER_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// The authority that agents are to check it against, in PEM form [default: the public ones].
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TRIAL_MANAGER_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// What trials on other machines are to use as the manager's address: a host, host:port, or the URL of
+    /// what stands in front of it [default: a guess, which is printed].
+    #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
+    advertise: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -117,12 +203,24 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let (common, what) = match cli.command {
+    let asked = match cli.command {
+        Command::Doctor { file, probe, common } => Asked::Doctor(file, probe, common),
+        Command::Clean { id, data_dir } => return clean::clean(&data_dir_of(data_dir, &id), &id),
         Command::Run { file, common } => match config::load(&file) {
-            Ok(spec) => (common, What::New(Box::new(spec))),
+            Ok(spec) => Asked::Run(common, What::New(Box::new(spec))),
             Err(error) => return fail(&error, BAD_INPUT),
         },
-        Command::Resume { id, common } => (common, What::Resume(id)),
+        Command::Resume { id, common } => Asked::Run(common, What::Resume(id)),
+        Command::Experiment(command) => Asked::Experiment(command),
+        Command::Trial(command) => Asked::Trial(command),
+        Command::Metrics { trial, place } => Asked::Metrics(trial, place),
+        Command::Top { place } => Asked::Top(place),
+        Command::Serve { host, port, place } => Asked::Serve(host, port, place),
+        Command::Completions { shell } => {
+            let mut command = Cli::command();
+            clap_complete::generate(shell, &mut command, "trial-manager", &mut std::io::stdout());
+            return ExitCode::from(DONE);
+        }
         Command::Backup { id, to, data_dir } => {
             return upkeep::backup(&data_dir_of(data_dir, &id), &to);
         }
@@ -131,8 +229,35 @@ pub fn main() -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime {
-        Ok(runtime) => ExitCode::from(runtime.block_on(run::run(common, what))),
+        Ok(runtime) => ExitCode::from(runtime.block_on(asked.answer())),
         Err(error) => fail(&error, NOTHING_SUCCEEDED),
+    }
+}
+
+/// What takes a while.
+enum Asked {
+    Run(Common, What),
+    Doctor(PathBuf, bool, Common),
+    Experiment(query::ExperimentCommand),
+    Trial(query::TrialCommand),
+    Metrics(TrialJobId, ask::Place),
+    Top(ask::Place),
+    Serve(String, u16, ask::Place),
+}
+
+impl Asked {
+    async fn answer(self) -> u8 {
+        match self {
+            Self::Run(common, what) => Box::pin(run::run(common, what)).await,
+            Self::Doctor(file, probe, common) => {
+                Box::pin(doctor::doctor(&file, probe, common)).await
+            }
+            Self::Experiment(command) => query::experiment(command).await,
+            Self::Trial(command) => query::trial(command).await,
+            Self::Metrics(trial, place) => query::metrics(&trial, &place).await,
+            Self::Top(place) => top::top(&place).await,
+            Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a person sees while an experiment runs: on a terminal a bar, elsewhere a line per event that
 //! matters. Everything goes to standard error; standard output is for the result.
 
+use std::collections::HashSet;
 use std::io::{IsTerminal as _, Write as _};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,7 +25,8 @@ pub(super) struct Progress {
     running: usize,
     failed: usize,
     ended: u64,
-    trials: Option<u64>,
+    /// Reasons for waiting that were shown.
+    waits: HashSet<String>,
 }
 
 impl Progress {
@@ -49,10 +51,13 @@ impl Progress {
             running: 0,
             failed: 0,
             ended: 0,
-            trials,
+            waits: HashSet::new(),
         };
         progress.line(&format!("experiment {} on {}", running.id, running.url));
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
+        if let Some(url) = &running.advertised {
+            progress.line(&format!("  trials reach it at {url} (--advertise says another)"));
+        }
         progress
     }
 
@@ -60,6 +65,18 @@ impl Progress {
     pub(super) fn show(&mut self, notice: Notice) {
         match notice {
             Notice::Running { .. } => self.running += 1,
+            Notice::Lost { trial, sequence, message } => {
+                self.line(&format!("trial {sequence} ({trial}) LOST: {message}"));
+            }
+            Notice::Found { trial, sequence } => {
+                self.line(&format!("trial {sequence} ({trial}) is heard again"));
+            }
+            Notice::Waits { trial, sequence, why } => {
+                // Many trials may wait for the same; one line says it.
+                if self.waits.insert(why.clone()) {
+                    self.line(&format!("trial {sequence} ({trial}) waits: {why}"));
+                }
+            }
             Notice::Ended { trial, sequence, end, result, last_lines } => {
                 self.running = self.running.saturating_sub(1);
                 let number = result.last.as_ref().and_then(MetricValue::number);
@@ -90,21 +107,13 @@ impl Progress {
             Notice::State(ExperimentState::TunerNoMoreTrial) => {
                 self.line("the tuner has nothing more to propose");
             }
-            Notice::State(ExperimentState::NoMoreTrial) if self.time_is_up() => {
-                self.line("maxExperimentDuration is over; the trials that run are let end");
-            }
+            Notice::Told(message) => self.line(&message),
             Notice::State(_) => {}
         }
         let best = self.best.map(|(trial, best)| format!(", best {best} (trial {trial})"));
         let failed = (self.failed > 0).then(|| format!(", {} failed", self.failed));
         let (best, failed) = (best.unwrap_or_default(), failed.unwrap_or_default());
         self.bar.set_message(format!(", {} running{failed}{best}", self.running));
-    }
-
-    /// Whether it was not the number of trials that ended the search for more.
-    fn time_is_up(&self) -> bool {
-        let begun = self.ended + u64::try_from(self.running).unwrap_or(u64::MAX);
-        self.trials.is_none_or(|trials| begun < trials)
     }
 
     /// The first interruption.

@@ -1,5 +1,8 @@
 //! `run` and `resume`: starts the experiment, shows it while it runs, and reports at its end.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::progress::Progress;
@@ -7,18 +10,27 @@ use super::report::{self, Summary};
 use super::{
     BAD_INPUT, Common, DONE, INTERRUPTED, NOTHING_SUCCEEDED, Output, data_dir, exit_code_of, show,
 };
-use crate::app::{self, Settings, What};
+use crate::app::{self, OwnCertificate, Settings, What};
 use crate::experiment::state::ExperimentState;
 
-/// Runs or resumes an experiment and returns the program's exit code.
-pub(super) async fn run(common: Common, what: What) -> u8 {
-    let settings = Settings {
+/// What the options ask for.
+pub(super) fn settings(common: Common) -> Settings {
+    Settings {
         data_dir: data_dir(common.data_dir),
         host: common.host,
         port: common.port,
         agent: common.agent,
         legacy_port: common.legacy_port,
-    };
+        lease: Duration::from_secs(common.lease),
+        certificate: own_certificate(common.tls_cert, common.tls_key, common.tls_ca),
+        advertise: common.advertise,
+    }
+}
+
+/// Runs or resumes an experiment and returns the program's exit code.
+pub(super) async fn run(common: Common, what: What) -> u8 {
+    let output = common.output;
+    let settings = settings(common);
     // Before anything is started, so that no signal is missed.
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -33,7 +45,7 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
             let summary =
                 Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
             return match summary.await {
-                Ok(summary) => told(ExperimentState::Done, &summary, common.output),
+                Ok(summary) => told(ExperimentState::Done, &summary, output),
                 Err(error) => {
                     show(&error);
                     NOTHING_SUCCEEDED
@@ -71,12 +83,21 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
         Ok((stands, Summary::read(&store, id, stands, &spec).await?))
     });
     match finished.await {
-        Ok((stands, summary)) => told(stands, &summary, common.output),
+        Ok((stands, summary)) => told(stands, &summary, output),
         Err(error) => {
             show(&error);
             exit_code_of(&error)
         }
     }
+}
+
+/// The certificate of the user's, if there is one; the command line has both files or none.
+fn own_certificate(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ca: Option<PathBuf>,
+) -> Option<OwnCertificate> {
+    Some(OwnCertificate { certificate: certificate?, key: key?, ca })
 }
 
 /// Prints the results and returns the exit code.
@@ -107,14 +128,14 @@ fn exit_code(stands: ExperimentState, summary: &Summary) -> u8 {
 }
 
 /// The signals that ask a program to end.
-struct Signals {
+pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -122,7 +143,7 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -1,0 +1,177 @@
+//! Who answers the command line: the experiment's manager where one runs, else its store.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use trial_protocol::ExperimentId;
+
+use super::data_dir;
+use crate::api::client::{self, Client};
+use crate::app;
+use crate::layout::ExperimentDir;
+use crate::store::{self, ExperimentRow, Store};
+
+/// Which experiment, where, and how it is shown.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Place {
+    /// The experiment [default: the only one that has not ended, else the newest].
+    #[arg(long, short, value_name = "ID", env = "TRIAL_MANAGER_EXPERIMENT")]
+    pub(super) experiment: Option<ExperimentId>,
+    /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
+    #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
+    pub(super) data_dir: Option<PathBuf>,
+    /// Base URL of a manager elsewhere, such as `https://host:8080`.
+    #[arg(long, value_name = "URL", env = "TRIAL_MANAGER_URL")]
+    pub(super) manager: Option<String>,
+    /// File with the user's token for --manager [default: the experiment's own].
+    #[arg(long, value_name = "FILE", env = "TRIAL_MANAGER_TOKEN_FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// File with the authority of --manager, PEM.
+    #[arg(long, value_name = "FILE", env = "TRIAL_MANAGER_CA_FILE")]
+    pub(super) ca_file: Option<PathBuf>,
+    /// How it is shown.
+    #[arg(long, short, value_enum, default_value_t = Format::Table)]
+    pub(super) output: Format,
+}
+
+/// How something is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// For a person.
+    Table,
+    /// For a program; the API's own words.
+    Json,
+    /// Likewise, as YAML.
+    Yaml,
+}
+
+/// Why nobody answers.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// There is none to choose from.
+    #[error("there is no experiment under {}; --data-dir looks elsewhere", .0.display())]
+    None(PathBuf),
+    /// There are several.
+    #[error("several experiments run: {0}; choose one with --experiment")]
+    Several(String),
+    /// A file that was named.
+    #[error("cannot read {}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Standard output takes nothing more.
+    #[error("cannot write the answer")]
+    Output(#[source] std::io::Error),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Stored(#[from] app::Error),
+    /// The manager refused, or cannot be reached.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+}
+
+impl Error {
+    /// Whether other input mends it.
+    pub(super) fn is_usage(&self) -> bool {
+        match self {
+            Self::None(_) | Self::Several(_) | Self::File { .. } => true,
+            Self::Stored(error) => error.is_usage(),
+            Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),
+            Self::Client(_) | Self::Output(_) => false,
+        }
+    }
+}
+
+/// An experiment on this machine.
+pub(super) struct Found {
+    /// Its id.
+    pub(super) id: ExperimentId,
+    /// What its store says of it, or why it cannot be read.
+    pub(super) row: Result<Option<ExperimentRow>, store::Error>,
+}
+
+/// The experiments on this machine, the newest last.
+pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
+    let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
+    let ids = folders.filter_map(|folder| ExperimentId::new(folder.file_name().to_str()?).ok());
+    let mut found = Vec::new();
+    for id in ids {
+        let database = ExperimentDir::new(data_dir, &id).database();
+        if database.exists() {
+            let row = match Store::open_to_read(&database) {
+                Ok(store) => store.experiment().await,
+                Err(error) => Err(error),
+            };
+            found.push(Found { id, row });
+        }
+    }
+    let created = |found: &Found| {
+        let row = found.row.as_ref().ok().and_then(Option::as_ref);
+        row.map_or(0, |row| row.created_at_ms)
+    };
+    found.sort_by_key(created);
+    found
+}
+
+impl Place {
+    /// The folder of the experiment that is meant.
+    pub(super) async fn dir(&self) -> Result<(ExperimentId, ExperimentDir), Error> {
+        let data_dir = data_dir(self.data_dir.clone());
+        if let Some(id) = &self.experiment {
+            let dir = ExperimentDir::new(&data_dir, id);
+            if !dir.database().exists() {
+                let id = id.clone();
+                return Err(app::Error::NoSuchExperiment { id, data_dir }.into());
+            }
+            return Ok((id.clone(), dir));
+        }
+        let mut all = experiments(&data_dir).await;
+        let goes_on =
+            |found: &&Found| matches!(&found.row, Ok(Some(row)) if row.ended_at_ms.is_none());
+        let running: Vec<_> = all.iter().filter(goes_on).map(|found| found.id.clone()).collect();
+        let id = match running.as_slice() {
+            [only] => only.clone(),
+            [] => all.pop().ok_or_else(|| Error::None(data_dir.clone()))?.id,
+            several => {
+                let ids: Vec<_> = several.iter().map(ToString::to_string).collect();
+                return Err(Error::Several(ids.join(", ")));
+            }
+        };
+        let dir = ExperimentDir::new(&data_dir, &id);
+        Ok((id, dir))
+    }
+
+    /// Who answers for the experiment.
+    pub(super) async fn client(&self) -> Result<Client, Error> {
+        let read = |path: &Path| {
+            let text = std::fs::read_to_string(path);
+            text.map_err(|source| Error::File { path: path.to_owned(), source })
+        };
+        if let Some(url) = &self.manager {
+            let token = self.token_file.as_deref().map(read).transpose()?;
+            let token = token.map(|token| token.trim().to_owned());
+            let ca_pem = self.ca_file.as_deref().map(read).transpose()?;
+            return Ok(Client::Far { url: url.trim_end_matches('/').to_owned(), token, ca_pem });
+        }
+        let (id, dir) = self.dir().await?;
+        if let Ok(url) = std::fs::read_to_string(dir.manager_url()) {
+            let url = url.lines().next().unwrap_or_default().trim().to_owned();
+            let token = std::fs::read_to_string(dir.user_token()).ok();
+            let token = token.map(|token| token.trim().to_owned());
+            let ca_pem =
+                url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
+            let far = Client::Far { url, token, ca_pem: ca_pem.flatten() };
+            // Another experiment's manager may have the port by now.
+            let answer = far.ask("GET", "/api/v1/experiment", None).await;
+            if answer.is_ok_and(|answer| answer.get("id") == Some(&Value::from(id.as_str()))) {
+                return Ok(far);
+            }
+        }
+        Ok(app::stored(&id, &dir).await?)
+    }
+}

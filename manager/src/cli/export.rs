@@ -1,0 +1,328 @@
+//! What an experiment found, in forms that other programs read: CSV, JSON, TensorBoard's and MLflow's
+//! folders. It asks nobody; it writes what it is given.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use trial_protocol::MetricValue;
+
+use super::query::ExportForm;
+use crate::view;
+
+/// A trial as in a list, and its metrics.
+type Trial = (Value, Vec<Value>);
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// A folder is wanted.
+    #[error("this form is a folder; name a new one with --to")]
+    WantsFolder,
+    /// Something is there.
+    #[error("{} is there already; name a new one with --to", .0.display())]
+    Exists(PathBuf),
+    /// It cannot be written.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Writes the trials to `to`, or to standard output.
+pub(super) fn write(form: ExportForm, to: Option<&Path>, trials: &[Trial]) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::Write { path, source }
+    };
+    match (form, to) {
+        (ExportForm::Csv | ExportForm::Json, to) => {
+            let text = if form == ExportForm::Csv { csv(trials) } else { whole(trials) };
+            match to {
+                Some(path) => fs::write(path, text).map_err(failed(path)),
+                None => {
+                    // A reader that has gone is no error.
+                    drop(io::stdout().lock().write_all(text.as_bytes()));
+                    Ok(())
+                }
+            }
+        }
+        (ExportForm::Tensorboard | ExportForm::Mlflow, None) => Err(Error::WantsFolder),
+        (ExportForm::Tensorboard | ExportForm::Mlflow, Some(to)) => {
+            if to.exists() {
+                return Err(Error::Exists(to.to_owned()));
+            }
+            let written = match form {
+                ExportForm::Tensorboard => tensorboard(to, trials),
+                ExportForm::Mlflow | ExportForm::Csv | ExportForm::Json => mlflow(to, trials),
+            };
+            written.map_err(failed(to))
+        }
+    }
+}
+
+fn text<'a>(of: &'a Value, name: &str) -> &'a str {
+    of.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+/// A line per trial (RFC 4180), with a column for each parameter.
+fn csv(trials: &[Trial]) -> String {
+    const OWN: [&str; 9] = [
+        "sequence",
+        "id",
+        "state",
+        "final",
+        "latest",
+        "latest_step",
+        "started_at_ms",
+        "ended_at_ms",
+        "cause",
+    ];
+    let mut names: Vec<String> = Vec::new();
+    let parameters = |trial: &Value| {
+        let none = Value::Null;
+        let flat = view::flat(trial.get("parameters").unwrap_or(&none));
+        flat.into_iter().map(|(name, value)| (name, plain(value))).collect::<BTreeMap<_, _>>()
+    };
+    for (trial, _) in trials {
+        names.extend(
+            parameters(trial).into_keys().filter(|name| !names.contains(name)).collect::<Vec<_>>(),
+        );
+    }
+    let field = |text: &str| {
+        if text.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        } else {
+            text.to_owned()
+        }
+    };
+    let header = OWN.into_iter().map(str::to_owned);
+    let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
+    let mut lines = vec![header.collect::<Vec<_>>().join(",")];
+    for (trial, _) in trials {
+        let known = parameters(trial);
+        let own =
+            OWN.into_iter().map(|name| field(&trial.get(name).map(plain).unwrap_or_default()));
+        let rest =
+            names.iter().map(|name| known.get(name).map(|text| field(text)).unwrap_or_default());
+        lines.push(own.chain(rest).collect::<Vec<_>>().join(","));
+    }
+    lines.push(String::new());
+    lines.join("\r\n")
+}
+
+/// All of it.
+fn whole(trials: &[Trial]) -> String {
+    let trials = trials.iter().map(|(trial, metrics)| {
+        let mut trial = trial.clone();
+        trial["metrics"] = json!(metrics);
+        trial
+    });
+    format!("{:#}\n", trials.collect::<Value>())
+}
+
+/// A metric's value as a number, where it is one.
+fn number(metric: &Value) -> Option<f64> {
+    MetricValue::from(metric.get("value")?.clone()).number()
+}
+
+/// A folder per trial with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
+fn tensorboard(to: &Path, trials: &[Trial]) -> io::Result<()> {
+    for (trial, metrics) in trials {
+        let sequence = trial.get("sequence").and_then(Value::as_u64).unwrap_or(0);
+        let folder = to.join(format!("{sequence:05}-{}", text(trial, "id")));
+        fs::create_dir_all(&folder)?;
+        let mut bytes = Vec::new();
+        let begun = trial.get("created_at_ms").and_then(Value::as_i64).unwrap_or(0);
+        let mut first = event(begun, 0);
+        delimited(&mut first, 3, b"brain.Event:2");
+        record(&mut bytes, &first);
+        for metric in metrics {
+            let Some(number) = number(metric) else { continue };
+            let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(begun);
+            let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
+            let last = if text(metric, "type") == "final" { "/final" } else { "" };
+            let mut value = Vec::new();
+            delimited(&mut value, 1, format!("{}{last}", text(metric, "name")).as_bytes());
+            value.push(2 << 3 | 5);
+            // TensorBoard holds single precision.
+            value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
+            let mut summary = Vec::new();
+            delimited(&mut summary, 1, &value);
+            let mut event = event(at_ms, step);
+            delimited(&mut event, 5, &summary);
+            record(&mut bytes, &event);
+        }
+        fs::write(folder.join(format!("events.out.tfevents.{}.trialkeeper", begun / 1000)), bytes)?;
+    }
+    Ok(())
+}
+
+/// An event with its time and step.
+fn event(at_ms: i64, step: u64) -> Vec<u8> {
+    let mut event = vec![1 << 3 | 1];
+    let seconds: f64 = format!("{}.{:03}", at_ms / 1000, at_ms % 1000).parse().unwrap_or(0.0);
+    event.extend(seconds.to_le_bytes());
+    event.push(2 << 3);
+    varint(&mut event, step);
+    event
+}
+
+fn varint(into: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        into.push(0x80 | u8::try_from(value & 0x7f).unwrap_or(0));
+        value >>= 7;
+    }
+    into.push(u8::try_from(value).unwrap_or(0));
+}
+
+/// A field of bytes (protobuf's wire type 2).
+fn delimited(into: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    into.push(field << 3 | 2);
+    varint(into, u64::try_from(bytes.len()).unwrap_or(0));
+    into.extend_from_slice(bytes);
+}
+
+fn record(into: &mut Vec<u8>, data: &[u8]) {
+    let masked = |bytes: &[u8]| {
+        let crc = crc32c::crc32c(bytes);
+        (crc.rotate_right(15).wrapping_add(0xa282_ead8)).to_le_bytes()
+    };
+    let length = u64::try_from(data.len()).unwrap_or(0).to_le_bytes();
+    into.extend(length);
+    into.extend(masked(&length));
+    into.extend_from_slice(data);
+    into.extend(masked(data));
+}
+
+/// MLflow's file store (mlflow, `store/tracking/file_store.py`): an experiment with a run per trial.
+fn mlflow(to: &Path, trials: &[Trial]) -> io::Result<()> {
+    let experiment = to.join("0");
+    fs::create_dir_all(&experiment)?;
+    let meta =
+        "artifact_location: ''\nexperiment_id: '0'\nlifecycle_stage: active\nname: Default\n";
+    fs::write(experiment.join("meta.yaml"), meta)?;
+    for (trial, metrics) in trials {
+        let id = text(trial, "id");
+        let name = format!("{id}/{}", trial.get("created_at_ms").unwrap_or(&Value::Null));
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        let run = digest.as_ref()[..16].iter().fold(String::new(), |mut run, byte| {
+            write!(run, "{byte:02x}").unwrap_or_default();
+            run
+        });
+        let folder = experiment.join(&run);
+        for inner in ["metrics", "params", "tags", "artifacts"] {
+            fs::create_dir_all(folder.join(inner))?;
+        }
+        let status = match text(trial, "state") {
+            "SUCCEEDED" => 3,
+            "FAILED" => 4,
+            "RUNNING" | "LOST" => 1,
+            "WAITING" => 2,
+            _ => 5,
+        };
+        let time = |name: &str| trial.get(name).and_then(Value::as_i64);
+        let end = time("ended_at_ms").map_or_else(|| "null".to_owned(), |at| at.to_string());
+        let start = time("started_at_ms").or(time("created_at_ms")).unwrap_or(0);
+        let meta = format!(
+            "artifact_uri: ''\nend_time: {end}\nentry_point_name: ''\nexperiment_id: '0'\n\
+             lifecycle_stage: active\nrun_id: {run}\nrun_name: {id}\nrun_uuid: {run}\nsource_name: ''\n\
+             source_type: 4\nsource_version: ''\nstart_time: {start}\nstatus: {status}\ntags: []\nuser_id: ''\n"
+        );
+        fs::write(folder.join("meta.yaml"), meta)?;
+        fs::write(folder.join("tags").join("mlflow.runName"), id)?;
+        let none = Value::Null;
+        for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
+            fs::write(folder.join("params").join(file_name(&name)), plain(value))?;
+        }
+        let mut curves: BTreeMap<String, String> = BTreeMap::new();
+        for metric in metrics {
+            let Some(number) = number(metric) else { continue };
+            let last = if text(metric, "type") == "final" { ".final" } else { "" };
+            let name = file_name(&format!("{}{last}", text(metric, "name")));
+            let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
+            let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
+            let word = match number {
+                n if n.is_nan() => "nan".to_owned(),
+                n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
+                n => n.to_string(),
+            };
+            let curve = curves.entry(name).or_default();
+            writeln!(curve, "{at_ms} {word} {step}").unwrap_or_default();
+        }
+        for (name, lines) in curves {
+            fs::write(folder.join("metrics").join(name), lines)?;
+        }
+    }
+    Ok(())
+}
+
+/// A name that is a file's and nothing else.
+fn file_name(name: &str) -> String {
+    let tame = |c: char| if c.is_ascii_alphanumeric() || "-_. ".contains(c) { c } else { '_' };
+    let tamed: String = name.chars().take(200).map(tame).collect();
+    if tamed.trim_matches(['.', ' ']).is_empty() { format!("_{tamed}") } else { tamed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trials() -> Vec<Trial> {
+        let metric = |kind: &str, step: u64, value: Value| json!({"name": "a/cc", "type": kind, "step": step, "value": value, "observed_at_ms": 5});
+        vec![
+            (
+                json!({"id": "t", "sequence": 0, "state": "SUCCEEDED", "final": 0.5, "created_at_ms": 1000,
+                       "parameters": {"act": "re,\"lu", "layer": {"size": 3}}}),
+                vec![metric("intermediate", 0, json!(0.25)), metric("final", 0, json!("NaN"))],
+            ),
+            (json!({"id": "u", "sequence": 1, "state": "FAILED", "parameters": {"..": 1}}), vec![]),
+        ]
+    }
+
+    #[test]
+    fn csv_has_a_line_per_trial() {
+        let expected = "sequence,id,state,final,latest,latest_step,started_at_ms,ended_at_ms,cause,\
+                        parameters.act,parameters.layer.size,parameters...\r\n\
+                        0,t,SUCCEEDED,0.5,,,,,,\"re,\"\"lu\",3,\r\n\
+                        1,u,FAILED,,,,,,,,,1\r\n";
+        assert_eq!(csv(&trials()), expected);
+    }
+
+    #[test]
+    fn folders_stay_within_themselves() {
+        let folder = tempfile::tempdir().unwrap();
+        for (form, name) in [(ExportForm::Mlflow, "m"), (ExportForm::Tensorboard, "t")] {
+            let to = folder.path().join(name);
+            write(form, Some(&to), &trials()).unwrap();
+            assert!(matches!(write(form, Some(&to), &trials()), Err(Error::Exists(_))));
+            assert!(matches!(write(form, None, &trials()), Err(Error::WantsFolder)));
+        }
+        let runs = fs::read_dir(folder.path().join("m/0")).unwrap().flatten();
+        let runs: Vec<_> = runs.map(|run| run.path()).filter(|path| path.is_dir()).collect();
+        assert_eq!(runs.len(), 2);
+        let metric = runs.iter().find_map(|run| fs::read_to_string(run.join("metrics/a_cc")).ok());
+        assert_eq!(metric.as_deref(), Some("5 0.25 0\n"));
+        assert!(runs.iter().any(|run| run.join("params/_..").exists()));
+        let events =
+            fs::read(folder.path().join("t/00000-t/events.out.tfevents.1.trialkeeper")).unwrap();
+        // The first record: 24 bytes of data between two checksums.
+        assert_eq!(events[..8], 26_u64.to_le_bytes());
+        assert!(events.windows(13).any(|part| part == b"brain.Event:2"));
+    }
+}

@@ -1,0 +1,235 @@
+//! PURE: what the API says, as tables for a person. Foreign text is made printable.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Table, TableComponent, presets};
+use serde_json::Value;
+
+use super::progress::printable;
+
+/// Characters of a cell.
+const WIDTH: usize = 60;
+/// Parameters that have a column.
+const COLUMNS: usize = 6;
+
+/// A member as text; empty where it is absent.
+pub(super) fn text(of: &Value, name: &str) -> String {
+    of.get(name).map(cell).unwrap_or_default()
+}
+
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    };
+    let text = printable(&text);
+    if text.chars().count() <= WIDTH {
+        return text;
+    }
+    text.chars().take(WIDTH - 1).chain(['…']).collect()
+}
+
+/// A moment, in universal time.
+fn moment(of: &Value, name: &str) -> String {
+    let ms = of.get(name).and_then(Value::as_i64);
+    let at = ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.map(|at| at.strftime("%Y-%m-%d %H:%M:%S").to_string()).unwrap_or_default()
+}
+
+fn seconds(from: Option<&Value>, to: Option<&Value>) -> String {
+    let span = from.and_then(Value::as_i64).zip(to.and_then(Value::as_i64));
+    span.map_or_else(String::new, |(from, to)| {
+        let ms = to.saturating_sub(from).max(0);
+        format!("{}.{}", ms / 1000, ms % 1000 / 100)
+    })
+}
+
+fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for component in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+        table.set_style(component, '─');
+    }
+    table.set_header(header.iter().map(|name| printable(name)));
+    for row in rows {
+        table.add_row(row);
+    }
+    format!("{}\n", table.trim_fmt())
+}
+
+/// Names and values, a line each; a name without a value is left out.
+fn pairs(pairs: impl Iterator<Item = (String, String)>) -> String {
+    let pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
+    let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    pairs.into_iter().fold(String::new(), |mut text, (name, value)| {
+        writeln!(text, "{name:width$}  {value}").unwrap_or_default();
+        text
+    })
+}
+
+fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    of.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The experiments of this machine.
+pub(super) fn experiments(all: &Value) -> String {
+    let rows = all.as_array().into_iter().flatten().map(|one| {
+        let problem = text(one, "problem");
+        let name = if problem.is_empty() { text(one, "name") } else { problem };
+        vec![text(one, "id"), text(one, "state"), moment(one, "created_at_ms"), name]
+    });
+    table(&["id", "state", "created (UTC)", "name"], rows)
+}
+
+/// How an experiment stands.
+pub(super) fn experiment(one: &Value) -> String {
+    let counts = |name: &str| {
+        let members = one.get(name).and_then(Value::as_object).into_iter().flatten();
+        let said: Vec<_> =
+            members.map(|(word, count)| format!("{} {count}", printable(word))).collect();
+        said.join(", ")
+    };
+    let best = one.get("best").filter(|best| !best.is_null());
+    let best_said = best.map_or_else(String::new, |best| {
+        format!(
+            "{} by trial {} ({})",
+            text(best, "final"),
+            text(best, "sequence"),
+            text(best, "id")
+        )
+    });
+    let parameters = best.and_then(|best| best.get("parameters")).and_then(Value::as_object);
+    let own = [
+        ("id", text(one, "id")),
+        ("name", text(one, "name")),
+        ("state", text(one, "state")),
+        ("created (UTC)", moment(one, "created_at_ms")),
+        (
+            "running time",
+            one.get("elapsed_ms")
+                .map(|ms| format!("{} s", ms.as_u64().unwrap_or(0) / 1000))
+                .unwrap_or_default(),
+        ),
+        ("trials", text(one, "trials")),
+        ("at most", text(one, "max_trial_number")),
+        ("at a time", text(one, "trial_concurrency")),
+        ("counts", counts("counts")),
+        ("failures", counts("causes")),
+        ("best", best_said),
+    ];
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let parameters = parameters.into_iter().flatten();
+    pairs(
+        own.chain(parameters.map(|(name, value)| (format!("  {}", printable(name)), cell(value)))),
+    )
+}
+
+/// A list of trials.
+pub(super) fn trials(all: &Value) -> String {
+    let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut names: Vec<&str> = Vec::new();
+    for trial in all {
+        for name in trial.get("parameters").and_then(Value::as_object).into_iter().flatten() {
+            if names.len() < COLUMNS && !names.contains(&name.0.as_str()) {
+                names.push(name.0);
+            }
+        }
+    }
+    let header: Vec<_> = ["trial", "id", "state", "final", "latest", "seconds"]
+        .into_iter()
+        .chain(names.iter().copied())
+        .chain(["why"])
+        .collect();
+    let rows = all.iter().map(|trial| {
+        let parameters = trial.get("parameters").unwrap_or(&Value::Null);
+        let mut row: Vec<_> = ["sequence", "id", "state", "final", "latest"]
+            .into_iter()
+            .map(|name| text(trial, name))
+            .collect();
+        row.push(seconds(trial.get("started_at_ms"), trial.get("ended_at_ms")));
+        row.extend(names.iter().map(|name| text(parameters, name)));
+        row.push(text(trial, "message"));
+        row
+    });
+    table(&header, rows)
+}
+
+/// One trial.
+pub(super) fn trial(one: &Value) -> String {
+    let command = items(one, "command").filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+    let own = [
+        ("trial", text(one, "sequence")),
+        ("id", text(one, "id")),
+        ("state", text(one, "state")),
+        ("metric", text(one, "metric")),
+        ("final", text(one, "final")),
+        ("latest", text(one, "latest")),
+        ("began (UTC)", moment(one, "started_at_ms")),
+        ("ended (UTC)", moment(one, "ended_at_ms")),
+        ("seconds", seconds(one.get("started_at_ms"), one.get("ended_at_ms"))),
+        ("exit code", text(one, "exit_code")),
+        ("why", text(one, "message")),
+        ("being stopped", text(one, "stopping")),
+        ("command", printable(&command)),
+        ("host", text(one, "host")),
+        ("attempt", text(one, "attempt")),
+        ("attempts", items(one, "attempts").count().to_string()),
+    ];
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let parameters = one.get("parameters").and_then(Value::as_object).into_iter().flatten();
+    pairs(
+        own.chain(parameters.map(|(name, value)| (format!("  {}", printable(name)), cell(value)))),
+    )
+}
+
+/// Why a trial stands where it does.
+pub(super) fn why(one: &Value) -> String {
+    let mut said = pairs(
+        [("state", text(one, "state")), ("why", text(one, "message"))]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value)),
+    );
+    if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
+        said.push_str("\nverdict\n");
+        let members = ["message", "cause", "class", "confidence", "exit", "stop", "duration_ms"];
+        said.push_str(&pairs(
+            members.into_iter().map(|name| (format!("  {name}"), text(verdict, name))),
+        ));
+        let evidence = verdict.get("evidence").and_then(Value::as_object).into_iter().flatten();
+        for (name, value) in evidence {
+            match value.as_str() {
+                Some(lines) if name.ends_with("_tail") => {
+                    writeln!(said, "  {}", name.replace('_', " ")).unwrap_or_default();
+                    for line in lines.lines() {
+                        writeln!(said, "    | {}", printable(line)).unwrap_or_default();
+                    }
+                }
+                _ => writeln!(said, "  {}: {}", printable(name), cell(value)).unwrap_or_default(),
+            }
+        }
+    }
+    said.push('\n');
+    let rows = items(one, "timeline").map(|entry| {
+        let message = entry.get("message").and_then(Value::as_str).unwrap_or_default();
+        vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), printable(message)]
+    });
+    said.push_str(&table(&["time (UTC)", "by", "what", "why"], rows));
+    said
+}
+
+/// Trials that run, as `top` shows them.
+pub(super) fn running(rows: Vec<Vec<String>>) -> String {
+    table(&["trial", "id", "latest", "curve", "memory", "GPUs"], rows.into_iter())
+}
+
+/// A trial's metrics.
+pub(super) fn metrics(all: &Value) -> String {
+    let rows = all.as_array().into_iter().flatten().map(|one| {
+        ["name", "type", "step", "value"].into_iter().map(|name| text(one, name)).collect()
+    });
+    table(&["metric", "type", "step", "value"], rows)
+}
+
+#[cfg(test)]
+mod tests;

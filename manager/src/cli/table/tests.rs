@@ -1,0 +1,118 @@
+use serde_json::json;
+
+use super::*;
+
+fn a_trial() -> Value {
+    json!({
+        "id": "t1", "sequence": 3, "state": "FAILED", "parameters": {"lr": 0.1, "act": "re\nlu"},
+        "final": null, "latest": 0.25, "latest_step": 4, "started_at_ms": 1000, "ended_at_ms": 3500,
+        "message": "it exited with 3", "exit_code": 3, "attempt": "t1-1", "metric": "score",
+        "command": ["sh", "-c", "false"], "host": "h", "attempts": [{}],
+        "verdict": {
+            "message": "it exited with 3", "cause": "exit", "class": "user-error", "confidence": "certain",
+            "exit": {"code": 3}, "duration_ms": 2500,
+            "evidence": {"stderr_tail": "Traceback\nboom\u{1b}[0m\n", "oom_kills": 0},
+        },
+        "timeline": [
+            {"at_ms": 0, "by": "manager", "what": "WAITING", "message": null},
+            {"at_ms": 3500, "by": "agent", "what": "ended", "message": "it exited with 3"},
+        ],
+    })
+}
+
+#[test]
+fn a_list_of_trials_has_a_line_each() {
+    let expected = [
+        " trial   id   state    final   latest   seconds   lr    act     why",
+        "─────────────────────────────────────────────────────────────────────────────────",
+        " 3       t1   FAILED           0.25     2.5       0.1   re\u{fffd}lu   it exited with 3",
+    ];
+    let shown = trials(&json!([a_trial()]));
+    assert_eq!(shown.lines().collect::<Vec<_>>(), expected, "\n{shown}");
+}
+
+#[test]
+fn a_trial_is_shown_whole() {
+    let expected = "\
+trial        3
+id           t1
+state        FAILED
+metric       score
+latest       0.25
+began (UTC)  1970-01-01 00:00:01
+ended (UTC)  1970-01-01 00:00:03
+seconds      2.5
+exit code    3
+why          it exited with 3
+command      sh -c false
+host         h
+attempt      t1-1
+attempts     1
+  lr         0.1
+  act        re\u{fffd}lu
+";
+    assert_eq!(trial(&a_trial()), expected);
+}
+
+#[test]
+fn why_tells_verdict_evidence_and_timeline() {
+    let shown = why(&a_trial());
+    let expected = "\
+state  FAILED
+why    it exited with 3
+
+verdict
+  message      it exited with 3
+  cause        exit
+  class        user-error
+  confidence   certain
+  exit         {\"code\":3}
+  duration_ms  2500
+  stderr tail
+    | Traceback
+    | boom\u{fffd}[0m
+  oom_kills: 0
+
+";
+    assert!(shown.starts_with(expected), "{shown}");
+    assert!(
+        shown.contains("1970-01-01 00:00:03   agent     ended     it exited with 3"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn an_experiment_is_told_in_lines() {
+    let shown = experiment(&json!({
+        "id": "e", "name": null, "state": "DONE", "created_at_ms": 0, "elapsed_ms": 61_000, "trials": 2,
+        "trial_concurrency": 1, "counts": {"FAILED": 1, "SUCCEEDED": 1}, "causes": {"exit": 1},
+        "best": {"id": "t", "sequence": 0, "final": 0.5, "parameters": {"lr": 0.1}},
+    }));
+    let expected = "\
+id             e
+state          DONE
+created (UTC)  1970-01-01 00:00:00
+running time   61 s
+trials         2
+at a time      1
+counts         FAILED 1, SUCCEEDED 1
+failures       exit 1
+best           0.5 by trial 0 (t)
+  lr           0.1
+";
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn lists_of_experiments_and_metrics_are_tables() {
+    let shown = experiments(&json!([
+        {"id": "a", "state": "DONE", "created_at_ms": 0, "name": "digits"},
+        {"id": "b", "state": "UNREADABLE", "problem": "it is damaged"},
+    ]));
+    let lines: Vec<_> = shown.lines().map(str::trim).collect();
+    assert_eq!(lines[0], "id   state        created (UTC)         name");
+    assert_eq!(lines[2], "a    DONE         1970-01-01 00:00:00   digits");
+    assert_eq!(lines[3], "b    UNREADABLE                         it is damaged");
+    let shown = metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]));
+    assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final   0      NaN"));
+}
