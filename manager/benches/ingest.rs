@@ -10,26 +10,23 @@
     reason = "a measurement stops at the first thing that goes wrong, and prints"
 )]
 
-use std::io::{BufRead as _, BufReader, Write as _};
+#[path = "ingest/server.rs"]
+mod server;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use server::{EXPERIMENT, Server, read_answer, trial};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
-use trial_manager::api::{self, State};
-use trial_manager::clock::SystemClock;
-use trial_manager::experiment::Handle;
-use trial_manager::intake::Intake;
-use trial_manager::store::{NewTrial, Store};
+use trial_manager::clock::{Clock as _, SystemClock};
 use trial_manager::token::Secret;
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::ExperimentId;
 
-const EXPERIMENT: &str = "bench";
 const TRIALS: u64 = 64;
 
 fn main() {
@@ -38,57 +35,15 @@ fn main() {
         std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match arguments.first().map(String::as_str) {
-        Some("--server") => runtime.block_on(serve(Path::new(&arguments[1]))),
+        Some("--server") => {
+            let trials = arguments[2].parse().unwrap();
+            runtime.block_on(server::serve(Path::new(&arguments[1]), trials));
+        }
         first => {
             let seconds = first.and_then(|text| text.parse().ok()).unwrap_or(5);
             runtime.block_on(measure(Duration::from_secs(seconds)));
         }
     }
-}
-
-fn trial(number: u64) -> TrialJobId {
-    TrialJobId::new(format!("t{}", number % TRIALS)).unwrap()
-}
-
-/// The manager's ingest path: prints its port, ends with its standard input.
-async fn serve(folder: &Path) {
-    let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
-    for sequence in 0..TRIALS {
-        let new = NewTrial {
-            id: trial(sequence),
-            sequence,
-            parameter_id: Some(sequence),
-            parameters: json!({}),
-            attempt: AttemptId::new("a").unwrap(),
-            created_at_ms: 0,
-        };
-        store.insert_trial(new).await.unwrap();
-    }
-    let (handle, mut events) = Handle::new(1024);
-    let experiment = ExperimentId::new(EXPERIMENT).unwrap();
-    let intake = Intake::new(store.clone(), handle, experiment, Arc::new(SystemClock));
-    let secret = Arc::new(Secret::load_or_create(&folder.join("secret")).unwrap());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("{} {}", listener.local_addr().unwrap().port(), old.local_addr().unwrap().port());
-    let legacy =
-        tokio::spawn(api::serve(old, api::legacy::router(&intake), std::future::pending::<()>()));
-    let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
-    let router = api::router(State { intake, store: store.clone(), secret });
-    api::serve(listener, router, async {
-        let mut input = Vec::new();
-        tokio::task::spawn_blocking(move || {
-            std::io::Read::read_to_end(&mut std::io::stdin(), &mut input).unwrap();
-        })
-        .await
-        .unwrap();
-    })
-    .await
-    .unwrap();
-    legacy.abort();
-    drop(legacy.await);
-    listen.await.unwrap();
-    store.close().await;
 }
 
 /// One load and what it brought.
@@ -108,14 +63,17 @@ async fn measure(time: Duration) {
         ("legacy stdout, 16 conns, 1 trial", 16, Load::Legacy { trials: 1 }),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server::start(folder.path());
+        let mut server = Server::start(folder.path(), TRIALS);
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
         let until = Instant::now() + time;
         let acknowledged = Arc::new(AtomicU64::new(0));
         let clients: Vec<_> = (0..connections)
             .map(|number| {
                 let requests = Requests::new(load, number, &secret);
-                let port = server.port(load);
+                let port = match load {
+                    Load::Batches(_) => server.ports[0],
+                    Load::Legacy { .. } => server.ports[1],
+                };
                 tokio::spawn(client(requests, port, until, Arc::clone(&acknowledged)))
             })
             .collect();
@@ -183,7 +141,8 @@ struct Requests {
 
 impl Requests {
     fn new(load: Load, number: u64, secret: &Secret) -> Self {
-        let token = secret.trial_token(&ExperimentId::new(EXPERIMENT).unwrap(), &trial(number));
+        let e = ExperimentId::new(EXPERIMENT).unwrap();
+        let token = secret.trial_token(&e, &trial(number % TRIALS), SystemClock.now_ms());
         Self { load, number, token, seq: 0 }
     }
 
@@ -248,80 +207,7 @@ fn batch(number: u64, seq: u64, size: u64) -> String {
         .collect();
     format!(
         r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a{number}","lane":"facts","reports":[{}]}}"#,
-        trial(number),
+        trial(number % TRIALS),
         reports.join(",")
     )
-}
-
-/// Reads one answer with a `content-length`.
-async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]) -> &'a str {
-    let mut filled = 0;
-    loop {
-        let read = stream.read(&mut buffer[filled..]).await.unwrap();
-        assert!(read > 0, "the server has hung up");
-        filled += read;
-        let text = std::str::from_utf8(&buffer[..filled]).unwrap();
-        let Some(head) = text.find("\r\n\r\n") else { continue };
-        let length: usize = text[..head]
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "))
-            .and_then(|length| length.parse().ok())
-            .unwrap();
-        if filled >= head + 4 + length {
-            return std::str::from_utf8(&buffer[..filled]).unwrap();
-        }
-    }
-}
-
-struct Server {
-    process: Child,
-    native: u16,
-    legacy: u16,
-}
-
-impl Server {
-    fn start(folder: &Path) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .arg("--server")
-            .arg(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let (native, legacy) = line.trim().split_once(' ').unwrap();
-        Self { process, native: native.parse().unwrap(), legacy: legacy.parse().unwrap() }
-    }
-
-    fn port(&self, load: Load) -> u16 {
-        match load {
-            Load::Batches(_) => self.native,
-            Load::Legacy { .. } => self.legacy,
-        }
-    }
-
-    /// Processor time it has used so far, all threads together.
-    fn processor(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        // The name in parentheses may hold blanks; user and system time are the 12th and 13th after it.
-        let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
-        let ticks: u64 = fields[12..14].iter().map(|field| field.parse::<u64>().unwrap()).sum();
-        // Linux counts in hundredths of a second for user space (`USER_HZ`).
-        Duration::from_millis(ticks * 10)
-    }
-
-    /// Its highest memory use so far.
-    fn resident_kib(&self) -> u64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    }
-
-    fn stop(&mut self) {
-        drop(self.process.stdin.take());
-        self.process.wait().unwrap();
-        std::io::stdout().flush().unwrap();
-    }
 }

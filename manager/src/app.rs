@@ -1,20 +1,31 @@
 //! Composition: builds the parts of a manager that runs one experiment, starts them, and ends them in
 //! order. It decides nothing.
 
+mod advisers;
+mod door;
+mod reach;
+mod service;
+mod stored;
+
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 use trial_protocol::{ExperimentId, IdError};
 
+use self::door::Door;
+pub use self::door::OwnCertificate;
+use self::service::{Place, Ready};
+pub use self::stored::{Viewing, stored, view};
+use crate::api::auth::Gate;
 use crate::clock::{Clock, SystemClock};
+use crate::code_archive::{self, CodeArchive};
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
 use crate::experiment::conduct::{Conductor, conduct};
@@ -23,10 +34,12 @@ use crate::experiment::state::ExperimentState;
 use crate::intake::Intake;
 use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
-use crate::token::Secret;
-use crate::training_service::local::gpus::{self, Gpus, Wanted};
-use crate::training_service::local::{self, Local, write_file};
-use crate::{api, assessor, ids, token, tuner};
+use crate::token::{Secret, UserToken};
+use crate::training_service::frameworkcontroller::{self, client, preflight};
+use crate::training_service::local::{gpus, write_file};
+use crate::training_service::{TrainingService, azure_key};
+use crate::view::Board;
+use crate::{api, ids, token, tuner};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -36,8 +49,8 @@ const EVENTS: usize = 1024;
 pub struct Settings {
     /// Folder that holds one folder per experiment; made if absent.
     pub data_dir: PathBuf,
-    /// Address to listen on.
-    pub host: String,
+    /// Address to listen on. `None`: what the trials need.
+    pub host: Option<String>,
     /// Port to listen on; 0 picks a free one.
     pub port: u16,
     /// The agent program. `None`: `trialkeeper` beside this program, else in `PATH`.
@@ -45,6 +58,13 @@ pub struct Settings {
     /// Port for images that still carry NNI's own keeper, which knows neither tokens nor encryption.
     /// `None`: there is no such listener.
     pub legacy_port: Option<u16>,
+    /// How long an agent may be silent before its trial is `LOST`.
+    pub lease: Duration,
+    /// A certificate of the user's. `None`: one of our own where we listen beyond this machine.
+    pub certificate: Option<OwnCertificate>,
+    /// What trials on other machines are to use as the manager's address. `None`: what the experiment file
+    /// says, else a guess.
+    pub advertise: Option<String>,
 }
 
 /// A new experiment, or one to go on with.
@@ -114,11 +134,35 @@ pub enum Error {
     /// The machine's GPUs.
     #[error(transparent)]
     Gpus(#[from] gpus::Error),
+    /// The cluster cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] client::Error),
+    /// The cluster cannot run trials.
+    #[error(transparent)]
+    Preflight(#[from] preflight::Refusal),
+    /// The key of the storage that trials share.
+    #[error("the storage account cannot be used")]
+    StorageKey(#[from] azure_key::Error),
+    /// The address that trials elsewhere are told.
+    #[error(transparent)]
+    Advertise(#[from] reach::BadAddress),
+    /// A file that the experiment names.
+    #[error("cannot read {}", .path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The certificate for encrypted connections.
     #[error("connections from other machines cannot be encrypted")]
     Tls(#[from] api::tls::Error),
-    /// The trial tokens' secret.
-    #[error("cannot make the experiment's secret")]
+    /// The code for trials elsewhere.
+    #[error("the trials' code cannot be packed")]
+    Code(#[from] code_archive::Error),
+    /// The trial tokens' secret, or the user's token.
+    #[error("cannot make the experiment's tokens")]
     Secret(#[from] token::Error),
     /// The store.
     #[error("the experiment's store failed")]
@@ -141,7 +185,13 @@ impl Error {
             | Self::Listen { .. }
             | Self::NoAgent { .. }
             | Self::Gpus(_)
+            | Self::Cluster(_)
+            | Self::Preflight(_)
+            | Self::Advertise(_)
+            | Self::StorageKey(_)
+            | Self::Unreadable { .. }
             | Self::Tls(_)
+            | Self::Code(_)
             | Self::Secret(_) => true,
             Self::Store(error) => matches!(
                 error,
@@ -176,6 +226,8 @@ pub struct Running {
     pub dir: ExperimentDir,
     /// Base URL of the manager, as this machine reaches it.
     pub url: String,
+    /// Base URL of the manager, as trials elsewhere are told to reach it.
+    pub advertised: Option<String>,
     /// What happens.
     pub notices: mpsc::UnboundedReceiver<Notice>,
     /// Talks to the experiment.
@@ -185,65 +237,86 @@ pub struct Running {
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
     served: JoinSet<io::Result<()>>,
     stop_serving: CancellationToken,
-    service: Local,
+    service: Arc<dyn TrainingService>,
 }
 
 /// Starts a manager for one experiment.
 pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
-    let agent = find_agent(settings.agent)?;
-    // The port first: a new experiment that cannot be served leaves no folder behind.
-    let listen =
-        |source| Error::Listen { host: settings.host.clone(), port: settings.port, source };
-    let listener =
-        TcpListener::bind((settings.host.as_str(), settings.port)).await.map_err(listen)?;
-    let address = listener.local_addr().map_err(listen)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-
     let (id, new) = match what {
         What::New(spec) => (ids::experiment(), Some(spec)),
         What::Resume(id) => (ExperimentId::new(id)?, None),
     };
     let dir = ExperimentDir::new(&settings.data_dir, &id);
-    if new.is_none() && !dir.database().exists() {
-        return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
-    }
-    std::fs::create_dir_all(dir.path()).map_err(|source| {
-        // The folder that the user can do something about.
-        Error::DataDir { path: settings.data_dir.clone(), source }
-    })?;
-    let store = Store::open(&dir.database())?;
-    let (mut spec, seed) = match new {
-        Some(spec) => create(&store, &id, *spec, clock.as_ref()).await?,
-        None => recall(&store, &id).await?,
+    let (ready, listener, store, mut spec, seed) = match new {
+        Some(spec) => {
+            // What could refuse comes first: an experiment that cannot run leaves no folder behind.
+            let ready = Ready::find(settings.agent.clone(), &spec.training_service, &id).await?;
+            let listener = bind(&settings, &ready, settings.port).await?;
+            std::fs::create_dir_all(dir.path()).map_err(|source| {
+                // The folder that the user can do something about.
+                Error::DataDir { path: settings.data_dir.clone(), source }
+            })?;
+            let store = Store::open(&dir.database())?;
+            let (spec, seed) = create(&store, &id, *spec, clock.as_ref()).await?;
+            (ready, listener, store, spec, seed)
+        }
+        None if !dir.database().exists() => {
+            return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
+        }
+        None => {
+            let store = Store::open(&dir.database())?;
+            let (spec, seed) = recall(&store, &id).await?;
+            let ready = Ready::find(settings.agent.clone(), &spec.training_service, &id).await?;
+            let listener = bind(&settings, &ready, settings.port).await?;
+            (ready, listener, store, spec, seed)
+        }
     };
-    let gpus = gpus(&spec)?;
-    if let Some(room) = gpus.room().filter(|room| *room < spec.trial_concurrency) {
-        warn!("the GPUs have room for {room} trials at a time, not for {}", spec.trial_concurrency);
-        spec.trial_concurrency = room;
-    }
-    let tuner = tuner::build(&spec.tuner, &spec.search_space, seed)?;
-    let assessor = spec.assessor.as_ref().map(assessor::build).transpose()?;
+    let address = listener.local_addr().map_err(|source| Error::Listen {
+        host: String::new(),
+        port: settings.port,
+        source,
+    })?;
+    let advice = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
 
     let (handle, events) = Handle::new(EVENTS);
-    let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::clone(&clock));
+    let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::clone(&clock))
+        .with_lease(settings.lease);
     let stop_serving = CancellationToken::new();
     let mut served = JoinSet::new();
     if let Some(port) = settings.legacy_port {
-        let listen = |source| Error::Listen { host: settings.host.clone(), port, source };
-        let listener = TcpListener::bind((settings.host.as_str(), port)).await.map_err(listen)?;
+        let listener = bind(&settings, &ready, port).await?;
         let stopped = stop_serving.clone().cancelled_owned();
         served.spawn(api::serve(listener, api::legacy::router(&intake), stopped));
     }
-    let state = api::State { intake, store: store.clone(), secret: Arc::clone(&secret) };
-    let router = api::router(state);
-    // What leaves the machine is encrypted; the loopback interface does not leave it.
-    let leaves = !address.ip().is_loopback();
-    let tls = leaves.then(|| certificate(&dir, &settings.host)).transpose()?;
-    let (ca_file, url) = match &tls {
-        Some(_) => (Some(dir.ca_file()), format!("https://{}", reachable(address))),
-        None => (None, format!("http://{}", reachable(address))),
+    let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
+    if spec.training_service.needs_code() {
+        // Now, so that whoever edits it afterwards does not change what trials run.
+        code.get().await?;
+    }
+    let pods = api::Pods::new(code);
+    let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
+    let door = Door::build(&settings, address, &dir, advertise, ready.server())?;
+    let Door { tls, ca_file, url, told, reach } = door;
+    let user = UserToken::load_or_create(&dir.user_token())?;
+    let gate = Gate::new(&id, user, secret.as_ref().clone(), reach);
+    let secrets = Arc::clone(&secret);
+    let state = api::State {
+        intake,
+        store: store.clone(),
+        secret: secrets,
+        gate,
+        closing: stop_serving.clone(),
+        pods,
+        board: Board::new(store.clone(), spec.objective.clone()),
+        handle: handle.clone(),
+        clock: Arc::clone(&clock),
     };
+    let mut router = api::router(state);
+    if let Some(program) = ready.program() {
+        router = router.merge(api::program::router(program, Arc::clone(&secret)));
+    }
     let stopped = stop_serving.clone().cancelled_owned();
     served.spawn(async move {
         match tls {
@@ -256,29 +329,23 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         .map_err(|source| Error::DataDir { path: url_file, source })?;
 
     let (job_events, jobs) = mpsc::unbounded_channel();
-    let local = local::Settings {
-        agent,
-        dir: dir.clone(),
-        code_directory: spec.trial_code_directory.clone(),
-        objective: spec.objective.clone(),
-        ca_file,
-        events: job_events,
-    };
-    let service = Local::new(local, gpus);
+    let advertised = ready.server().is_some().then(|| told.clone());
+    let place = Place { dir: dir.clone(), ca_file, url: told, events: job_events };
+    let service = ready.build(&id, &mut spec, place).await?;
     let (notify, notices) = mpsc::unbounded_channel();
     let conductor = Conductor {
         id: id.clone(),
         spec: spec.clone(),
         store: store.clone(),
-        tuner,
-        assessor,
-        service: Arc::new(service.clone()),
+        advice,
+        service: Arc::clone(&service),
         secret,
         handle: handle.clone(),
         events,
         jobs,
         notices: notify,
         clock,
+        lease: settings.lease,
     };
     let conducted = tokio::spawn(conduct(conductor));
     Ok(Running {
@@ -286,6 +353,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         spec,
         dir,
         url,
+        advertised,
         notices,
         handle,
         store,
@@ -294,6 +362,38 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         stop_serving,
         service,
     })
+}
+
+/// Looks whether trials can be run as the experiment says, and starts nothing.
+pub async fn look(agent: Option<PathBuf>, service: &TrainingServiceSpec) -> Result<(), Error> {
+    Ready::find(agent, service, &ids::experiment()).await.map(drop)
+}
+
+/// Deletes everything that an experiment left in its cluster, whoever runs or ran it.
+pub async fn clean(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), Error> {
+    if !dir.database().exists() {
+        let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
+        return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
+    }
+    let store = Store::open(&dir.database())?;
+    let row = store.experiment().await?;
+    store.close().await;
+    let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
+    match spec.map(|spec| spec.training_service) {
+        Some(TrainingServiceSpec::FrameworkController(spec)) => {
+            let cluster = client::Cluster::connect(&service::access(&spec)).await?;
+            Ok(frameworkcontroller::clean(&cluster, id).await?)
+        }
+        // What ran on this machine left nothing but its folder.
+        Some(TrainingServiceSpec::Local(_)) | None => Ok(()),
+    }
+}
+
+/// Listens where the user says, else where the trials need it.
+async fn bind(settings: &Settings, ready: &Ready, port: u16) -> Result<TcpListener, Error> {
+    let host = settings.host.clone().unwrap_or_else(|| ready.host().to_owned());
+    let bound = TcpListener::bind((host.as_str(), port)).await;
+    bound.map_err(|source| Error::Listen { host, port, source })
 }
 
 impl Running {
@@ -348,59 +448,4 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64
         return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }
     Ok((spec, row.seed))
-}
-
-/// Shares this machine's GPUs out as the experiment wants; asks for them only if it wants any.
-fn gpus(spec: &ExperimentSpec) -> Result<Gpus, gpus::Error> {
-    let TrainingServiceSpec::Local(local) = &spec.training_service;
-    let wanted = Wanted {
-        each: spec.trial_gpu_number,
-        sharers: local.max_trial_number_per_gpu,
-        indices: local.gpu_indices.clone(),
-        active: local.use_active_gpu.unwrap_or(true),
-    };
-    let machine = match spec.trial_gpu_number {
-        None | Some(0) => Vec::new(),
-        Some(_) => gpus::of_this_machine(),
-    };
-    Gpus::new(&wanted, &machine)
-}
-
-/// The manager's own certificate, for the names under which this machine's agents and others reach it.
-fn certificate(dir: &ExperimentDir, host: &str) -> Result<api::tls::Tls, Error> {
-    let folder = dir.authority();
-    std::fs::create_dir_all(&folder)
-        .map_err(|source| Error::DataDir { path: folder.clone(), source })?;
-    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    names.extend(own.into_iter().chain([host.to_owned()]).filter(|name| !name.is_empty()));
-    Ok(api::tls::Tls::load_or_create(&folder, &names)?)
-}
-
-/// The address under which this machine's agents reach a listener: an unspecified address listens
-/// everywhere and is no destination.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let mut address = address;
-    if address.ip().is_unspecified() {
-        address.set_ip(match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
-}
-
-fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
-    const NAME: &str = "trialkeeper";
-    if let Some(path) = given {
-        return if path.is_file() { Ok(path) } else { Err(Error::NoAgent { path }) };
-    }
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(NAME)));
-    let in_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
-        std::env::split_paths(&path).map(|dir| dir.join(NAME)).collect::<Vec<_>>()
-    });
-    let mut places = beside.clone().into_iter().chain(in_path);
-    places
-        .find(|path| path.is_file())
-        .ok_or(Error::NoAgent { path: beside.unwrap_or_else(|| NAME.into()) })
 }

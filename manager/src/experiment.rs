@@ -1,16 +1,25 @@
 //! The experiment: a pure state machine ([`state`]) and the task that performs what it decides
 //! ([`conduct`]). Others talk to it through a [`Handle`].
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, StopReason, TrialJobId};
+use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
 
+use self::command::{Command, Refused};
+use self::orders::Orders;
+use crate::clock::{Clock as _, SystemClock};
+
+pub mod advice;
+pub mod command;
 pub mod conduct;
 pub mod ending;
+pub mod lease;
 pub mod notice;
+pub mod orders;
 pub mod result;
 pub mod state;
 
@@ -26,6 +35,13 @@ pub enum Event {
         /// The reports; empty for a heartbeat.
         fresh: Vec<Report>,
     },
+    /// A person asks for something.
+    Commanded {
+        /// What.
+        command: Command,
+        /// Where the answer is waited for.
+        reply: oneshot::Sender<Result<(), Refused>>,
+    },
 }
 
 /// Talks to the experiment's task; cheap to clone.
@@ -33,27 +49,42 @@ pub enum Event {
 pub struct Handle {
     events: mpsc::Sender<Event>,
     stop: CancellationToken,
-    directives: Arc<Mutex<Directives>>,
-}
-
-/// The orders that wait to be obeyed.
-#[derive(Debug, Default)]
-struct Directives {
-    next_id: u64,
-    waiting: HashMap<TrialJobId, Vec<Directive>>,
+    orders: Orders,
+    /// The running time before this run, and when this run began. Empty until it has.
+    began: Arc<OnceLock<(Duration, Instant)>>,
 }
 
 impl Handle {
     /// A handle, and the events it sends: for the task, or for a test.
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(capacity);
-        (Self { events, stop: CancellationToken::new(), directives: Arc::default() }, receiver)
+        let orders = Orders::new(SystemClock.now_ms());
+        let (stop, began) = (CancellationToken::new(), Arc::default());
+        (Self { events, stop, orders, began }, receiver)
     }
 
     /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
     /// busy; an experiment that has ended is no error.
     pub async fn reported(&self, trial: TrialJobId, attempt: AttemptId, fresh: Vec<Report>) {
         drop(self.events.send(Event::Reported { trial, attempt, fresh }).await);
+    }
+
+    /// Has the experiment do what a person asks for.
+    pub async fn command(&self, command: Command) -> Result<(), Refused> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.events.send(Event::Commanded { command, reply }).await;
+        sent.map_err(|_| Refused::NotRunning)?;
+        answer.await.unwrap_or(Err(Refused::NotRunning))
+    }
+
+    /// How long the experiment has run, interruptions left out. `None`: nobody conducts it yet.
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.began.get().map(|(before, began)| *before + began.elapsed())
+    }
+
+    /// The experiment goes on after having run for `before`.
+    fn began(&self, before: Duration, began: Instant) {
+        self.began.get_or_init(|| (before, began));
     }
 
     /// Asks the experiment to stop its trials and leave itself resumable.
@@ -66,33 +97,28 @@ impl Handle {
         self.stop.cancelled().await;
     }
 
-    /// The directives that wait for a trial's agent.
-    pub fn directives(&self, trial: &TrialJobId) -> Vec<Directive> {
-        self.lock().waiting.get(trial).cloned().unwrap_or_default()
+    /// The directives that wait for an attempt's agent.
+    pub fn directives(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
+        self.orders.of(trial, attempt)
     }
 
-    /// An agent has obeyed these directives.
-    pub fn obeyed(&self, trial: &TrialJobId, ids: &[u64]) {
-        if let Some(waiting) = self.lock().waiting.get_mut(trial) {
-            waiting.retain(|directive| !ids.contains(&directive.id));
-        }
+    /// An attempt's agent has obeyed these directives.
+    pub fn obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
+        self.orders.obeyed(trial, attempt, ids);
     }
 
-    /// Orders a trial's agent to stop it.
-    fn order_stop(&self, trial: &TrialJobId, reason: StopReason) {
-        let mut directives = self.lock();
-        let id = directives.next_id;
-        directives.next_id += 1;
-        let body = DirectiveBody::Stop { reason, grace_ms: None };
-        directives.waiting.entry(trial.clone()).or_default().push(Directive { id, body });
+    /// Waits until there is a directive for the attempt that no ack has carried yet.
+    pub async fn ordered(&self, trial: &TrialJobId, attempt: &AttemptId) {
+        self.orders.wake(trial, attempt).await;
     }
 
-    /// A trial has ended: nobody is left to obey.
-    fn forget(&self, trial: &TrialJobId) {
-        self.lock().waiting.remove(trial);
+    /// Orders an attempt's agent to do something.
+    pub fn order(&self, trial: &TrialJobId, attempt: &AttemptId, body: DirectiveBody) {
+        self.orders.order(trial, attempt, body);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Directives> {
-        self.directives.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An attempt has ended: nobody is left to obey.
+    fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
+        self.orders.forget(trial, attempt);
     }
 }

@@ -22,6 +22,11 @@ pub fn seed() -> u64 {
     rand::rng().random_range(0..1 << 53)
 }
 
+/// A part of an address that nobody guesses.
+pub fn secret_path() -> String {
+    name(24)
+}
+
 /// The first attempt of a trial.
 pub fn first_attempt(trial: &TrialJobId) -> AttemptId {
     attempt(trial, 1)

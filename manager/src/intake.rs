@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use trial_protocol::{
-    ExperimentId, Lane, NoCommonVersion, Offer, ReportAck, TrialJobId, capability,
+    AttemptId, ExperimentId, Lane, NoCommonVersion, Offer, ReportAck, TrialJobId, capability,
 };
 
 pub use arrival::Unreadable;
@@ -101,7 +101,7 @@ impl Intake {
                 handle,
                 experiment,
                 clock,
-                offer: Offer::new([capability::BULK, capability::GZIP]),
+                offer: Offer::new([capability::BULK, capability::GZIP, capability::OPEN]),
                 turns: (0..TURNS).map(|_| Mutex::default()).collect(),
                 hasher: RandomState::new(),
             }),
@@ -132,6 +132,20 @@ impl Intake {
         let ack = task.await.unwrap_or(Err(Error::Stopping))?;
         Ok(ReportAck { lease_ms: self.lease_ms, ..ack })
     }
+
+    /// Waits until an attempt's agent should speak, because there is a directive for it; what to answer it
+    /// then, before its batch has come.
+    pub async fn call(&self, trial: &TrialJobId, attempt: &AttemptId) -> ReportAck {
+        self.inner.handle.ordered(trial, attempt).await;
+        ReportAck {
+            offer: self.inner.offer.clone(),
+            through: None,
+            directives: Vec::new(),
+            lease_ms: self.lease_ms,
+            token: None,
+            other: std::collections::BTreeMap::new(),
+        }
+    }
 }
 
 impl Inner {
@@ -161,15 +175,16 @@ impl Inner {
             Lane::Facts => ingested.fresh,
             Lane::Bulk => Vec::new(),
         };
-        self.handle.obeyed(&trial, &obeyed);
-        self.handle.reported(trial.clone(), attempt, fresh).await;
+        self.handle.obeyed(&trial, &attempt, &obeyed);
+        self.handle.reported(trial.clone(), attempt.clone(), fresh).await;
         drop(turn);
 
         Ok(ReportAck {
             offer: self.offer.clone(),
             through: ingested.through,
-            directives: self.handle.directives(&trial),
+            directives: self.handle.directives(&trial, &attempt),
             lease_ms: None,
+            token: None,
             other: std::collections::BTreeMap::new(),
         })
     }

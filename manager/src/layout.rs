@@ -31,9 +31,19 @@ impl ExperimentDir {
         self.0.join("manager.url")
     }
 
+    /// First line: the base URL under which the experiment is shown without being run.
+    pub fn view_url(&self) -> PathBuf {
+        self.0.join("view.url")
+    }
+
     /// What the tokens of the experiment's trials are made from; readable by its owner only.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
+    }
+
+    /// The user's token; readable by its owner only.
+    pub fn user_token(&self) -> PathBuf {
+        self.0.join("user.token")
     }
 
     /// The certificate authority that the manager made for itself, with its key.
@@ -44,6 +54,16 @@ impl ExperimentDir {
     /// That authority's certificate, which agents are to trust and no other.
     pub fn ca_file(&self) -> PathBuf {
         self.authority().join("ca.pem")
+    }
+
+    /// The trials' code as it was when the first of them asked for it.
+    pub fn code_archive(&self) -> PathBuf {
+        self.0.join("code.tar.gz")
+    }
+
+    /// What a tuner or an assessor outside the manager writes. Trials' ids are shorter.
+    pub fn outside(&self) -> PathBuf {
+        self.0.join("dispatcher")
     }
 
     /// The folder of one trial.
@@ -77,8 +97,14 @@ impl TrialDir {
         self.0.join("trialkeeper.log")
     }
 
+    /// Where the agent keeps what it has not delivered: a folder per attempt, with files `*.seg` as long as
+    /// there is something in it.
+    pub fn spool(&self) -> PathBuf {
+        self.0.join("spool")
+    }
+
     /// Locked by the agent for as long as it lives; its first line is the agent's process id.
     pub fn agent_lock(&self) -> PathBuf {
-        self.0.join("spool").join("lock")
+        self.spool().join("lock")
     }
 }

@@ -1,8 +1,8 @@
 //! The manager: scheduler, store, server and command line.
 //!
-//! Bottom up: `class_args, clock, errors, ids, job_state, layout, nearest, search_space` -> `assessor,
-//! tuner` -> `config, token` -> `store, training_service` (neither knows the other) -> `experiment` ->
-//! `intake` -> `api` -> `app` -> `cli`. A module imports only from its left.
+//! Bottom up: `class_args, clock, code_archive, errors, ids, job_state, layout, nearest, rendezvous,
+//! search_space` -> `assessor, tuner` -> `dispatcher` -> `config, token` -> `store, training_service`
+//! (neither knows the other) -> `experiment` -> `intake, view` -> `api` -> `app` -> `cli`. A module imports only from its left.
 
 pub mod api;
 pub mod app;
@@ -10,7 +10,9 @@ pub mod assessor;
 pub mod class_args;
 pub mod cli;
 pub mod clock;
+pub mod code_archive;
 pub mod config;
+pub mod dispatcher;
 pub mod errors;
 pub mod experiment;
 pub mod ids;
@@ -18,8 +20,10 @@ pub mod intake;
 pub mod job_state;
 pub mod layout;
 pub mod nearest;
+pub mod rendezvous;
 pub mod search_space;
 pub mod store;
 pub mod token;
 pub mod training_service;
 pub mod tuner;
+pub mod view;

@@ -1,14 +1,17 @@
-//! Who may speak for a trial: a secret per experiment, and tokens made from it.
+//! Who may speak for a trial: a secret per experiment, and tokens made from it. Who may speak for its user
+//! is told by a token of their own, [`UserToken`].
 //!
-//! A token names its experiment and trial in clear and carries an HMAC-SHA256 over both, so that checking
-//! needs nothing but the secret: no table of tokens, and none to lose on a restart. It opens its own
+//! A trial's token names its experiment, its trial and its end in clear and carries an HMAC-SHA256 over them, so that
+//! checking needs nothing but the secret: no table of tokens, and none to lose on a restart. It opens its own
 //! trial's reports and nothing else. Neither secret nor token may reach a log.
 
+mod file;
+mod user;
+
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -16,15 +19,31 @@ use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use trial_protocol::{ExperimentId, TrialJobId};
 
+use crate::clock::{Clock as _, SystemClock};
+pub use user::UserToken;
+
 /// Bytes of the secret: as long as SHA-256's digest, more adds nothing.
 const SECRET_BYTES: usize = 32;
 
 /// First part of a token; names how the rest is made.
-const SCHEME: &str = "tk1";
+const SCHEME: &str = "tk2";
+
+/// How long a token is good, in milliseconds: 90 days.
+const LIFE_MS: i64 = 90 * DAY_MS;
+
+/// A token that is good for less than this is renewed: 60 days. So an agent may be without a manager for as
+/// long.
+const RENEWED_MS: i64 = 60 * DAY_MS;
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// The experiment's secret.
 #[derive(Clone)]
-pub struct Secret(hmac::Key);
+pub struct Secret {
+    key: hmac::Key,
+    /// When it was loaded, by the wall clock and by a clock that does not jump.
+    loaded: (i64, Instant),
+}
 
 /// Whom a good token belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +52,8 @@ pub struct Holder {
     pub experiment: ExperimentId,
     /// The trial it is for.
     pub trial: TrialJobId,
+    /// Until when, in milliseconds since the Unix epoch, by the manager's clock.
+    pub expires_at_ms: i64,
 }
 
 impl Holder {
@@ -56,6 +77,9 @@ pub enum Refusal {
     /// It was not made from this secret.
     #[error("the token is not one of this manager's")]
     Invalid,
+    /// It was good.
+    #[error("the token has expired")]
+    Expired,
     /// It is good, for something else.
     #[error("the token is for trial {} of experiment {}", .0.trial, .0.experiment)]
     Other(Holder),
@@ -87,6 +111,16 @@ pub enum Error {
         /// Its size.
         found: usize,
     },
+    /// The user's token cannot be one.
+    #[error(
+        "the first line of {} is no token: 16 to 512 printable ASCII characters without a space; move the \
+         file away to have a new one made",
+        .path.display()
+    )]
+    NoToken {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The system gave no random bytes.
     #[error("the system has no random bytes for a secret")]
     NoRandomness,
@@ -95,25 +129,48 @@ pub enum Error {
 impl Secret {
     /// Reads the secret from its file; makes both on the first start, for the owner's eyes only.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
-        match read(path) {
-            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                create(path)?;
-                // What is in the file now counts, also where another process made it first.
-                read(path)
-            }
-            result => result,
+        let bytes = file::read_or_create(path, || Ok(random::<SECRET_BYTES>()?.to_vec()))?;
+        if bytes.len() != SECRET_BYTES {
+            return Err(Error::Malformed { path: path.to_owned(), found: bytes.len() });
         }
+        Ok(Self::with(&bytes))
     }
 
-    /// The token with which a trial's agent posts its reports.
-    pub fn trial_token(&self, experiment: &ExperimentId, trial: &TrialJobId) -> String {
-        let tag = hmac::sign(&self.0, message(experiment, trial).as_bytes());
-        format!("{SCHEME}.{experiment}.{trial}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
+    fn with(bytes: &[u8]) -> Self {
+        let loaded = (SystemClock.now_ms(), Instant::now());
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes), loaded }
+    }
+
+    /// The time by which tokens expire, in milliseconds since the Unix epoch: the wall clock's when we
+    /// began, and what has passed since. So a wall clock that jumps while we run shuts nobody out.
+    pub fn now_ms(&self) -> i64 {
+        let passed = i64::try_from(self.loaded.1.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.loaded.0.saturating_add(passed)
+    }
+
+    /// The token with which a trial's agent posts its reports; good from now on.
+    pub fn trial_token(
+        &self,
+        experiment: &ExperimentId,
+        trial: &TrialJobId,
+        now_ms: i64,
+    ) -> String {
+        let expires_at_ms = now_ms.saturating_add(LIFE_MS);
+        let tag = hmac::sign(&self.key, message(experiment, trial, expires_at_ms).as_bytes());
+        let tag = BASE64_URL_SAFE_NO_PAD.encode(tag);
+        format!("{SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
     }
 
     /// Whose token this is. Takes the same time wherever the token's signature is wrong.
-    pub fn identify(&self, token: &str) -> Result<Holder, Refusal> {
-        self.holder(token).ok_or(Refusal::Invalid)
+    pub fn identify(&self, token: &str, now_ms: i64) -> Result<Holder, Refusal> {
+        let holder = self.holder(token).ok_or(Refusal::Invalid)?;
+        if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(Refusal::Expired) }
+    }
+
+    /// The token to show instead of one that expires before long.
+    pub fn renewal(&self, holder: &Holder, now_ms: i64) -> Option<String> {
+        let left = holder.expires_at_ms.saturating_sub(now_ms);
+        (left < RENEWED_MS).then(|| self.trial_token(&holder.experiment, &holder.trial, now_ms))
     }
 
     /// Whether a token is that of this trial.
@@ -122,22 +179,25 @@ impl Secret {
         token: &str,
         experiment: &ExperimentId,
         trial: &TrialJobId,
+        now_ms: i64,
     ) -> Result<(), Refusal> {
-        self.identify(token)?.may_speak_for(experiment, trial)
+        self.identify(token, now_ms)?.may_speak_for(experiment, trial)
     }
 
     fn holder(&self, token: &str) -> Option<Holder> {
         let mut parts = token.split('.');
-        let (scheme, experiment, trial, tag) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let (scheme, experiment, trial, expires, tag) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         if scheme != SCHEME || parts.next().is_some() {
             return None;
         }
         let experiment = ExperimentId::new(experiment).ok()?;
         let trial = TrialJobId::new(trial).ok()?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
-        hmac::verify(&self.0, message(&experiment, &trial).as_bytes(), &tag).ok()?;
-        Some(Holder { experiment, trial })
+        let expires_at_ms = expires.parse().ok()?;
+        let message = message(&experiment, &trial, expires_at_ms);
+        hmac::verify(&self.key, message.as_bytes(), &tag).ok()?;
+        Some(Holder { experiment, trial, expires_at_ms })
     }
 }
 
@@ -149,86 +209,94 @@ impl fmt::Debug for Secret {
 
 /// What is signed. The first line keeps it apart from anything else this secret may sign one day; ids
 /// hold no line break.
-fn message(experiment: &ExperimentId, trial: &TrialJobId) -> String {
-    format!("trialkeeper trial token 1\n{experiment}\n{trial}")
+fn message(experiment: &ExperimentId, trial: &TrialJobId, expires_at_ms: i64) -> String {
+    format!("trialkeeper trial token 2\n{experiment}\n{trial}\n{expires_at_ms}")
 }
 
-fn read(path: &Path) -> Result<Secret, Error> {
-    let failed = |action| move |source| Error::File { action, path: path.to_owned(), source };
-    let bytes = fs::read(path).map_err(failed("read"))?;
-    if bytes.len() != SECRET_BYTES {
-        return Err(Error::Malformed { path: path.to_owned(), found: bytes.len() });
-    }
-    let mode = fs::metadata(path).map_err(failed("read"))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        tracing::warn!(path = %path.display(), "others could read the secret; it is protected now");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed("protect"))?;
-    }
-    Ok(Secret(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
-}
-
-/// Writes a new secret aside and moves it into place, so that nobody ever sees half of one.
-fn create(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { action: "write", path: path.to_owned(), source };
-    let mut bytes = [0; SECRET_BYTES];
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    // A named temporary file is made with mode 0600.
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    file.write_all(&bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    match file.persist_noclobber(path) {
-        Ok(_) => {}
-        Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(refused) => return Err(failed(refused.error)),
-    }
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use proptest::prelude::*;
 
     use super::*;
 
     fn secret(byte: u8) -> Secret {
-        Secret(hmac::Key::new(hmac::HMAC_SHA256, &[byte; SECRET_BYTES]))
+        Secret::with(&[byte; SECRET_BYTES])
     }
 
     fn ids(experiment: &str, trial: &str) -> (ExperimentId, TrialJobId) {
         (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap())
     }
 
+    /// Some time, in milliseconds since the Unix epoch.
+    const NOW: i64 = 1_800_000_000_000;
+
     #[test]
     fn a_token_opens_its_own_trial_only() {
         let (experiment, trial) = ids("exp", "t");
-        let token = secret(1).trial_token(&experiment, &trial);
-        assert_eq!(secret(1).check(&token, &experiment, &trial), Ok(()));
-        let holder = Holder { experiment, trial };
-        assert_eq!(secret(1).identify(&token), Ok(holder.clone()));
-        let refusal = |secret: &Secret, token: &str, experiment: &str, trial: &str| {
+        let token = secret(1).trial_token(&experiment, &trial, NOW);
+        assert_eq!(secret(1).check(&token, &experiment, &trial, NOW), Ok(()));
+        let holder = Holder { experiment, trial, expires_at_ms: NOW + LIFE_MS };
+        assert_eq!(secret(1).identify(&token, NOW), Ok(holder.clone()));
+        let refusal = |secret: &Secret, token: &str, experiment: &str, trial: &str, now_ms| {
             let (experiment, trial) = ids(experiment, trial);
-            secret.check(token, &experiment, &trial).unwrap_err()
+            secret.check(token, &experiment, &trial, now_ms).unwrap_err()
         };
         let other = Refusal::Other(holder);
         let renamed = token.replace(".t.", ".u.");
         let shifted = token.replace("exp.t.", "ex.pt.");
+        let longer_lived = token.replace(&format!(".{}.", NOW + LIFE_MS), ".9999999999999.");
+        let spelled =
+            token.replace(&format!(".{}.", NOW + LIFE_MS), &format!(".+{}.", NOW + LIFE_MS));
+        let old = token.replace("tk2.", "tk1.");
         let cut = &token[..token.len() - 1];
         let longer = format!("{token}.");
+        let end = NOW + LIFE_MS;
         #[rustfmt::skip]
         let table = [
-            ("another trial's",       secret(1), token.as_str(),   "exp",  "u",  other.clone()),
-            ("another experiment's",  secret(1), token.as_str(),   "exp2", "t",  other),
-            ("another secret's",      secret(2), token.as_str(),   "exp",  "t",  Refusal::Invalid),
-            ("renamed",               secret(1), renamed.as_str(), "exp",  "u",  Refusal::Invalid),
-            ("cut elsewhere",         secret(1), shifted.as_str(), "ex",   "pt", Refusal::Invalid),
-            ("shortened",             secret(1), cut,              "exp",  "t",  Refusal::Invalid),
-            ("lengthened",            secret(1), longer.as_str(),  "exp",  "t",  Refusal::Invalid),
-            ("without a signature",   secret(1), "tk1.exp.t.",     "exp",  "t",  Refusal::Invalid),
-            ("empty",                 secret(1), "",               "exp",  "t",  Refusal::Invalid),
+            ("another trial's",       secret(1), token.as_str(),   "exp",  "u",  NOW, other.clone()),
+            ("another experiment's",  secret(1), token.as_str(),   "exp2", "t",  NOW, other),
+            ("another secret's",      secret(2), token.as_str(),   "exp",  "t",  NOW, Refusal::Invalid),
+            ("renamed",               secret(1), renamed.as_str(), "exp",  "u",  NOW, Refusal::Invalid),
+            ("cut elsewhere",         secret(1), shifted.as_str(), "ex",   "pt", NOW, Refusal::Invalid),
+            ("made to live longer",   secret(1), longer_lived.as_str(), "exp", "t", NOW, Refusal::Invalid),
+            ("another scheme",        secret(1), old.as_str(),     "exp",  "t",  NOW, Refusal::Invalid),
+            ("shortened",             secret(1), cut,              "exp",  "t",  NOW, Refusal::Invalid),
+            ("lengthened",            secret(1), longer.as_str(),  "exp",  "t",  NOW, Refusal::Invalid),
+            ("without a signature",   secret(1), "tk2.exp.t.1.",   "exp",  "t",  NOW, Refusal::Invalid),
+            ("empty",                 secret(1), "",               "exp",  "t",  NOW, Refusal::Invalid),
+            ("expired",               secret(1), token.as_str(),   "exp",  "t",  end, Refusal::Expired),
+            ("and not its trial's",   secret(1), token.as_str(),   "exp",  "u",  end, Refusal::Expired),
         ];
-        for (says, secret, token, experiment, trial, expected) in table {
-            assert_eq!(refusal(&secret, token, experiment, trial), expected, "{says}");
+        for (says, secret, token, experiment, trial, now_ms, expected) in table {
+            assert_eq!(refusal(&secret, token, experiment, trial, now_ms), expected, "{says}");
+        }
+        let (experiment, trial) = ids("exp", "t");
+        assert_eq!(secret(1).check(&token, &experiment, &trial, end - 1), Ok(()), "to its end");
+        // Another spelling of the same number is the same token.
+        assert_eq!(secret(1).check(&spelled, &experiment, &trial, NOW), Ok(()));
+    }
+
+    #[test]
+    fn a_token_is_renewed_in_time() {
+        let (experiment, trial) = ids("exp", "t");
+        let token = secret(1).trial_token(&experiment, &trial, NOW);
+        let mut holder = secret(1).identify(&token, NOW).unwrap();
+        assert_eq!(secret(1).renewal(&holder, NOW + 29 * DAY_MS), None);
+        // A trial of many years, heard of once a month.
+        for month in 1..=100 {
+            let now_ms = NOW + month * 31 * DAY_MS;
+            let token = secret(1).renewal(&holder, now_ms).unwrap();
+            holder = secret(1).identify(&token, now_ms + 59 * DAY_MS).unwrap();
+            assert_eq!(holder.expires_at_ms, now_ms + LIFE_MS);
         }
     }
 
@@ -237,11 +305,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         let (experiment, trial) = ids("exp", "t");
-        let token = Secret::load_or_create(&path).unwrap().trial_token(&experiment, &trial);
+        let token = Secret::load_or_create(&path).unwrap().trial_token(&experiment, &trial, NOW);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let again = Secret::load_or_create(&path).unwrap();
-        assert_eq!(again.check(&token, &experiment, &trial), Ok(()));
+        assert_eq!(again.check(&token, &experiment, &trial, NOW), Ok(()));
         assert_eq!(format!("{again:?}"), "Secret(..)");
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -263,8 +331,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused(text in ".*|tk1\\.[a-z]{1,4}\\.[a-z]{1,4}\\.[A-Za-z0-9_-]{43}") {
-            prop_assert_eq!(secret(1).identify(&text), Err(Refusal::Invalid));
+        fn any_text_is_refused(text in ".*|tk2\\.[a-z]{1,4}\\.[a-z]{1,4}\\.[0-9]{1,20}\\.[A-Za-z0-9_-]{43}") {
+            prop_assert_eq!(secret(1).identify(&text, NOW), Err(Refusal::Invalid));
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | any or none                    | another            | `SYS_CANCELED`   |
 //! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
 //! | preempted                      | none               | `SYS_CANCELED`   |
+//! | stopped (somebody's signal), and the service says why | none | `FAILED` |
 //! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
 //! | anything else                  | none               | `FAILED`         |
 //! | none                           | none               | `FAILED`         |
@@ -63,12 +64,17 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
         ) => JobState::SysCanceled,
         (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
         (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
+        // Nobody's wish: its pod was taken away, or another pod of the trial had failed.
+        (Some((Cause::Stopped, _)), None) if gone.message.is_some() => JobState::Failed,
         (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
         (Some(_) | None, None) => JobState::Failed,
     };
     // Our own intent explains a stop; the agent may have seen no more of it than a signal.
     let message = match (intent.map(explained), verdict, &gone.message, gone.exit_code) {
         (Some(why), _, _, _) => Some(why.to_owned()),
+        (None, Some(verdict), Some(message), _) if verdict.cause == Cause::Stopped => {
+            Some(message.clone())
+        }
         (None, Some(verdict), _, _) => Some(verdict.message.clone()),
         (None, None, Some(message), _) => Some(message.clone()),
         (None, None, None, Some(code)) => {
@@ -110,6 +116,17 @@ mod tests {
             duration_ms: None,
             evidence: Evidence::default(),
         }
+    }
+
+    #[test]
+    fn a_pod_that_was_taken_away_is_no_stop_of_the_users() {
+        let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
+        let message = Some("ps 0: the container ended with exit code 1".to_owned());
+        let gone = Gone { exit_code: Some(1), message: message.clone() };
+        let end = conclude(None, Some(&stopped), &gone);
+        assert_eq!((end.state, &end.message), (JobState::Failed, &message));
+        let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
+        assert_eq!(end.state, JobState::UserCanceled);
     }
 
     #[test]

@@ -14,6 +14,31 @@ pub enum Notice {
         /// Which trial.
         trial: TrialJobId,
     },
+    /// A trial that was submitted does not run yet.
+    Waits {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Its position.
+        sequence: u64,
+        /// Why.
+        why: String,
+    },
+    /// A trial's agent is not heard any more.
+    Lost {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Its position.
+        sequence: u64,
+        /// Why it is thought so.
+        message: String,
+    },
+    /// A lost trial's agent is heard again.
+    Found {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Its position.
+        sequence: u64,
+    },
     /// A trial ended.
     Ended {
         /// Which trial.
@@ -27,6 +52,8 @@ pub enum Notice {
         /// Last lines of its output, for a failure.
         last_lines: String,
     },
+    /// Something that a person should know.
+    Told(String),
     /// The experiment stands elsewhere.
     State(ExperimentState),
 }

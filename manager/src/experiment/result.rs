@@ -20,7 +20,8 @@ pub struct TrialResult {
 /// Picks the results of `attempt` from a trial's metrics, given in the order in which they were
 /// reported.
 ///
-/// The first final result counts. Intermediate results are those of the same metric; of a trial
+/// The first final result counts. Where NNI's SDK reports an object and the configured `objective` names a member of it
+/// that is a number, that member is the value, else the member `default`. Intermediate results are those of the same metric; of a trial
 /// without a final one, those of the configured `objective`, else of NNI's SDK, else of the only metric
 /// there is.
 pub fn pick<'a>(
@@ -34,19 +35,48 @@ pub fn pick<'a>(
             && (objective.is_none_or(|name| name == metric.name) || metric.name == OBJECTIVE)
     };
     let last = own.clone().find(wanted);
+    let printed = |name: &str| {
+        own.clone().any(|metric| metric.kind == MetricKind::Intermediate && metric.name == name)
+    };
     let name = match (last, objective) {
         (Some(metric), _) => metric.name.as_str(),
+        (None, Some(objective)) if printed(objective) => objective,
+        // The SDK's, if it has it.
+        (None, Some(objective))
+            if own.clone().any(|metric| member(metric, objective).is_some()) =>
+        {
+            OBJECTIVE
+        }
         (None, Some(objective)) => objective,
         (None, None) => sole_name(own.clone()).unwrap_or(OBJECTIVE),
     };
-    let steps = own.filter(|metric| metric.kind == MetricKind::Intermediate && metric.name == name);
+    let steps =
+        own.clone().filter(|metric| metric.kind == MetricKind::Intermediate && metric.name == name);
     let mut steps: Vec<_> = steps.collect();
     steps.sort_by_key(|metric| metric.sequence);
+    let is_member = |metric: &Metric| objective.is_some_and(|name| member(metric, name).is_some());
     TrialResult {
-        name: last.map(|metric| metric.name.clone()),
-        last: last.map(|metric| metric.value.clone()),
-        intermediate: steps.into_iter().map(|metric| metric.value.clone()).collect(),
+        name: last.map(|metric| match objective {
+            Some(objective) if is_member(metric) => objective.to_owned(),
+            _ => metric.name.clone(),
+        }),
+        last: last.map(|metric| value(metric, objective)),
+        intermediate: steps.into_iter().map(|metric| value(metric, objective)).collect(),
     }
+}
+
+/// The member `name` of an object that NNI's SDK reported, if it is a number.
+fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
+    if metric.name != OBJECTIVE {
+        return None;
+    }
+    let member = MetricValue::from(metric.value.as_json().as_object()?.get(name)?.clone());
+    member.number().is_some().then_some(member)
+}
+
+/// What counts of a metric.
+fn value(metric: &Metric, objective: Option<&str>) -> MetricValue {
+    objective.and_then(|name| member(metric, name)).unwrap_or_else(|| metric.value.clone())
 }
 
 fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a str> {
@@ -57,7 +87,9 @@ fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a st
 /// A running trial's intermediate results, in the order of their sequence.
 #[derive(Debug, Clone, Default)]
 pub struct Steps {
-    /// The metric that counts; without a configured objective NNI's SDK's, else the first that came.
+    objective: Option<String>,
+    /// The metric that counts: the configured one, or the SDK's that has it as a member; without a configured one the
+    /// first that came.
     name: Option<String>,
     values: BTreeMap<u64, f64>,
 }
@@ -65,7 +97,13 @@ pub struct Steps {
 impl Steps {
     /// No results yet.
     pub fn new(objective: Option<&str>) -> Self {
-        Self { name: objective.map(str::to_owned), values: BTreeMap::new() }
+        let objective = objective.map(str::to_owned);
+        Self { objective, name: None, values: BTreeMap::new() }
+    }
+
+    /// The metric that counts, once it is known.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Takes in a metric; `true` if it is a new step of the one that counts.
@@ -73,11 +111,18 @@ impl Steps {
         if metric.kind != MetricKind::Intermediate {
             return false;
         }
-        let name = self.name.get_or_insert_with(|| metric.name.clone());
-        if *name != metric.name {
+        let objective = self.objective.as_deref();
+        let counts = match &self.name {
+            Some(name) => *name == metric.name,
+            None => {
+                objective.is_none_or(|name| name == metric.name || member(metric, name).is_some())
+            }
+        };
+        if !counts {
             return false;
         }
-        let number = metric.value.number().unwrap_or(f64::NAN);
+        let number = value(metric, objective).number().unwrap_or(f64::NAN);
+        self.name.get_or_insert_with(|| metric.name.clone());
         self.values.insert(metric.sequence, number).is_none()
     }
 
@@ -88,10 +133,11 @@ impl Steps {
     }
 }
 
-/// Whether `candidate` is better than `best`. A value without a number, or NaN, is never better.
+/// Whether `candidate` is better than `best`. A value without a number, NaN or an infinity is never better: a division
+/// by zero is no achievement.
 pub fn is_better(mode: OptimizeMode, candidate: Option<f64>, best: Option<f64>) -> bool {
-    let Some(candidate) = candidate.filter(|number| !number.is_nan()) else { return false };
-    match (best.filter(|number| !number.is_nan()), mode) {
+    let Some(candidate) = candidate.filter(|number| number.is_finite()) else { return false };
+    match (best.filter(|number| number.is_finite()), mode) {
         (None, _) => true,
         (Some(best), OptimizeMode::Maximize) => candidate > best,
         (Some(best), OptimizeMode::Minimize) => candidate < best,
@@ -146,6 +192,34 @@ mod tests {
     }
 
     #[test]
+    fn an_objective_may_be_a_member_of_what_the_sdk_reports() {
+        use MetricKind::{Final, Intermediate};
+        let attempt = AttemptId::new("a-1").unwrap();
+        let object = |kind, sequence| {
+            let value = serde_json::json!({"default": 9, "loss": 0.5, "note": "x"});
+            Metric { value: value.into(), ..metric("default", kind, sequence, 0.0) }
+        };
+        let steps = [object(Intermediate, 0), object(Intermediate, 1)];
+        let all = [steps[0].clone(), steps[1].clone(), object(Final, 0)];
+        let of = |metrics: &[Metric], objective| {
+            let result = pick(metrics.iter().map(|metric| (&attempt, metric)), &attempt, objective);
+            let numbers: Vec<_> = result.intermediate.iter().map(MetricValue::number).collect();
+            (result.name, result.last.and_then(|value| value.number()), numbers)
+        };
+        let named = |name: &str| Some(name.to_owned());
+        let (half, nine) = (vec![Some(0.5); 2], vec![Some(9.0); 2]);
+        assert_eq!(of(&all, Some("loss")), (named("loss"), Some(0.5), half.clone()));
+        assert_eq!(of(&steps, Some("loss")), (None, None, half), "while it runs");
+        assert_eq!(of(&all, None), (named("default"), Some(9.0), nine.clone()));
+        assert_eq!(of(&all, Some("note")), (named("default"), Some(9.0), nine), "no number");
+
+        let mut live = Steps::new(Some("loss"));
+        assert!(!live.enter(&metric("acc", Intermediate, 0, 0.1)), "another metric");
+        assert!(live.enter(&steps[0]) && live.enter(&steps[1]));
+        assert_eq!(live.history(), [0.5, 0.5]);
+    }
+
+    #[test]
     fn steps_are_compared_without_gaps() {
         use MetricKind::{Final, Intermediate};
         let mut steps = Steps::new(None);
@@ -172,7 +246,9 @@ mod tests {
             ("the first of equals stays",   Minimize, Some(1.0), Some(1.0), false),
             ("NaN never wins",              Maximize, nan,       None,      false),
             ("NaN always loses",            Maximize, Some(0.0), nan,       true),
-            ("infinity is a number",        Maximize, Some(f64::INFINITY), Some(1.0), true),
+            ("infinity never wins",         Maximize, Some(f64::INFINITY), Some(1.0), false),
+            ("neither way",                 Minimize, Some(f64::NEG_INFINITY), None, false),
+            ("infinity always loses",       Maximize, Some(1.0), Some(f64::INFINITY), true),
             ("nothing never wins",          Minimize, None,      None,      false),
         ];
         for (says, mode, candidate, best, better) in table {

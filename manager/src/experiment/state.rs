@@ -9,162 +9,21 @@
 //! 4. Once stopping, nothing is started.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::fmt;
 use std::time::Duration;
 
 use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
 
-use super::ending::{End, Gone, conclude};
+use self::budget::Budget;
+pub use self::budget::Policy;
+pub use self::steer::Steer;
+pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
+use super::ending::{Gone, conclude};
 use crate::job_state::JobState;
-use crate::search_space::Parameters;
 use crate::tuner::{Outcome, Proposal};
 
-/// Where an experiment stands, in NNI's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExperimentState {
-    /// Trials are started as there is room.
-    Running,
-    /// A limit is reached; the last trials run on.
-    NoMoreTrial,
-    /// The tuner has nothing more to propose; the last trials run on.
-    TunerNoMoreTrial,
-    /// All trials have ended.
-    Done,
-    /// Trials are being stopped.
-    Stopping,
-    /// Interrupted; it can be resumed.
-    Stopped,
-}
-
-impl ExperimentState {
-    /// The word that users, the store and the API see.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "RUNNING",
-            Self::NoMoreTrial => "NO_MORE_TRIAL",
-            Self::TunerNoMoreTrial => "TUNER_NO_MORE_TRIAL",
-            Self::Done => "DONE",
-            Self::Stopping => "STOPPING",
-            Self::Stopped => "STOPPED",
-        }
-    }
-}
-
-impl fmt::Display for ExperimentState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// What bounds an experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Trials alive at a time, at least 1.
-    pub concurrency: usize,
-    /// Trials in all. `None`: no limit.
-    pub trials: Option<u64>,
-    /// Running time of the experiment. `None`: no limit.
-    pub duration: Option<Duration>,
-    /// Running time of one trial. `None`: no limit.
-    pub trial_duration: Option<Duration>,
-}
-
-/// What happened.
-#[derive(Debug)]
-pub enum Event {
-    /// The experiment begins, or begins again.
-    Begin,
-    /// The tuner answered; `trial` is the id to use if there are parameters.
-    Proposed {
-        /// Which proposal.
-        parameter_id: u64,
-        /// The answer.
-        proposal: Proposal,
-        /// A fresh id.
-        trial: TrialJobId,
-    },
-    /// A trial's agent has started the command.
-    Started {
-        /// Which trial.
-        trial: TrialJobId,
-    },
-    /// A trial's job is gone from its training service, and everything its agent said is known.
-    Gone {
-        /// Which trial.
-        trial: TrialJobId,
-        /// How it left.
-        gone: Gone,
-        /// What the agent concluded, if it lived to say.
-        verdict: Option<Box<Verdict>>,
-        /// The trial's final result, if it has one.
-        result: Option<MetricValue>,
-    },
-    /// Somebody wants one trial stopped.
-    Cancel {
-        /// Which trial.
-        trial: TrialJobId,
-        /// Why.
-        reason: StopReason,
-    },
-    /// Somebody wants the experiment stopped.
-    Stop,
-    /// Time has passed: deadlines are looked at.
-    Tick,
-}
-
-/// What is to be done about it, in this order.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Ask the tuner; answer with [`Event::Proposed`].
-    Propose {
-        /// Which proposal.
-        parameter_id: u64,
-    },
-    /// Record a new trial, then submit it.
-    Launch {
-        /// Its id.
-        trial: TrialJobId,
-        /// Its position in the experiment, from 0.
-        sequence: u64,
-        /// The tuner's number for it.
-        parameter_id: u64,
-        /// What it tries.
-        parameters: Parameters,
-    },
-    /// Submit a known trial again, as a new attempt.
-    Relaunch {
-        /// Which trial.
-        trial: TrialJobId,
-    },
-    /// Record that a trial runs.
-    RecordRunning {
-        /// Which trial.
-        trial: TrialJobId,
-    },
-    /// Record the intent, then stop the trial.
-    Stop {
-        /// Which trial.
-        trial: TrialJobId,
-        /// Why.
-        reason: StopReason,
-    },
-    /// Record a trial's end.
-    RecordEnd {
-        /// Which trial.
-        trial: TrialJobId,
-        /// How it ended.
-        end: End,
-    },
-    /// Tell the tuner.
-    Observe {
-        /// Which proposal.
-        parameter_id: u64,
-        /// How it went.
-        outcome: Outcome,
-    },
-    /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
-    RecordState(ExperimentState),
-}
+mod budget;
+mod steer;
+mod words;
 
 /// A trial that has not ended.
 #[derive(Debug)]
@@ -172,35 +31,6 @@ struct Live {
     parameter_id: Option<u64>,
     running_since: Option<Duration>,
     intent: Option<StopReason>,
-}
-
-/// A trial as the store remembers it, for going on after a restart.
-#[derive(Debug, Clone)]
-pub struct Remembered {
-    /// Its id.
-    pub trial: TrialJobId,
-    /// Its position in the experiment.
-    pub sequence: u64,
-    /// The tuner's number for it.
-    pub parameter_id: Option<u64>,
-    /// What became of its job while no manager watched.
-    pub fate: Fate,
-    /// The stop that was intended.
-    pub intent: Option<StopReason>,
-}
-
-/// What became of a remembered trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// It had ended.
-    Ended,
-    /// Its job is still there; it has run for so long.
-    Alive {
-        /// Since the agent started the command. `None`: it has not.
-        running_for: Option<Duration>,
-    },
-    /// It was recorded and never submitted, or interrupted by the manager's own end: it runs again.
-    Again,
 }
 
 /// The experiment.
@@ -215,6 +45,11 @@ pub struct State {
     asked: usize,
     /// The tuner said that it needs another result first.
     tuner_waits: bool,
+    /// The tuner is lost: nothing more will be proposed in this run.
+    tuner_lost: bool,
+    /// Too many failures: nothing more is started in this run.
+    held: bool,
+    budget: Budget,
     next_sequence: u64,
     next_parameter_id: u64,
     /// Ids that were asked for and got no proposal.
@@ -233,6 +68,9 @@ impl State {
             again_ids: HashMap::new(),
             asked: 0,
             tuner_waits: false,
+            tuner_lost: false,
+            held: false,
+            budget: Budget::default(),
             next_sequence: 0,
             next_parameter_id: 0,
             unused_ids: BTreeSet::new(),
@@ -266,6 +104,13 @@ impl State {
             }
         }
         state
+    }
+
+    /// The same experiment under a policy.
+    #[must_use]
+    pub fn under(mut self, policy: Policy) -> Self {
+        self.budget = Budget::new(policy);
+        self
     }
 
     /// Where the experiment stands.
@@ -302,6 +147,13 @@ impl State {
             Event::Begin => effects.push(Effect::RecordState(self.stands)),
             Event::Proposed { parameter_id, proposal, trial } => {
                 self.proposed(parameter_id, proposal, trial, &mut effects);
+            }
+            Event::TunerReady => self.tuner_waits = false,
+            Event::TunerLost => {
+                self.tuner_lost = true;
+                if self.stands == ExperimentState::Running {
+                    self.stands = ExperimentState::TunerNoMoreTrial;
+                }
             }
             Event::Started { trial } => {
                 if let Some(live) = self.live.get_mut(&trial)
@@ -378,7 +230,19 @@ impl State {
         // A second word about the same end is late news.
         let Some(live) = self.live.remove(&trial) else { return };
         let end = conclude(live.intent, verdict, gone);
-        let succeeded = end.state == JobState::Succeeded;
+        let state = end.state;
+        let succeeded = state == JobState::Succeeded;
+        let why = end.message.clone().unwrap_or_default();
+        if state == JobState::Failed
+            && !self.stopping()
+            && let Some((time, times)) = self.budget.retry(&trial, verdict)
+        {
+            let message = format!("{why}; it is tried again ({time} of {times})");
+            effects.push(Effect::Retry { trial: trial.clone(), message });
+            self.again_ids.insert(trial.clone(), live.parameter_id);
+            self.again.push_back(trial);
+            return;
+        }
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         // A trial that the manager's own end interrupted runs again: now if that manager's stop was
         // outlived, else on resume. The tuner waits for it.
@@ -389,13 +253,47 @@ impl State {
             }
             return;
         }
-        if let Some(parameter_id) = live.parameter_id {
-            let outcome = match result {
-                Some(value) if succeeded && value.number().is_some() => Outcome::Result(value),
-                Some(_) | None => Outcome::Failed,
-            };
-            effects.push(Effect::Observe { parameter_id, outcome });
-            self.tuner_waits = false;
+        let outcome = match result {
+            Some(value) if counts(state, live.intent) && value.number().is_some() => {
+                Outcome::Result(value)
+            }
+            Some(_) | None => Outcome::Failed,
+        };
+        self.weigh(state, verdict, &outcome, &why, effects);
+        let parameter_id = live.parameter_id;
+        effects.push(Effect::Observe { trial, parameter_id, state, outcome });
+        self.tuner_waits = false;
+    }
+
+    /// Whether this end ends the search.
+    fn weigh(
+        &mut self,
+        state: JobState,
+        verdict: Option<&Verdict>,
+        outcome: &Outcome,
+        why: &str,
+        effects: &mut Vec<Effect>,
+    ) {
+        let told = match (state, outcome) {
+            (JobState::Failed, _) => {
+                let told = self.budget.failed(verdict, why);
+                self.held |= told.is_some();
+                told
+            }
+            (JobState::Succeeded, Outcome::Result(value)) => {
+                self.budget.fine();
+                self.budget.reached(value)
+            }
+            (_, Outcome::Result(_) | Outcome::Failed) => {
+                self.budget.fine();
+                None
+            }
+        };
+        if let Some(told) = told
+            && self.stands == ExperimentState::Running
+        {
+            self.stands = ExperimentState::NoMoreTrial;
+            effects.push(Effect::Tell(told));
         }
     }
 
@@ -427,6 +325,8 @@ impl State {
         }
         if self.stands == ExperimentState::Running && self.time_is_up() {
             self.stands = ExperimentState::NoMoreTrial;
+            let told = "maxExperimentDuration is over; the trials that run are let end";
+            effects.push(Effect::Tell(told.to_owned()));
         }
     }
 
@@ -437,6 +337,7 @@ impl State {
     /// Starts what there is room for: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
         let may_repeat = !self.time_is_up()
+            && !self.held
             && match self.stands {
                 ExperimentState::Running
                 | ExperimentState::NoMoreTrial
@@ -471,6 +372,10 @@ impl State {
         if self.stands == ExperimentState::Running && limit_reached && self.again.is_empty() {
             self.stands = ExperimentState::NoMoreTrial;
         }
+        if self.stands != ExperimentState::Running {
+            // What a tuner is still thinking about is not wanted any more.
+            self.asked = 0;
+        }
         if !self.live.is_empty() || self.asked > 0 {
             return;
         }
@@ -480,12 +385,24 @@ impl State {
             ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
                 ExperimentState::Done
             }
+            ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial
+                if self.held || (self.tuner_lost && !limit_reached) =>
+            {
+                ExperimentState::Stopped
+            }
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial => {
                 ExperimentState::Done
             }
             ExperimentState::Running | ExperimentState::Done => self.stands,
         };
     }
+}
+
+/// Whether the result of a trial that ended so says something about its parameters: of one that the assessor
+/// gave up, the last intermediate result does.
+pub fn counts(state: JobState, intent: Option<StopReason>) -> bool {
+    state == JobState::Succeeded
+        || (state == JobState::EarlyStopped && intent == Some(StopReason::EarlyStop))
 }
 
 fn count(number: usize) -> u64 {

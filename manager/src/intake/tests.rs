@@ -55,7 +55,8 @@ impl Bed {
     /// What the experiment has been told so far: the new reports' numbers, event by event.
     fn told(&mut self) -> Vec<Vec<u64>> {
         std::iter::from_fn(|| self.events.try_recv().ok())
-            .map(|Event::Reported { trial, attempt, fresh }| {
+            .map(|event| {
+                let Event::Reported { trial, attempt, fresh } = event else { unreachable!() };
                 assert_eq!((trial.as_str(), attempt.as_str()), ("t", "a"));
                 fresh.iter().map(|report| report.seq).collect()
             })
@@ -146,7 +147,7 @@ async fn a_dropped_request_s_reports_are_told_all_the_same() {
     assert!(request.await.unwrap_err().is_cancelled());
     let mut told = Vec::new();
     for _ in 0..2 {
-        let Event::Reported { fresh, .. } = bed.events.recv().await.unwrap();
+        let Some(Event::Reported { fresh, .. }) = bed.events.recv().await else { unreachable!() };
         told.push(fresh.iter().map(|report| report.seq).collect::<Vec<_>>());
     }
     assert_eq!(told, [vec![0], vec![1, 2]]);

@@ -21,7 +21,7 @@ use trial_protocol::{
 };
 
 use super::{Error, Intake};
-use crate::store;
+use crate::store::{self, Arrival};
 
 /// The attempt that all of them are stored under.
 const ATTEMPT: &str = "legacy";
@@ -183,8 +183,10 @@ impl All {
 
     async fn take_in(&self, batch: ReportBatch) -> Result<(), Error> {
         let until = Instant::now() + PATIENCE;
+        // Made once, however often it is tried; and no other task is needed, since this is one already.
+        let arrival = Arrival::from(batch);
         loop {
-            match self.intake.accept(batch.clone()).await {
+            match self.intake.inner.accept(arrival.clone()).await {
                 Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
                     sleep(PAUSE).await;
                 }

@@ -7,6 +7,9 @@ use serde_json::json;
 use trial_protocol::{Cause, Class, Confidence, Evidence, TrialExit};
 
 use super::*;
+use crate::search_space::Parameters;
+
+mod policy;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -38,6 +41,10 @@ fn launch(number: u64) -> Effect {
 
 fn propose(parameter_id: u64) -> Effect {
     Effect::Propose { parameter_id }
+}
+
+fn observe(number: u64, state: JobState, outcome: Outcome) -> Effect {
+    Effect::Observe { trial: id(number), parameter_id: Some(number), state, outcome }
 }
 
 fn stop(number: u64, reason: StopReason) -> Effect {
@@ -104,12 +111,12 @@ fn a_search_runs_to_its_limit() {
     let effects = state.step(succeeded(0, 0.5), now);
     assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
     let outcome = Outcome::Result(0.5.into());
-    assert_eq!(effects[1..], [Effect::Observe { parameter_id: 0, outcome }, propose(2)]);
+    assert_eq!(effects[1..], [observe(0, JobState::Succeeded, outcome), propose(2)]);
     let effects = state.step(proposed(2), now);
     assert_eq!(effects, [launch(2), Effect::RecordState(NoMoreTrial)]);
     let effects = state.step(failed(2), now);
     assert_eq!(ends(&effects), [(id(2), JobState::Failed)]);
-    let failure = Effect::Observe { parameter_id: 2, outcome: Outcome::Failed };
+    let failure = observe(2, JobState::Failed, Outcome::Failed);
     assert_eq!(effects.last(), Some(&failure), "a failure is told and nothing is started");
     let effects = state.step(succeeded(1, 0.7), now);
     assert_eq!(effects.last(), Some(&Effect::RecordState(Done)));
@@ -236,7 +243,8 @@ fn an_experiment_whose_time_is_up_lets_the_last_trials_end() {
     state.step(proposed(0), Duration::ZERO);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
-    assert_eq!(effects, [Effect::RecordState(ExperimentState::NoMoreTrial)]);
+    assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::NoMoreTrial)));
+    assert_eq!(told(&effects).len(), 1);
     assert_eq!(state.next_deadline(), None);
     let effects = state.step(succeeded(0, 1.0), 9 * SECOND);
     assert_eq!(effects.last(), Some(&Effect::RecordState(ExperimentState::Done)));
@@ -255,7 +263,7 @@ fn a_result_without_a_number_is_no_result() {
     };
     let effects = state.step(gone, Duration::ZERO);
     assert_eq!(ends(&effects), [(id(0), JobState::Succeeded)]);
-    assert_eq!(effects[1], Effect::Observe { parameter_id: 0, outcome: Outcome::Failed });
+    assert_eq!(effects[1], observe(0, JobState::Succeeded, Outcome::Failed));
 }
 
 /// What the model does next; numbers choose among the trials alive.
@@ -326,10 +334,17 @@ proptest! {
                         prop_assert!(trials.is_none_or(|limit| launched <= limit), "too many in all");
                     }
                     Effect::RecordEnd { trial, .. } => *recorded.entry(trial).or_default() += 1,
-                    Effect::Observe { parameter_id, .. } => {
-                        *observed.entry(parameter_id).or_default() += 1;
+                    Effect::Observe { parameter_id: Some(id), .. } => {
+                        *observed.entry(id).or_default() += 1;
                     }
-                    Effect::Stop { .. } | Effect::RecordRunning { .. } | Effect::RecordState(_) => {}
+                    Effect::Observe { parameter_id: None, .. } => {
+                        unreachable!("nobody adds trials here");
+                    }
+                    Effect::Stop { .. }
+                    | Effect::RecordRunning { .. }
+                    | Effect::RecordState(_)
+                    | Effect::Tell(_)
+                    | Effect::Retry { .. } => {}
                 }
             }
             let over = matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped);
@@ -383,4 +398,11 @@ fn end(trial: TrialJobId, cause: Cause) -> Event {
     let code = TrialExit::Code(u8::from(cause != Cause::Succeeded));
     let verdict = Some(Box::new(verdict(cause, code)));
     Event::Gone { trial, gone: unknown_end(), verdict, result: Some(1.0.into()) }
+}
+
+fn told(effects: &[Effect]) -> Vec<String> {
+    let text = |effect: &'_ Effect| {
+        if let Effect::Tell(text) = effect { Some(text.clone()) } else { None }
+    };
+    effects.iter().filter_map(text).collect()
 }

@@ -1,0 +1,150 @@
+//! The server of the benchmarks, in a process of its own so that its memory and processor time are not mixed with
+//! the load's: the manager's ingest path with the real store, without an experiment behind it.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use trial_manager::api::auth::{Gate, Reach};
+use trial_manager::api::{self, Pods, State};
+use trial_manager::clock::SystemClock;
+use trial_manager::code_archive::CodeArchive;
+use trial_manager::experiment::Handle;
+use trial_manager::intake::Intake;
+use trial_manager::store::{NewTrial, Store};
+use trial_manager::token::{Secret, UserToken};
+use trial_manager::view::Board;
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+/// The experiment of all trials.
+pub(crate) const EXPERIMENT: &str = "bench";
+
+/// The trial of a number.
+pub(crate) fn trial(number: u64) -> TrialJobId {
+    TrialJobId::new(format!("t{number}")).unwrap()
+}
+
+/// The manager's ingest path: prints its port, ends with its standard input.
+pub(crate) async fn serve(folder: &Path, trials: u64) {
+    let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
+    for sequence in 0..trials {
+        let new = NewTrial {
+            id: trial(sequence),
+            sequence,
+            parameter_id: Some(sequence),
+            parameters: json!({}),
+            attempt: AttemptId::new("a").unwrap(),
+            created_at_ms: 0,
+        };
+        store.insert_trial(new).await.unwrap();
+    }
+    let (handle, mut events) = Handle::new(1024);
+    let experiment = ExperimentId::new(EXPERIMENT).unwrap();
+    let clock = Arc::new(SystemClock);
+    let intake = Intake::new(store.clone(), handle.clone(), experiment.clone(), clock.clone());
+    let secret = Arc::new(Secret::load_or_create(&folder.join("secret")).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{} {}", listener.local_addr().unwrap().port(), old.local_addr().unwrap().port());
+    let legacy =
+        tokio::spawn(api::serve(old, api::legacy::router(&intake), std::future::pending::<()>()));
+    let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
+    let user = UserToken::load_or_create(&folder.join("user.token")).unwrap();
+    let gate = Gate::new(&experiment, user, secret.as_ref().clone(), Reach::Machine);
+    let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()));
+    let closing = CancellationToken::new();
+    let board = Board::new(store.clone(), None);
+    let kept = store.clone();
+    let state = State { intake, store: kept, secret, gate, closing, pods, board, handle, clock };
+    let router = api::router(state);
+    api::serve(listener, router, async {
+        let mut input = Vec::new();
+        tokio::task::spawn_blocking(move || {
+            std::io::Read::read_to_end(&mut std::io::stdin(), &mut input).unwrap();
+        })
+        .await
+        .unwrap();
+    })
+    .await
+    .unwrap();
+    legacy.abort();
+    drop(legacy.await);
+    listen.await.unwrap();
+    store.close().await;
+}
+
+/// Reads one answer with a `content-length`.
+pub(crate) async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]) -> &'a str {
+    let mut filled = 0;
+    loop {
+        let read = stream.read(&mut buffer[filled..]).await.unwrap();
+        assert!(read > 0, "the server has hung up");
+        filled += read;
+        let text = std::str::from_utf8(&buffer[..filled]).unwrap();
+        let Some(head) = text.find("\r\n\r\n") else { continue };
+        let length: usize = text[..head]
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .and_then(|length| length.parse().ok())
+            .unwrap();
+        if filled >= head + 4 + length {
+            return std::str::from_utf8(&buffer[..filled]).unwrap();
+        }
+    }
+}
+
+/// A running one.
+pub(crate) struct Server {
+    process: Child,
+    /// Of the native listener, and of the one for old keepers.
+    pub(crate) ports: [u16; 2],
+}
+
+impl Server {
+    /// Starts this program again as a server with so many trials.
+    pub(crate) fn start(folder: &Path, trials: u64) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .arg("--server")
+            .arg(folder)
+            .arg(trials.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (native, legacy) = line.trim().split_once(' ').unwrap();
+        Self { process, ports: [native.parse().unwrap(), legacy.parse().unwrap()] }
+    }
+
+    /// Processor time it has used so far, all threads together.
+    pub(crate) fn processor(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // The name in parentheses may hold blanks; user and system time are the 12th and 13th after it.
+        let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
+        let ticks: u64 = fields[12..14].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        // Linux counts in hundredths of a second for user space (`USER_HZ`).
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Its highest memory use so far.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(&mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
+        std::io::stdout().flush().unwrap();
+    }
+}

@@ -1,0 +1,131 @@
+//! Ten thousand agents that are connected and have little to say: each keeps its connection, and sends a heartbeat
+//! and one sample every five seconds. Prints what they cost the manager: `cargo bench -p trial-manager --bench swarm
+//! [AGENTS] [SECONDS]`. Both sides need a descriptor for each: `ulimit -n` must allow that.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a measurement stops at the first thing that goes wrong, and prints"
+)]
+
+#[path = "ingest/server.rs"]
+mod server;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use server::{EXPERIMENT, Server, read_answer, trial};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use trial_manager::clock::{Clock as _, SystemClock};
+use trial_manager::token::Secret;
+use trial_protocol::ExperimentId;
+
+/// Time between two heartbeats of an agent.
+const BEAT: Duration = Duration::from_secs(5);
+/// A sample of a trial with three processes and a control group, as an agent sends it.
+const SAMPLE: &str = r#"{"kind":"sample","process":{"count":3,"cpu_percent":97.5,"memory_bytes":1932735283,"read_bytes":1048576,"written_bytes":524288},"cgroup":{"memory_current_bytes":1992735283,"memory_max_bytes":8589934592,"cpu_throttled_us":0}}"#;
+
+fn main() {
+    // Cargo adds `--bench`.
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    if arguments.first().is_some_and(|word| word == "--server") {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let trials = arguments[2].parse().unwrap();
+        return runtime.block_on(server::serve(Path::new(&arguments[1]), trials));
+    }
+    let number =
+        |place: usize, usual| arguments.get(place).map_or(usual, |text| text.parse().unwrap());
+    // One thread: what the client takes of a small machine is the manager's loss.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(measure(number(0, 10_000), Duration::from_secs(number(1, 30))));
+}
+
+async fn measure(agents: u64, time: Duration) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), agents);
+    let secret = Secret::load_or_create(&folder.path().join("secret")).unwrap();
+    let experiment = ExperimentId::new(EXPERIMENT).unwrap();
+    let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
+    // They come over one beat, as agents do that were not all started at once.
+    let begin = Instant::now();
+    let steady = begin + 2 * BEAT;
+    let until = steady + time;
+    let swarm: Vec<_> = (0..agents)
+        .map(|number| {
+            let token = secret.trial_token(&experiment, &trial(number), SystemClock.now_ms());
+            let first = begin
+                + BEAT.mul_f64(
+                    f64::from(u32::try_from(number).unwrap())
+                        / f64::from(u32::try_from(agents).unwrap()),
+                );
+            tokio::spawn(agent(number, token, server.ports[0], first, until, Arc::clone(&counts)))
+        })
+        .collect();
+    sleep_until(steady).await;
+    let (cpu, requests) = (server.processor(), counts[0].load(Ordering::Relaxed));
+    sleep_until(until).await;
+    let (cpu, requests) =
+        (server.processor().saturating_sub(cpu), counts[0].load(Ordering::Relaxed) - requests);
+    let resident = server.resident_kib() / 1024;
+    for agent in swarm {
+        agent.await.unwrap();
+    }
+    let seconds = time.as_secs_f64();
+    let [_, slow, late] = &*counts;
+    println!(
+        "{agents} agents: {:.0} requests/s, {:.0} % of a core, {resident} MiB at most; {} answers took over 100 ms, {} \
+         over a second",
+        f64::from(u32::try_from(requests).unwrap()) / seconds,
+        cpu.as_secs_f64() / seconds * 100.0,
+        slow.load(Ordering::Relaxed),
+        late.load(Ordering::Relaxed),
+    );
+    server.stop();
+}
+
+/// One agent until the end of time. Counts its requests, and the answers that were slow and very slow.
+async fn agent(
+    number: u64,
+    token: String,
+    port: u16,
+    first: Instant,
+    until: Instant,
+    counts: Arc<[AtomicU64; 3]>,
+) {
+    sleep_until(first).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut beats = interval_at(first, BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut answer = vec![0; 4 << 10];
+    let mut seq = 0_u64;
+    while Instant::now() < until {
+        beats.tick().await;
+        let sample = format!(r#"{{"seq":{seq},"observed_at_ms":1700000000000,"body":{SAMPLE}}}"#);
+        seq += 1;
+        for (lane, reports) in [("facts", ""), ("bulk", sample.as_str())] {
+            let body = format!(
+                r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a","lane":"{lane}","reports":[{reports}]}}"#,
+                trial(number)
+            );
+            let request = format!(
+                "POST /api/v1/agent/reports HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\
+                 content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let start = Instant::now();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let answer = read_answer(&mut stream, &mut answer).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            counts[0].fetch_add(1, Ordering::Relaxed);
+            let took = start.elapsed();
+            counts[1].fetch_add(u64::from(took > Duration::from_millis(100)), Ordering::Relaxed);
+            counts[2].fetch_add(u64::from(took > Duration::from_secs(1)), Ordering::Relaxed);
+        }
+    }
+}

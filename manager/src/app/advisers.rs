@@ -1,0 +1,72 @@
+//! Builds an experiment's tuner and assessor, and starts what of them is outside the manager. It asks them
+//! nothing.
+
+use serde_json::{Map, json};
+use trial_protocol::ExperimentId;
+
+use super::Error;
+use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
+use crate::dispatcher::{Outside, Program, Setting};
+use crate::experiment::advice::Advice;
+use crate::layout::ExperimentDir;
+use crate::tuner::OptimizeMode;
+use crate::{assessor, tuner};
+
+/// Where nothing else is said, `PATH` finds the interpreter.
+const PYTHON: &str = "python3";
+
+/// Makes the advisers that `spec` names.
+pub(super) fn build(
+    spec: &ExperimentSpec,
+    id: &ExperimentId,
+    dir: &ExperimentDir,
+    seed: u64,
+) -> Result<Advice, Error> {
+    let native = match &spec.tuner {
+        TunerChoice::Native(native) => Some(tuner::build(native, &spec.search_space, seed)?),
+        TunerChoice::Nni { .. } | TunerChoice::Command { .. } => None,
+    };
+    let (judge, judge_outside) = match &spec.assessor {
+        Some(AssessorChoice::Native(native)) => (Some(assessor::build(native)?), None),
+        Some(AssessorChoice::Nni(algorithm)) => (None, Some(algorithm.clone())),
+        None => (None, None),
+    };
+    let python = || spec.python_interpreter.clone().unwrap_or_else(|| PYTHON.to_owned());
+    let program = match (&spec.tuner, judge_outside) {
+        (TunerChoice::Native(_), None) => None,
+        (TunerChoice::Native(_), assessor) => {
+            Some(Program::Nni { python: python(), tuner: None, assessor, advisor: false })
+        }
+        (TunerChoice::Nni { algorithm, advisor }, assessor) => Some(Program::Nni {
+            python: python(),
+            tuner: Some(algorithm.clone()),
+            assessor,
+            advisor: *advisor,
+        }),
+        (TunerChoice::Command { command, class_args }, _) => {
+            let mode = match spec.optimize_mode {
+                OptimizeMode::Maximize => "maximize",
+                OptimizeMode::Minimize => "minimize",
+            };
+            let greeting = Map::from_iter([
+                ("experiment".to_owned(), json!(id.as_str())),
+                ("optimize_mode".to_owned(), json!(mode)),
+                ("seed".to_owned(), json!(seed)),
+                ("concurrency".to_owned(), json!(spec.trial_concurrency)),
+                ("class_args".to_owned(), json!(class_args)),
+            ]);
+            Some(Program::AskAndTell { command: command.clone(), greeting })
+        }
+    };
+    let outside = program.map(|program| {
+        Outside::start(Setting {
+            program,
+            experiment: id.as_str().to_owned(),
+            space: spec.search_space.as_json().clone(),
+            dir: dir.outside(),
+            code: spec.trial_code_directory.clone(),
+            gpus: spec.tuner_gpu_indices.clone(),
+        })
+    });
+    Ok(Advice { tuner: native, assessor: judge, outside })
+}

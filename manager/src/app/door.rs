@@ -1,0 +1,101 @@
+//! How the manager is reached: by which URL, and encrypted with which certificate, if at all.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::{Error, Settings, reach};
+use crate::api::auth::Reach;
+use crate::api::tls::Tls;
+use crate::layout::ExperimentDir;
+
+/// A certificate that the user gives. The files are read again when they change.
+#[derive(Debug)]
+pub struct OwnCertificate {
+    /// The certificate and the chain behind it, in PEM form.
+    pub certificate: PathBuf,
+    /// Its key, in PEM form.
+    pub key: PathBuf,
+    /// The authority that agents are to check it against. `None`: the public ones.
+    pub ca: Option<PathBuf>,
+}
+
+/// How it is reached.
+pub(super) struct Door {
+    /// `None`: without encryption.
+    pub(super) tls: Option<Tls>,
+    /// The authority that agents are to trust, and no other. `None`: the public ones.
+    pub(super) ca_file: Option<PathBuf>,
+    /// Base URL for this machine's agents.
+    pub(super) url: String,
+    /// Base URL for those elsewhere.
+    pub(super) told: String,
+    /// Who reaches it.
+    pub(super) reach: Reach,
+}
+
+impl Door {
+    pub(super) fn build(
+        settings: &Settings,
+        address: SocketAddr,
+        dir: &ExperimentDir,
+        advertise: Option<&str>,
+        server: Option<&str>,
+    ) -> Result<Self, Error> {
+        let encrypted = settings.certificate.is_some() || !address.ip().is_loopback();
+        let told = reach::told(advertise, address, encrypted, server)?;
+        // What stands in front of us, where a URL was given, has a certificate of its own.
+        let ours = told.host.is_some() || settings.certificate.is_some();
+        // What leaves the machine is encrypted; the loopback interface does not leave it.
+        let (tls, ca_file) = match &settings.certificate {
+            Some(own) => {
+                let tls = Tls::from_files(&own.certificate, &own.key)?;
+                let absolute = |path: &PathBuf| {
+                    std::path::absolute(path)
+                        .map_err(|source| Error::DataDir { path: path.clone(), source })
+                };
+                (Some(tls), own.ca.as_ref().map(absolute).transpose()?)
+            }
+            None if !encrypted => (None, None),
+            None => {
+                let names = [Some(address.ip().to_string()), settings.host.clone(), told.host];
+                (Some(own_authority(dir, names)?), Some(dir.ca_file()))
+            }
+        };
+        let reach = if tls.is_some() { Reach::Network } else { Reach::Machine };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        // Trials on this machine need no way round by another, unless a certificate asks for its name.
+        let url = match advertise {
+            Some(_) if server.is_none() => told.url.clone(),
+            _ => format!("{scheme}://{}", reachable(address)),
+        };
+        let ca_file = ca_file.filter(|_| ours || server.is_none());
+        Ok(Self { tls, ca_file, url, told: told.url, reach })
+    }
+}
+
+/// The manager's own certificate, for the names under which this machine's agents and others reach it.
+fn own_authority(dir: &ExperimentDir, more: [Option<String>; 3]) -> Result<Tls, Error> {
+    let folder = dir.authority();
+    std::fs::create_dir_all(&folder)
+        .map_err(|source| Error::DataDir { path: folder.clone(), source })?;
+    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    names.extend(own.into_iter().chain(more.into_iter().flatten()));
+    names.sort();
+    names.dedup();
+    names.retain(|name| !name.is_empty());
+    Ok(Tls::load_or_create(&folder, &names)?)
+}
+
+/// The address under which this machine's agents reach a listener: an unspecified address listens
+/// everywhere and is no destination.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}

@@ -1,0 +1,132 @@
+//! Under which address trials elsewhere reach the manager: what the user says, or a guess.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+
+/// What trials are told of the manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Host name or address, where it is ours to certify.
+    pub(super) host: Option<String>,
+    /// The base URL.
+    pub(super) url: String,
+}
+
+/// An advertised address that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("--advertise {given}: expected a host, host:port, or a URL with http:// or https://")]
+pub struct BadAddress {
+    given: String,
+}
+
+/// Works out what trials are told. A URL is taken as it is: something stands in front of the manager. A
+/// host, with or without a port, is the manager itself.
+pub(super) fn told(
+    advertise: Option<&str>,
+    listener: SocketAddr,
+    encrypted: bool,
+    server: Option<&str>,
+) -> Result<Told, BadAddress> {
+    let scheme = if encrypted { "https" } else { "http" };
+    let bad = |given: &str| BadAddress { given: given.to_owned() };
+    if let Some(given) = advertise {
+        let given = given.trim().trim_end_matches('/');
+        if let Some((scheme, rest)) = given.split_once("://") {
+            let good = matches!(scheme, "http" | "https") && !rest.is_empty();
+            return if good {
+                Ok(Told { host: None, url: given.to_owned() })
+            } else {
+                Err(bad(given))
+            };
+        }
+        let (host, port) = split(given).ok_or_else(|| bad(given))?;
+        let port = port.unwrap_or(listener.port());
+        return Ok(Told {
+            url: format!("{scheme}://{}:{port}", bracketed(&host)),
+            host: Some(host),
+        });
+    }
+    let ip = listener.ip();
+    let ip = if ip.is_unspecified() { server.and_then(own_address).unwrap_or(ip) } else { ip };
+    let host = ip.to_string();
+    let url = format!("{scheme}://{}:{}", bracketed(&host), listener.port());
+    Ok(Told { host: Some(host), url })
+}
+
+/// Host and port.
+fn split(given: &str) -> Option<(String, Option<u16>)> {
+    let host = |text: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        (!text.is_empty() && text.chars().all(allowed)).then(|| text.to_owned())
+    };
+    if let Some(rest) = given.strip_prefix('[') {
+        let (inner, rest) = rest.split_once(']')?;
+        let port = match rest {
+            "" => None,
+            rest => Some(rest.strip_prefix(':')?.parse().ok()?),
+        };
+        return Some((host(inner)?, port));
+    }
+    match given.split_once(':') {
+        // An IPv6 address without brackets.
+        Some((_, rest)) if rest.contains(':') => Some((host(given)?, None)),
+        Some((name, port)) => Some((host(name)?, Some(port.parse().ok()?))),
+        None => Some((host(given)?, None)),
+    }
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// The address of this machine on the way to a server. Nothing is sent: a datagram socket is only told where
+/// it would send.
+fn own_address(url: &str) -> Option<IpAddr> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (host, port) = split(rest.split('/').next()?)?;
+    let port = port.unwrap_or(if scheme == "http" { 80 } else { 443 });
+    let to = (host.as_str(), port).to_socket_addrs().ok()?.next()?;
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_advertised_address_is_a_host_or_a_url() {
+        #[rustfmt::skip]
+        let table = [
+            (Some("10.0.0.7"),          "0.0.0.0:8080",   Some("https://10.0.0.7:8080")),
+            (Some("10.0.0.7:30080"),    "0.0.0.0:8080",   Some("https://10.0.0.7:30080")),
+            (Some("manager.lab.svc:80"), "127.0.0.1:8080", Some("http://manager.lab.svc:80")),
+            (Some("[fd00::1]:9"),       "[::]:8080",      Some("https://[fd00::1]:9")),
+            (Some("fd00::1"),           "[::]:8080",      Some("https://[fd00::1]:8080")),
+            (Some("https://m.example/tk/"), "0.0.0.0:8080", Some("https://m.example/tk")),
+            (Some("http://m.example"),  "0.0.0.0:8080",   Some("http://m.example")),
+            (Some("ftp://m.example"),   "0.0.0.0:8080",   None),
+            (Some("m.example:port"),    "0.0.0.0:8080",   None),
+            (Some("two words"),         "0.0.0.0:8080",   None),
+            (Some(""),                  "0.0.0.0:8080",   None),
+            (None,                      "127.0.0.1:81",   Some("http://127.0.0.1:81")),
+            (None,                      "10.0.0.9:81",    Some("https://10.0.0.9:81")),
+        ];
+        for (given, listener, url) in table {
+            let listener: SocketAddr = listener.parse().unwrap();
+            let encrypted = !listener.ip().is_loopback();
+            let found = told(given, listener, encrypted, Some("https://10.1.1.1:6443"));
+            assert_eq!(found.ok().map(|told| told.url).as_deref(), url, "{given:?} {listener}");
+        }
+    }
+
+    #[test]
+    fn without_a_word_it_is_this_machines_address_on_the_way_to_the_cluster() {
+        let found = told(None, "0.0.0.0:80".parse().unwrap(), true, Some("http://127.0.0.1:6443"));
+        assert_eq!(found.unwrap().url, "https://127.0.0.1:80");
+    }
+}

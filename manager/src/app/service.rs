@@ -1,0 +1,247 @@
+//! Builds the training service that an experiment names, and whatever only that service needs: an agent
+//! program, this machine's GPUs, a cluster. It starts no job.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tracing::warn;
+use trial_protocol::ExperimentId;
+
+use super::Error;
+use crate::config::frameworkcontroller::{AgentSource, FrameworkControllerSpec, StorageSpec};
+use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
+use crate::layout::ExperimentDir;
+use crate::training_service::frameworkcontroller::client::{Access, Cluster, Kind};
+use crate::training_service::frameworkcontroller::{
+    self, FrameworkController, manifest, preflight,
+};
+use crate::training_service::local::gpus::{self, Gpus, Wanted};
+use crate::training_service::local::{self, Local};
+use crate::training_service::share::Share;
+use crate::training_service::{JobEvents, TrainingService, azure_key};
+
+/// What was found before anything of the experiment was made: an experiment that cannot run leaves nothing
+/// behind.
+pub(super) enum Ready {
+    /// This machine can run trials with this agent.
+    Local {
+        /// The agent program.
+        agent: PathBuf,
+    },
+    /// The cluster can run trials.
+    FrameworkController {
+        /// Which cluster.
+        cluster: Cluster,
+        /// The agent program, for pods whose image has none.
+        agent: Option<PathBuf>,
+    },
+}
+
+/// Where the service is to find, and to tell, what it needs.
+pub(super) struct Place {
+    /// The experiment's folder.
+    pub(super) dir: ExperimentDir,
+    /// The authority that the manager's certificate is checked against. `None`: no encryption.
+    pub(super) ca_file: Option<PathBuf>,
+    /// Base URL of the manager, as trials on other machines reach it.
+    pub(super) url: String,
+    /// Where news of jobs goes.
+    pub(super) events: JobEvents,
+}
+
+impl Ready {
+    /// Looks for what the experiment's service needs.
+    pub(super) async fn find(
+        agent: Option<PathBuf>,
+        service: &TrainingServiceSpec,
+        id: &ExperimentId,
+    ) -> Result<Self, Error> {
+        match service {
+            TrainingServiceSpec::Local(_) => Ok(Self::Local { agent: find_agent(agent)? }),
+            TrainingServiceSpec::FrameworkController(spec) => {
+                let cluster = Cluster::connect(&access(spec)).await?;
+                preflight::check(&cluster).await?;
+                preflight::controller(&cluster, id).await?;
+                let agent = match spec.agent {
+                    AgentSource::Auto => Some(find_agent(agent)?),
+                    AgentSource::Image | AgentSource::Copy(_) => None,
+                };
+                Ok(Self::FrameworkController { cluster, agent })
+            }
+        }
+    }
+
+    /// The address to listen on where nobody says another: trials on this machine need no more than the
+    /// loopback interface.
+    pub(super) fn host(&self) -> &'static str {
+        match self {
+            Self::Local { .. } => "127.0.0.1",
+            Self::FrameworkController { .. } => "0.0.0.0",
+        }
+    }
+
+    /// The API server that trials are near to, where they are not on this machine.
+    pub(super) fn server(&self) -> Option<&str> {
+        match self {
+            Self::Local { .. } => None,
+            Self::FrameworkController { cluster, .. } => Some(cluster.server()),
+        }
+    }
+
+    /// The agent program that trials elsewhere may fetch.
+    pub(super) fn program(&self) -> Option<PathBuf> {
+        match self {
+            Self::Local { .. } => None,
+            Self::FrameworkController { agent, .. } => agent.clone(),
+        }
+    }
+
+    /// Makes the service; `spec` is what it can honour afterwards.
+    pub(super) async fn build(
+        self,
+        id: &ExperimentId,
+        spec: &mut ExperimentSpec,
+        place: Place,
+    ) -> Result<Arc<dyn TrainingService>, Error> {
+        match (self, &spec.training_service) {
+            (Self::Local { agent }, TrainingServiceSpec::Local(sharing)) => {
+                let gpus = gpus(spec, sharing)?;
+                if let Some(room) = gpus.room().filter(|room| *room < spec.trial_concurrency) {
+                    warn!(
+                        "the GPUs have room for {room} trials at a time, not for {}",
+                        spec.trial_concurrency
+                    );
+                    spec.trial_concurrency = room;
+                }
+                let settings = local::Settings {
+                    agent,
+                    dir: place.dir,
+                    code_directory: spec.trial_code_directory.clone(),
+                    objective: spec.objective.clone(),
+                    ca_file: place.ca_file,
+                    events: place.events,
+                };
+                Ok(Arc::new(Local::new(settings, gpus)))
+            }
+            (
+                Self::FrameworkController { cluster, .. },
+                TrainingServiceSpec::FrameworkController(service),
+            ) => {
+                let service = service.as_ref().clone();
+                let objective = spec.objective.clone();
+                framework_controller(id, cluster, service, objective, place).await
+            }
+            (Self::Local { .. }, TrainingServiceSpec::FrameworkController(_))
+            | (Self::FrameworkController { .. }, TrainingServiceSpec::Local(_)) => {
+                unreachable!("what was found is what the same spec asked for")
+            }
+        }
+    }
+}
+
+/// Where a section says that the cluster is.
+pub(super) fn access(spec: &FrameworkControllerSpec) -> Access {
+    Access {
+        kubeconfig: spec.kubeconfig.clone(),
+        context: spec.context.clone(),
+        namespace: spec.namespace.clone(),
+    }
+}
+
+/// Makes what all trials of the experiment share in the cluster, and begins to watch.
+async fn framework_controller(
+    id: &ExperimentId,
+    cluster: Cluster,
+    spec: FrameworkControllerSpec,
+    objective: Option<String>,
+    place: Place,
+) -> Result<Arc<dyn TrainingService>, Error> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
+    };
+    let ca_pem = place.ca_file.as_ref().map(read).transpose()?;
+    let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
+    let (share, key) = share(id, &spec.storage).await?;
+    let common = manifest::Common {
+        share,
+        experiment: id.clone(),
+        namespace: cluster.namespace().to_owned(),
+        objective,
+        has_ca: ca_pem.is_some(),
+        spec,
+    };
+    let mut secrets = vec![manifest::experiment_secret(&common, &place.url, ca_pem.as_deref())];
+    if let StorageSpec::Azure { account, .. } = &common.spec.storage
+        && let Some(key) = key
+    {
+        secrets.push(manifest::storage_secret(&common, account, &key.0));
+    }
+    for role in &common.spec.roles {
+        if let Some(path) = &role.registry_auth {
+            secrets.push(manifest::registry_secret(&common, &role.name, &read(path)?));
+        }
+    }
+    for secret in &secrets {
+        cluster.put(Kind::Secret, secret).await?;
+    }
+    let settings = frameworkcontroller::Settings { cluster, common, events: place.events };
+    Ok(Arc::new(FrameworkController::start(settings)))
+}
+
+/// The disk that trials share, and the key of its account.
+async fn share(
+    id: &ExperimentId,
+    storage: &StorageSpec,
+) -> Result<(Option<Share>, Option<azure_key::Key>), Error> {
+    Ok(match storage {
+        StorageSpec::Http | StorageSpec::Image => (None, None),
+        StorageSpec::Nfs { server, path } => {
+            (Some(Share::Nfs { server: server.clone(), path: path.clone() }), None)
+        }
+        StorageSpec::Pvc { claim: Some(claim), .. } => {
+            (Some(Share::Claim { name: claim.clone() }), None)
+        }
+        StorageSpec::Pvc { claim: None, .. } => (Some(Share::Template), None),
+        StorageSpec::Azure { share, vault, vault_key, key_file, .. } => {
+            let source = match (key_file, vault.clone().zip(vault_key.clone())) {
+                (Some(path), _) => azure_key::Source::File(path.into()),
+                (None, Some((vault, secret))) => azure_key::Source::Vault { vault, secret },
+                (None, None) => azure_key::Source::Variable,
+            };
+            let variable = std::env::var(azure_key::VARIABLE).ok();
+            let key = azure_key::find(&source, variable, Path::new("az")).await?;
+            let secret = manifest::storage_name(id);
+            (Some(Share::AzureFile { secret, share: share.clone() }), Some(key))
+        }
+    })
+}
+
+/// Shares this machine's GPUs out as the experiment wants; asks for them only if it wants any.
+fn gpus(spec: &ExperimentSpec, local: &LocalSpec) -> Result<Gpus, gpus::Error> {
+    let wanted = Wanted {
+        each: spec.trial_gpu_number,
+        sharers: local.max_trial_number_per_gpu,
+        indices: local.gpu_indices.clone(),
+        active: local.use_active_gpu.unwrap_or(true),
+    };
+    let machine = match spec.trial_gpu_number {
+        None | Some(0) => Vec::new(),
+        Some(_) => gpus::of_this_machine(),
+    };
+    Gpus::new(&wanted, &machine)
+}
+
+fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
+    const NAME: &str = "trialkeeper";
+    if let Some(path) = given {
+        return if path.is_file() { Ok(path) } else { Err(Error::NoAgent { path }) };
+    }
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(NAME)));
+    let in_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
+        std::env::split_paths(&path).map(|dir| dir.join(NAME)).collect::<Vec<_>>()
+    });
+    let mut places = beside.clone().into_iter().chain(in_path);
+    places
+        .find(|path| path.is_file())
+        .ok_or(Error::NoAgent { path: beside.unwrap_or_else(|| NAME.into()) })
+}

@@ -1,0 +1,117 @@
+//! An experiment that nobody runs, to look at: the same answers over its store, which is only read.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use trial_protocol::ExperimentId;
+
+use super::door::Door;
+use super::{Error, Settings};
+use crate::api::auth::{Gate, Reach};
+use crate::api::client::{Client, near};
+use crate::api::{self, Pods};
+use crate::clock::SystemClock;
+use crate::code_archive::CodeArchive;
+use crate::config;
+use crate::experiment::Handle;
+use crate::intake::Intake;
+use crate::layout::ExperimentDir;
+use crate::store::Store;
+use crate::token::{Secret, UserToken};
+use crate::training_service::local::write_file;
+use crate::view::Board;
+
+/// Who answers for the experiment, in this process.
+pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
+    Ok(near(state(id, dir, Reach::Machine, CancellationToken::new()).await?))
+}
+
+async fn state(
+    id: &ExperimentId,
+    dir: &ExperimentDir,
+    reach: Reach,
+    stop: CancellationToken,
+) -> Result<api::State, Error> {
+    let store = Store::open_to_read(&dir.database())?;
+    let row = store.experiment().await?.ok_or_else(|| Error::NoSuchExperiment {
+        id: id.clone(),
+        data_dir: dir.path().parent().unwrap_or(dir.path()).to_owned(),
+    })?;
+    let spec = config::from_canonical(&row.canonical)?;
+    let secret = Secret::load_or_create(&dir.secret())?;
+    let user = UserToken::load_or_create(&dir.user_token())?;
+    // Nobody listens: what is asked of the experiment is refused.
+    let (handle, _) = Handle::new(1);
+    let clock = Arc::new(SystemClock);
+    Ok(api::State {
+        intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
+        board: Board::new(store.clone(), spec.objective),
+        gate: Gate::new(id, user, secret.clone(), reach),
+        secret: Arc::new(secret),
+        pods: Pods::new(CodeArchive::new(spec.trial_code_directory, dir.code_archive())),
+        store,
+        handle,
+        clock,
+        closing: stop,
+    })
+}
+
+/// A server that shows an experiment that nobody runs.
+pub struct Viewing {
+    /// Its address.
+    pub url: String,
+    served: tokio::task::JoinHandle<io::Result<()>>,
+    stop: CancellationToken,
+}
+
+/// Serves the pages and the API of an experiment that nobody runs. The address is also in the file
+/// `view.url` in its folder.
+pub async fn view(
+    id: &ExperimentId,
+    dir: &ExperimentDir,
+    host: &str,
+    port: u16,
+) -> Result<Viewing, Error> {
+    let listen = |source| Error::Listen { host: host.to_owned(), port, source };
+    let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
+    let address: SocketAddr = listener.local_addr().map_err(listen)?;
+    let settings = Settings {
+        data_dir: dir.path().to_owned(),
+        host: Some(host.to_owned()),
+        port,
+        agent: None,
+        legacy_port: None,
+        lease: Duration::ZERO,
+        certificate: None,
+        advertise: None,
+    };
+    let Door { tls, url, reach, .. } = Door::build(&settings, address, dir, None, None)?;
+    let stop = CancellationToken::new();
+    let state = state(id, dir, reach, stop.clone()).await?;
+    // The first page need not wait for all trials to be read.
+    state.board.refresh().await?;
+    let router = api::router(state);
+    let stopped = stop.clone().cancelled_owned();
+    let served = tokio::spawn(async move {
+        match tls {
+            Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
+            None => api::serve(listener, router, stopped).await,
+        }
+    });
+    let url_file = dir.view_url();
+    write_file(&url_file, 0o644, &format!("{url}\n"))
+        .map_err(|source| Error::DataDir { path: url_file, source })?;
+    Ok(Viewing { url, served, stop })
+}
+
+impl Viewing {
+    /// Ends the requests in progress, and then the server.
+    pub async fn close(self) {
+        self.stop.cancel();
+        drop(self.served.await);
+    }
+}

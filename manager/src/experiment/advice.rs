@@ -1,0 +1,146 @@
+//! Who advises an experiment: its tuner and its assessor, built in or outside, behind one face. What is built
+//! in answers at once; what is outside answers later, through [`Advice::heard`]. It decides nothing itself.
+
+use trial_protocol::{MetricValue, TrialJobId};
+
+use super::result::Steps;
+use crate::assessor::{Assessor, Judgement};
+use crate::dispatcher::{Order, Outside, Said};
+use crate::job_state::JobState;
+use crate::search_space::Parameters;
+use crate::tuner::{Outcome, Proposal, Tuner};
+
+/// The advisers of one experiment. At least one of `tuner` and `outside` proposes.
+#[derive(Debug)]
+pub struct Advice {
+    /// A built-in tuner.
+    pub tuner: Option<Box<dyn Tuner>>,
+    /// A built-in assessor.
+    pub assessor: Option<Box<dyn Assessor>>,
+    /// What is outside.
+    pub outside: Option<Outside>,
+}
+
+impl Advice {
+    /// A trial tries the parameters of a proposal, since before this manager was started.
+    pub(super) fn adopt(&mut self, trial: &TrialJobId, id: Option<u64>, parameters: &Parameters) {
+        if let (Some(tuner), Some(id)) = (&mut self.tuner, id) {
+            tuner.adopt(id, parameters);
+        }
+        self.launched(trial, id, parameters);
+    }
+
+    /// A trial tries these parameters.
+    pub(super) fn launched(
+        &mut self,
+        trial: &TrialJobId,
+        proposal: Option<u64>,
+        parameters: &Parameters,
+    ) {
+        self.order(|| Order::Launched {
+            trial: trial.clone(),
+            proposal,
+            parameters: parameters.clone(),
+        });
+    }
+
+    /// Parameters are wanted. `None`: they will be heard.
+    pub(super) fn propose(&mut self, id: u64) -> Option<Proposal> {
+        match (&mut self.tuner, &self.outside) {
+            (Some(tuner), _) => Some(tuner.propose(id)),
+            (None, Some(outside)) => {
+                outside.order(Order::Propose { id });
+                None
+            }
+            (None, None) => Some(Proposal::Exhausted),
+        }
+    }
+
+    /// A running trial has taken another step.
+    pub(super) fn step(
+        &mut self,
+        trial: &TrialJobId,
+        sequence: u64,
+        value: &MetricValue,
+        steps: &Steps,
+    ) -> Judgement {
+        self.seen(trial, sequence, value);
+        match &mut self.assessor {
+            Some(assessor) => assessor.judge(trial.as_str(), &steps.history()),
+            None => Judgement::Good,
+        }
+    }
+
+    /// An intermediate result that is not to be judged by what is built in.
+    pub(super) fn seen(&mut self, trial: &TrialJobId, sequence: u64, value: &MetricValue) {
+        if self.outside.as_ref().is_some_and(|outside| outside.assesses) {
+            // NNI's assessors see numbers: an object's other members are not theirs.
+            let number = value.number().unwrap_or(f64::NAN);
+            let trial = trial.clone();
+            self.order(|| Order::Step { trial, sequence, value: number.into() });
+        }
+    }
+
+    /// Whether anybody wants to see intermediate results.
+    pub(super) fn assesses(&self) -> bool {
+        self.assessor.is_some() || self.outside.as_ref().is_some_and(|outside| outside.assesses)
+    }
+
+    /// A trial has ended: what an assessor learns from it.
+    pub(super) fn assessed(&mut self, trial: &TrialJobId, state: JobState, steps: &Steps) {
+        if let Some(assessor) = &mut self.assessor
+            && state != JobState::SysCanceled
+        {
+            assessor.ended(trial.as_str(), &steps.history(), state == JobState::Succeeded);
+        }
+    }
+
+    /// A trial has ended: what a tuner learns from it.
+    pub(super) fn observe(
+        &mut self,
+        trial: &TrialJobId,
+        proposal: Option<u64>,
+        state: JobState,
+        outcome: &Outcome,
+    ) {
+        if let (Some(tuner), Some(id)) = (&mut self.tuner, proposal) {
+            tuner.observe(id, outcome);
+        }
+        let result = match outcome {
+            Outcome::Result(value) => Some(value.clone()),
+            Outcome::Failed => None,
+        };
+        self.order(|| Order::Ended { trial: trial.clone(), state, result });
+    }
+
+    /// Waits for what is said outside; for ever where there is nobody.
+    pub(super) async fn heard(&mut self) -> Said {
+        match &mut self.outside {
+            Some(outside) => outside.heard().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What a person calls those outside.
+    pub(super) fn outside_name(&self) -> &str {
+        self.outside.as_ref().map_or("", |outside| &outside.name)
+    }
+
+    /// Whether the search cannot go on without those outside.
+    pub(super) fn depends(&self) -> bool {
+        self.outside.as_ref().is_some_and(|outside| outside.tunes)
+    }
+
+    /// Lets those outside end.
+    pub(super) async fn close(&mut self) {
+        if let Some(outside) = self.outside.take() {
+            outside.close().await;
+        }
+    }
+
+    fn order(&self, order: impl FnOnce() -> Order) {
+        if let Some(outside) = &self.outside {
+            outside.order(order());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What a person may ask of an experiment that runs, and why it may be refused.
+
+use std::time::Duration;
+
+use trial_protocol::TrialJobId;
+
+use super::state::ExperimentState;
+use crate::job_state::JobState;
+use crate::store;
+
+/// What a person asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Stop one trial.
+    Kill(TrialJobId),
+    /// Run a trial that has ended once more, as a new attempt.
+    Retry(TrialJobId),
+    /// Change what bounds the experiment; what is `None` stays.
+    Limit(NewLimits),
+}
+
+/// Other limits. They are kept, so that a resumed experiment has them too.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewLimits {
+    /// Trials at a time, at least 1.
+    pub concurrency: Option<usize>,
+    /// Trials in all, at least 1.
+    pub trials: Option<u64>,
+    /// Running time of the experiment.
+    pub duration: Option<Duration>,
+}
+
+/// Why the experiment does not do it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Refused {
+    /// No such trial.
+    #[error("there is no trial {0}")]
+    UnknownTrial(TrialJobId),
+    /// Only a trial that has not ended can be stopped.
+    #[error("trial {trial} has ended already: it is {state}")]
+    Ended {
+        /// Which.
+        trial: TrialJobId,
+        /// How.
+        state: JobState,
+    },
+    /// Only a trial that has ended can be run again.
+    #[error("trial {trial} has not ended: it is {state}; stop it first")]
+    NotEnded {
+        /// Which.
+        trial: TrialJobId,
+        /// Where it stands.
+        state: JobState,
+    },
+    /// A limit of nothing.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    /// The experiment starts nothing any more.
+    #[error(
+        "the experiment is {0} and starts nothing any more; `trial-manager resume` goes on with it"
+    )]
+    Over(ExperimentState),
+    /// Nobody conducts it.
+    #[error("the experiment is not running; `trial-manager resume` goes on with it")]
+    NotRunning,
+    /// It could not be recorded.
+    #[error("it could not be recorded")]
+    Store(#[from] store::Error),
+}

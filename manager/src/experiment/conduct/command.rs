@@ -1,0 +1,114 @@
+//! What a person asks of an experiment that runs: checked against the store, recorded, then done.
+
+use serde_json::{Value, json};
+use trial_protocol::{StopReason, TrialJobId};
+
+use super::{Job, Run};
+use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::result::Steps;
+use crate::experiment::state::{self, ExperimentState, Steer};
+use crate::store::{self, TrialRow};
+
+impl Run {
+    /// Does what is asked, or says why not. An error of its own is the experiment's.
+    pub(super) async fn commanded(
+        &mut self,
+        command: Command,
+    ) -> Result<Result<(), Refused>, store::Error> {
+        let checked = match command {
+            Command::Kill(trial) => self.kill(trial).await?,
+            Command::Retry(trial) => self.retry(trial).await?,
+            Command::Limit(limits) => self.limit(&limits).await,
+        };
+        match checked {
+            Ok(Asked::Event(event)) => self.perform(event).await?,
+            Ok(Asked::Steer(steer)) => {
+                let effects = self.state.steer(steer, self.elapsed());
+                self.do_all(effects).await?;
+            }
+            Err(refused) => return Ok(Err(refused)),
+        }
+        Ok(Ok(()))
+    }
+
+    async fn kill(&mut self, trial: TrialJobId) -> Result<Result<Asked, Refused>, store::Error> {
+        let Some(row) = self.c.store.trial(&trial).await? else {
+            return Ok(Err(Refused::UnknownTrial(trial)));
+        };
+        if row.state.is_final() {
+            return Ok(Err(Refused::Ended { trial, state: row.state }));
+        }
+        let reason = StopReason::User;
+        Ok(Ok(Asked::Event(state::Event::Cancel { trial, reason })))
+    }
+
+    async fn retry(&mut self, trial: TrialJobId) -> Result<Result<Asked, Refused>, store::Error> {
+        let Some(row) = self.c.store.trial(&trial).await? else {
+            return Ok(Err(Refused::UnknownTrial(trial)));
+        };
+        if !row.state.is_final() {
+            return Ok(Err(Refused::NotEnded { trial, state: row.state }));
+        }
+        if let Err(refused) = self.goes_on() {
+            return Ok(Err(refused));
+        }
+        let job = self.ended_job(row);
+        self.jobs.insert(trial.clone(), job);
+        Ok(Ok(Asked::Steer(Steer::Again(trial))))
+    }
+
+    /// What is kept of a trial that runs again.
+    fn ended_job(&self, row: TrialRow) -> Job {
+        let steps = Steps::new(self.c.spec.objective.as_deref());
+        let TrialRow { sequence, parameters, attempt, .. } = row;
+        Job { sequence, parameters, attempt, submitted: true, steps, given_up: None }
+    }
+
+    fn goes_on(&self) -> Result<(), Refused> {
+        match self.state.stands() {
+            ExperimentState::Running
+            | ExperimentState::NoMoreTrial
+            | ExperimentState::TunerNoMoreTrial => Ok(()),
+            stands @ (ExperimentState::Done
+            | ExperimentState::Stopping
+            | ExperimentState::Stopped) => Err(Refused::Over(stands)),
+        }
+    }
+
+    /// Records other limits in the experiment's file, where a resumed experiment finds them.
+    async fn limit(&mut self, limits: &NewLimits) -> Result<Asked, Refused> {
+        self.goes_on()?;
+        let NewLimits { concurrency, trials, duration } = *limits;
+        for (name, zero) in [
+            ("trialConcurrency", concurrency == Some(0)),
+            ("maxTrialNumber", trials == Some(0)),
+            ("maxExperimentDuration", duration.is_some_and(|limit| limit.is_zero())),
+        ] {
+            if zero {
+                return Err(Refused::Zero(name));
+            }
+        }
+        let mut canonical = self.c.spec.canonical.clone();
+        let mut set = |name: &str, value: Option<Value>| {
+            if let (Some(members), Some(value)) = (canonical.as_object_mut(), value) {
+                members.insert(name.to_owned(), value);
+            }
+        };
+        set("trialConcurrency", concurrency.map(|value| json!(value)));
+        set("maxTrialNumber", trials.map(|value| json!(value)));
+        set("maxExperimentDuration", duration.map(|limit| json!(format!("{}s", limit.as_secs()))));
+        self.c.store.set_canonical(canonical.clone()).await?;
+        let spec = &mut self.c.spec;
+        spec.canonical = canonical;
+        spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
+        spec.max_trial_number = trials.or(spec.max_trial_number);
+        spec.max_experiment_duration = duration.or(spec.max_experiment_duration);
+        Ok(Asked::Steer(Steer::Limit { concurrency, trials, duration }))
+    }
+}
+
+/// What the state machine is told.
+enum Asked {
+    Event(state::Event),
+    Steer(Steer),
+}

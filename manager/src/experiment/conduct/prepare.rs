@@ -1,0 +1,153 @@
+//! How an experiment's task begins: what the store remembers becomes its state, the tuner and the assessor
+//! learn again what they knew, and jobs that outlived an earlier manager are adopted. It starts nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use trial_protocol::StopReason;
+
+use super::{Conductor, Job, Run, trial_result};
+use crate::experiment::Event;
+use crate::experiment::lease::Leases;
+use crate::experiment::result::Steps;
+use crate::experiment::state::{self, Fate, Limits, Policy, Remembered, State};
+use crate::job_state::JobState;
+use crate::search_space::Parameters;
+use crate::store::{self, TrialRow};
+use crate::training_service::{Adopted, JobEvent};
+use crate::tuner::Outcome;
+
+impl Run {
+    /// Builds the state from the store: a new experiment has no trials, an interrupted one has.
+    pub(super) async fn prepare(mut c: Conductor) -> Result<Self, store::Error> {
+        let limits = Limits {
+            concurrency: c.spec.trial_concurrency,
+            trials: c.spec.max_trial_number,
+            duration: c.spec.max_experiment_duration,
+            trial_duration: c.spec.max_trial_duration,
+        };
+        let before = c.store.experiment().await?.map_or(0, |row| row.elapsed_ms);
+        let before = Duration::from_millis(before);
+        let began = Instant::now();
+        let rows = c.store.trials().await?;
+        let taken = rows.iter().map(|row| row.id.clone()).collect();
+        let (mut jobs, mut remembered) = (HashMap::new(), Vec::new());
+        let (mut said, mut gone) = (Vec::new(), Vec::new());
+        let mut leases = Leases::new(c.lease);
+        for row in rows {
+            let fate = Self::fate(&mut c, &row, &mut said, &mut gone).await?;
+            Self::teach(&mut c, &row, fate).await?;
+            if matches!(fate, Fate::Alive { running_for: Some(_) }) {
+                leases.expect(&row.id, row.state == JobState::Lost);
+            }
+            if fate != Fate::Ended {
+                let submitted = fate != Fate::Again || row.state != JobState::Waiting;
+                let (sequence, parameters) = (row.sequence, row.parameters.clone());
+                let steps = Self::steps(&mut c, &row).await?;
+                let attempt = row.attempt.clone();
+                let job = Job { sequence, parameters, attempt, submitted, steps, given_up: None };
+                jobs.insert(row.id.clone(), job);
+            }
+            let (sequence, parameter_id, intent) = (row.sequence, row.parameter_id, row.intent);
+            remembered.push(Remembered { trial: row.id, sequence, parameter_id, fate, intent });
+        }
+        let policy = Policy {
+            target: c.spec.target_metric.map(|target| (c.spec.optimize_mode, target)),
+            failures: c.spec.max_consecutive_failures,
+            retries: c.spec.max_trial_retries,
+        };
+        let state = State::resume(limits, before, remembered).under(policy);
+        let mut run =
+            Self { c, state, jobs, taken, leases, beat_at: Instant::now(), before, began };
+        for event in said {
+            run.told(event).await?;
+        }
+        for event in gone {
+            run.gone(event).await?;
+        }
+        // An earlier manager recorded that these are to stop; whether it came to say so, nobody knows.
+        let stops: Vec<_> = run.jobs.keys().cloned().collect();
+        for trial in stops {
+            if let Some(reason) = run.state.intent(&trial) {
+                run.order_stop(&trial, reason);
+                // Those that a manager's end interrupts were asked by it, and have their grace.
+                if reason != StopReason::ManagerShutdown {
+                    run.c.service.cancel(&trial).await;
+                }
+            }
+        }
+        Ok(run)
+    }
+
+    /// Finds out what became of a trial while no manager watched.
+    async fn fate(
+        c: &mut Conductor,
+        row: &TrialRow,
+        said: &mut Vec<Event>,
+        gone: &mut Vec<JobEvent>,
+    ) -> Result<Fate, store::Error> {
+        let interrupted = row.intent == Some(StopReason::ManagerShutdown);
+        if row.state.is_final() {
+            let again = interrupted && row.state != JobState::Succeeded;
+            return Ok(if again { Fate::Again } else { Fate::Ended });
+        }
+        // Reports that arrive meanwhile must not fill the channel, or the agents' delivery would wait for us.
+        // What they tell may be known from the store by then; to be told twice does no harm.
+        let adopt = c.service.adopt(&row.id, &row.attempt);
+        tokio::pin!(adopt);
+        let adopted = loop {
+            tokio::select! {
+                adopted = &mut adopt => break adopted,
+                Some(event) = c.events.recv() => said.push(event),
+            }
+        };
+        let known = c.store.attempt_state(&row.id, &row.attempt).await?;
+        Ok(match adopted {
+            Adopted::Alive => {
+                let started = row.started_at_ms.filter(|_| known.facts_through.is_some());
+                let now = c.clock.now_ms();
+                let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
+                Fate::Alive { running_for: started.map(ran) }
+            }
+            Adopted::Gone if known.ended => {
+                let (trial, attempt) = (row.id.clone(), row.attempt.clone());
+                gone.push(JobEvent { trial, attempt, exit_code: None, message: None });
+                Fate::Alive { running_for: None }
+            }
+            // Nobody knows of a failure of its own: the machine went down, or a person cleaned up.
+            Adopted::Gone | Adopted::Unknown => Fate::Again,
+        })
+    }
+
+    /// Rebuilds what the tuner knew.
+    async fn teach(c: &mut Conductor, row: &TrialRow, fate: Fate) -> Result<(), store::Error> {
+        let none = Parameters::new();
+        let parameters = row.parameters.as_object().unwrap_or(&none);
+        c.advice.adopt(&row.id, row.parameter_id, parameters);
+        if fate == Fate::Ended {
+            let steps = Self::steps(c, row).await?;
+            let result = trial_result(&c.store, &c.spec, &row.id, &row.attempt).await?;
+            let counts = state::counts(row.state, row.intent);
+            let number = result.last.filter(|value| counts && value.number().is_some());
+            let outcome = number.map_or(Outcome::Failed, Outcome::Result);
+            c.advice.assessed(&row.id, row.state, &steps);
+            c.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
+        }
+        Ok(())
+    }
+
+    /// The intermediate results of a trial's attempt, where somebody wants them.
+    async fn steps(c: &mut Conductor, row: &TrialRow) -> Result<Steps, store::Error> {
+        let mut steps = Steps::new(c.spec.objective.as_deref());
+        if c.advice.assesses() {
+            let rows = c.store.metrics(&row.id).await?;
+            for known in rows.iter().filter(|known| known.attempt == row.attempt) {
+                if steps.enter(&known.metric) {
+                    c.advice.seen(&row.id, known.metric.sequence, &known.metric.value);
+                }
+            }
+        }
+        Ok(steps)
+    }
+}

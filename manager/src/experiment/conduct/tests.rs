@@ -1,0 +1,417 @@
+//! The task with a real store and intake, a training service that starts nothing, and a clock that stands until a
+//! test moves it.
+
+use std::sync::Mutex;
+use std::sync::mpsc as std_mpsc;
+
+use async_trait::async_trait;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use trial_protocol::{
+    Cause, Class, Confidence, DirectiveBody, Evidence, Lane, MetricKind, Offer, Report, ReportAck,
+    ReportBatch, Started, TrialExit, Verdict,
+};
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::config;
+use crate::intake::{self, Intake};
+use crate::search_space::Parameters;
+use crate::store::TrialRow;
+use crate::training_service::{self, Adopted, JobEvent, JobNews, TrialJobSpec};
+use crate::tuner::{Outcome, Proposal, Tuner};
+
+/// How long a state may take to come, in the world's time.
+const BOUND: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+struct Service {
+    cancelled: Mutex<Vec<TrialJobId>>,
+    alive: bool,
+}
+
+#[async_trait]
+impl TrainingService for Service {
+    async fn submit(&self, _: &TrialJobSpec) -> Result<(), training_service::Error> {
+        Ok(())
+    }
+
+    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> Adopted {
+        if self.alive { Adopted::Alive } else { Adopted::Gone }
+    }
+
+    async fn recover(&self, _: &TrialJobId) {}
+
+    async fn cancel(&self, trial: &TrialJobId) {
+        self.cancelled.lock().unwrap().push(trial.clone());
+    }
+
+    async fn close(&self) {}
+}
+
+#[derive(Debug, Clone, Default)]
+struct Observed(Arc<Mutex<Vec<Outcome>>>);
+
+impl Tuner for Observed {
+    fn propose(&mut self, _: u64) -> Proposal {
+        Proposal::Parameters(Parameters::new())
+    }
+
+    fn adopt(&mut self, _: u64, _: &Parameters) {}
+
+    fn observe(&mut self, _: u64, outcome: &Outcome) {
+        self.0.lock().unwrap().push(outcome.clone());
+    }
+}
+
+struct Bed {
+    store: Store,
+    intake: Intake,
+    jobs: mpsc::UnboundedSender<JobNews>,
+    service: Arc<Service>,
+    observed: Observed,
+    task: JoinHandle<Result<ExperimentState, store::Error>>,
+    /// While its other end waits, the clock stands although nothing is to be done.
+    _stand_still: std_mpsc::Sender<()>,
+    folder: TempDir,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        let row = store::ExperimentRow {
+            id: ExperimentId::new("e").unwrap(),
+            canonical: json!({}),
+            seed: 0,
+            state: "RUNNING".to_owned(),
+            created_at_ms: 0,
+            ended_at_ms: None,
+            elapsed_ms: 0,
+        };
+        store.create_experiment(row).await.unwrap();
+        Self::start(folder, store, false)
+    }
+
+    /// The manager dies; another goes on, for which the jobs are alive.
+    async fn resumed(self) -> Self {
+        let Self { folder, store, task, .. } = self;
+        task.abort();
+        drop(task.await);
+        store.close().await;
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        Self::start(folder, store, true)
+    }
+
+    fn start(folder: TempDir, store: Store, alive: bool) -> Self {
+        let file = folder.path().join("experiment.yml");
+        let text = "{trialCommand: 'true', trialConcurrency: 1, maxTrialNumber: 1, maxTrialDuration: 900s, \
+                    searchSpace: {x: {_type: choice, _value: [1]}}, tuner: {name: Random}, trainingService: {platform: local}}";
+        std::fs::write(&file, text).unwrap();
+        let id = ExperimentId::new("e").unwrap();
+        let (handle, events) = Handle::new(64);
+        let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::new(SystemClock));
+        let (jobs, gone) = mpsc::unbounded_channel();
+        let (notices, _) = mpsc::unbounded_channel();
+        let service = Arc::new(Service { alive, ..Service::default() });
+        let observed = Observed::default();
+        let conductor = Conductor {
+            id,
+            spec: config::load(&file).unwrap(),
+            store: store.clone(),
+            advice: Advice {
+                tuner: Some(Box::new(observed.clone())),
+                assessor: None,
+                outside: None,
+            },
+            service: Arc::<Service>::clone(&service),
+            secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
+            handle: handle.clone(),
+            events,
+            jobs: gone,
+            notices,
+            clock: Arc::new(SystemClock),
+            lease: Duration::from_mins(1),
+        };
+        let task = tokio::spawn(conduct(conductor));
+        let (stand_still, standing) = std_mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || standing.recv());
+        Self { store, intake, jobs, service, observed, task, _stand_still: stand_still, folder }
+    }
+
+    /// The only trial, once it stands so.
+    async fn trial(&self, wanted: JobState) -> TrialRow {
+        let begun = std::time::Instant::now();
+        loop {
+            let trials = self.store.trials().await.unwrap();
+            if let Some(row) = trials.iter().find(|row| row.state == wanted) {
+                return row.clone();
+            }
+            assert!(begun.elapsed() < BOUND, "the trial does not become {wanted}: {trials:?}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Lets time pass. The task may be busy for a while of it, which then does not count for a lease.
+    async fn silence(&self, seconds: u64) {
+        for _ in 0..seconds {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            self.store.trials().await.unwrap();
+        }
+    }
+
+    /// Lets time pass until the trial is lost.
+    async fn lost(&self) -> TrialRow {
+        for second in 0..1000 {
+            let row = self.store.trials().await.unwrap().remove(0);
+            if row.state == JobState::Lost {
+                assert!(second >= 60, "not before its lease is over");
+                return row;
+            }
+            self.silence(1).await;
+        }
+        panic!("the trial is not lost")
+    }
+
+    async fn report(
+        &self,
+        trial: &TrialRow,
+        attempt: &str,
+        seq: u64,
+        bodies: Vec<ReportBody>,
+    ) -> Result<ReportAck, intake::Error> {
+        let report = |(seq, body)| Report { seq, observed_at_ms: 0, body };
+        let batch = ReportBatch {
+            offer: Offer::new([]),
+            experiment: ExperimentId::new("e").unwrap(),
+            trial: trial.id.clone(),
+            attempt: AttemptId::new(attempt).unwrap(),
+            lane: Lane::Facts,
+            reports: (seq..).zip(bodies).map(report).collect(),
+            obeyed: Vec::new(),
+        };
+        self.intake.accept(batch).await
+    }
+
+    async fn say(&self, trial: &TrialRow, seq: u64, bodies: Vec<ReportBody>) -> ReportAck {
+        self.report(trial, trial.attempt.as_str(), seq, bodies).await.unwrap()
+    }
+
+    /// A trial that has begun.
+    async fn begun(&self) -> TrialRow {
+        let trial = self.trial(JobState::Waiting).await;
+        self.say(&trial, 0, vec![started()]).await;
+        self.trial(JobState::Running).await
+    }
+
+    fn gone(&self, trial: &TrialRow) {
+        let (trial, attempt) = (trial.id.clone(), trial.attempt.clone());
+        let gone = JobEvent { trial, attempt, exit_code: None, message: None };
+        self.jobs.send(JobNews::Gone(gone)).unwrap();
+    }
+}
+
+async fn metrics(store: &Store, trial: &TrialRow) -> Vec<(String, f64)> {
+    let rows = store.metrics(&trial.id).await.unwrap();
+    let kept = |row: &store::MetricRow| {
+        (row.attempt.as_str().to_owned(), row.metric.value.number().unwrap())
+    };
+    rows.iter().map(kept).collect()
+}
+
+fn started() -> ReportBody {
+    ReportBody::Started(Started {
+        command: vec!["true".to_owned()],
+        pid: Some(2),
+        host: None,
+        agent_version: "0".to_owned(),
+        role: None,
+        role_index: None,
+    })
+}
+
+fn result(value: f64) -> ReportBody {
+    ReportBody::Metric(Metric {
+        name: "default".to_owned(),
+        kind: MetricKind::Final,
+        sequence: 0,
+        value: value.into(),
+        derived: false,
+    })
+}
+
+fn ended(cause: Cause) -> ReportBody {
+    ReportBody::Ended(Box::new(Verdict {
+        cause,
+        class: Class::None,
+        confidence: Confidence::Certain,
+        exit: Some(TrialExit::Code(u8::from(cause != Cause::Succeeded))),
+        message: "over".to_owned(),
+        stop: None,
+        duration_ms: None,
+        evidence: Evidence::default(),
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_trial_is_lost_and_runs_again_when_it_speaks() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.silence(50).await;
+    bed.say(&trial, 1, Vec::new()).await; // A heartbeat.
+    let row = bed.lost().await;
+    assert!(row.message.unwrap().contains("not been heard for 60 s"), "it says why");
+    assert_eq!(row.started_at_ms, trial.started_at_ms);
+    assert!(bed.store.trials().await.unwrap().len() == 1, "it keeps its place");
+    bed.say(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
+    let row = bed.trial(JobState::Running).await;
+    assert_eq!((row.message, row.started_at_ms), (None, trial.started_at_ms));
+    bed.gone(&trial);
+    bed.trial(JobState::Succeeded).await;
+    assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
+    assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(7.0.into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_was_held_up_takes_nobody_for_lost() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.silence(40).await;
+    // As after SIGSTOP, a sleep of the machine, or a tuner that thought for long.
+    tokio::time::advance(Duration::from_secs(45)).await;
+    bed.store.trials().await.unwrap();
+    bed.say(&trial, 1, Vec::new()).await;
+    let events = bed.store.events(&trial.id).await.unwrap();
+    assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_was_lost_is_found_by_the_next_manager() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.lost().await;
+    let bed = bed.resumed().await;
+    bed.say(&trial, 1, vec![result(1.0)]).await;
+    bed.trial(JobState::Running).await;
+    bed.lost().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.store.set_intent(&trial.id, Some(StopReason::User), 0).await.unwrap();
+    let bed = bed.resumed().await;
+    // Until the task has begun, its agent's words are taken in and nothing is ordered.
+    let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
+    let begun = std::time::Instant::now();
+    loop {
+        let ack = bed.say(&trial, 1, Vec::new()).await;
+        if ack.directives.iter().any(|order| order.body == stop) {
+            break;
+        }
+        assert!(begun.elapsed() < BOUND, "no order to stop: {ack:?}");
+        tokio::task::yield_now().await;
+    }
+    while bed.service.cancelled.lock().unwrap().is_empty() {
+        assert!(begun.elapsed() < BOUND, "the service is not asked");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What had become of a trial when late reports of it came.
+#[derive(Clone, Copy)]
+enum Before {
+    Lost,
+    LostThenGone,
+    Stopped,
+    StoppedThenGone,
+    Succeeded,
+}
+
+/// The table of `docs/operations.md`, "Late reports".
+#[tokio::test(start_paused = true)]
+async fn late_reports_are_merged_by_the_table() {
+    use Before::{Lost, LostThenGone, Stopped, StoppedThenGone, Succeeded};
+    use JobState::{EarlyStopped, Failed};
+    let (fine, killed) = (Cause::Succeeded, Cause::Signal);
+    let won = || vec![Outcome::Result(5.0.into())];
+    let lost = || vec![Outcome::Failed];
+    #[rustfmt::skip]
+    let table = [
+        // what had become of it                           its late verdict, and then    is in the end        the tuner learned
+        ("lost, and it had succeeded",          Lost,            fine,   JobState::Succeeded, won()),
+        ("lost, and it had failed",             Lost,            killed, Failed,              lost()),
+        ("lost and given up by the service",    LostThenGone,    fine,   Failed,              lost()),
+        ("a stop came too late",                Stopped,         fine,   JobState::Succeeded, won()),
+        ("a stop came in time",                 Stopped,         killed, EarlyStopped,        lost()),
+        ("stopped and gone",                    StoppedThenGone, fine,   EarlyStopped,        lost()),
+        ("it had succeeded",                    Succeeded,       killed, JobState::Succeeded, won()),
+    ];
+    for (says, before, cause, state, outcomes) in table {
+        let bed = Bed::new().await;
+        let trial = bed.begun().await;
+        let attempt = trial.attempt.as_str();
+        match before {
+            Lost | LostThenGone => drop(bed.lost().await),
+            Stopped | StoppedThenGone => {
+                for _ in 0..36 {
+                    bed.silence(25).await;
+                    bed.say(&trial, 1, Vec::new()).await;
+                }
+                let ack = bed.say(&trial, 1, Vec::new()).await;
+                let stop = DirectiveBody::Stop { reason: StopReason::Deadline, grace_ms: None };
+                let rule = DirectiveBody::StopRules {
+                    rules: vec![StopRule {
+                        reason: StopReason::Deadline,
+                        when: StopWhen::RunningFor { ms: 900_000 },
+                    }],
+                    lease_ms: 900_000 + 3_600_000,
+                };
+                let bodies: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
+                assert_eq!(bodies, [&rule, &stop], "{says}: the rule, then the order");
+                assert_eq!(
+                    *bed.service.cancelled.lock().unwrap(),
+                    std::slice::from_ref(&trial.id),
+                    "{says}"
+                );
+            }
+            Succeeded => {
+                bed.say(&trial, 1, vec![result(5.0), ended(fine)]).await;
+            }
+        }
+        let gone = match before {
+            Lost | Stopped => None,
+            LostThenGone => Some(Failed),
+            StoppedThenGone => Some(EarlyStopped),
+            Succeeded => Some(JobState::Succeeded),
+        };
+        if let Some(gone) = gone {
+            bed.gone(&trial);
+            bed.trial(gone).await;
+        }
+        // Late, twice, and an attempt before it as well.
+        for _ in 0..2 {
+            bed.say(&trial, 3, vec![result(5.0), ended(cause)]).await;
+            bed.report(&trial, "before", 0, vec![started(), result(9.0), ended(fine)])
+                .await
+                .unwrap();
+        }
+        if gone.is_none() {
+            bed.gone(&trial);
+        }
+        let row = bed.trial(state).await;
+        assert_eq!(row.attempt.as_str(), attempt, "{says}");
+        let stands = bed.task.await.unwrap().unwrap();
+        assert_eq!(stands, ExperimentState::Done, "{says}");
+        assert_eq!(*bed.observed.0.lock().unwrap(), outcomes, "{says}");
+        // All of it is kept, once, and what came after the end is told to nobody.
+        let mut kept = metrics(&bed.store, &trial).await;
+        kept.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let own = if matches!(before, Succeeded) { 2 } else { 1 };
+        let mut expected = vec![(attempt.to_owned(), 5.0); own];
+        expected.push(("before".to_owned(), 9.0));
+        assert_eq!(kept, expected, "{says}");
+    }
+}

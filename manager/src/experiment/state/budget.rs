@@ -1,0 +1,94 @@
+//! PURE: when enough is enough: a result that is good enough, failures that go on and on, and trials that are
+//! worth another try. It counts and says; what follows is the state's to decide.
+
+use std::collections::HashMap;
+
+use trial_protocol::{Class, MetricValue, TrialJobId, Verdict};
+
+use crate::experiment::result::is_better;
+use crate::tuner::OptimizeMode;
+
+/// What a user allows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Policy {
+    /// `targetMetric`: a result as good as this ends the search. `None`: none does.
+    pub target: Option<(OptimizeMode, f64)>,
+    /// `maxConsecutiveFailures`: so many failures of one class in a row hold the search. `None`: none do.
+    pub failures: Option<u32>,
+    /// `maxTrialRetries`: how often one trial is tried again after a failure that may pass.
+    pub retries: u32,
+}
+
+/// What has been used of it in this run of the manager.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    policy: Policy,
+    /// The class of the last failures, and how many there were without another end between them.
+    row: Option<(Class, u32)>,
+    retried: HashMap<TrialJobId, u32>,
+}
+
+impl Budget {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Whether a failed trial is to be tried again: which try of how many it will be.
+    pub(super) fn retry(
+        &mut self,
+        trial: &TrialJobId,
+        verdict: Option<&Verdict>,
+    ) -> Option<(u32, u32)> {
+        if class(verdict) != Class::Transient {
+            return None;
+        }
+        let times = self.retried.entry(trial.clone()).or_default();
+        if *times >= self.policy.retries {
+            return None;
+        }
+        *times += 1;
+        Some((*times, self.policy.retries))
+    }
+
+    /// A trial ended otherwise than by a failure.
+    pub(super) fn fine(&mut self) {
+        self.row = None;
+    }
+
+    /// A trial failed for good. `Some`: once too often, and what a person should know.
+    pub(super) fn failed(&mut self, verdict: Option<&Verdict>, why: &str) -> Option<String> {
+        let class = class(verdict);
+        let times = match self.row {
+            Some((last, times)) if last == class => times + 1,
+            _ => 1,
+        };
+        self.row = Some((class, times));
+        if times < self.policy.failures? {
+            return None;
+        }
+        let kind = match class {
+            Class::UserError => "by the command or its parameters",
+            Class::Transient => "by their surroundings, which may get better",
+            Class::Permanent => "by their surroundings",
+            Class::None | Class::Other => "for reasons unknown",
+        };
+        Some(format!(
+            "{times} trials in a row failed {kind} (maxConsecutiveFailures), the last one: {why}; nothing more is \
+             started, and `trial-manager resume` goes on once that is mended"
+        ))
+    }
+
+    /// Whether a result is good enough, and what a person should know.
+    pub(super) fn reached(&self, result: &MetricValue) -> Option<String> {
+        let (mode, target) = self.policy.target?;
+        let number = result.number().filter(|number| !number.is_nan())?;
+        // As good as the target is good enough.
+        let worse = is_better(mode, Some(target), Some(number));
+        (!worse).then(|| format!("targetMetric {target} is reached with {number}"))
+    }
+}
+
+/// What a retry would do. Without a verdict the agent was lost, and with it the machine or the network.
+fn class(verdict: Option<&Verdict>) -> Class {
+    verdict.map_or(Class::Transient, |verdict| verdict.class)
+}

@@ -1,0 +1,147 @@
+//! PURE: what a person changes in an experiment that runs.
+
+use std::time::Duration;
+
+use trial_protocol::TrialJobId;
+
+use super::{Effect, ExperimentState, State};
+
+/// A person's change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Steer {
+    /// Run an ended trial once more. Its tuner has learnt of it and does not learn of it again.
+    Again(TrialJobId),
+    /// Bound the experiment otherwise; what is `None` stays.
+    Limit {
+        /// Trials alive at a time, at least 1. Those above it are let end.
+        concurrency: Option<usize>,
+        /// Trials in all.
+        trials: Option<u64>,
+        /// Running time of the experiment.
+        duration: Option<Duration>,
+    },
+}
+
+impl State {
+    /// Takes a person's change at running time `elapsed` and says what is to be done.
+    pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
+        self.elapsed = self.elapsed.max(elapsed);
+        let before = self.stands;
+        match steer {
+            Steer::Again(trial) => {
+                let known = self.live.contains_key(&trial) || self.again_ids.contains_key(&trial);
+                if !known && !self.stopping() {
+                    self.again_ids.insert(trial.clone(), None);
+                    self.again.push_back(trial);
+                }
+            }
+            Steer::Limit { concurrency, trials, duration } => {
+                self.limits.concurrency = concurrency.unwrap_or(self.limits.concurrency);
+                self.limits.trials = trials.or(self.limits.trials);
+                self.limits.duration = duration.or(self.limits.duration);
+                // What the last limits had ended goes on under these, if they leave room; what failures
+                // hold, does not.
+                let wider = trials.is_some() || duration.is_some();
+                if self.stands == ExperimentState::NoMoreTrial && wider && !self.held {
+                    self.stands = ExperimentState::Running;
+                }
+            }
+        }
+        let mut effects = Vec::new();
+        self.enforce_deadlines(&mut effects);
+        self.fill(&mut effects);
+        self.settle();
+        if self.stands != before {
+            effects.push(Effect::RecordState(self.stands));
+        }
+        effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Event, Limits};
+    use super::*;
+    use crate::experiment::ending::Gone;
+    use crate::search_space::Parameters;
+    use crate::tuner::Proposal;
+
+    fn trial(name: &str) -> TrialJobId {
+        TrialJobId::new(name).unwrap()
+    }
+
+    fn state(concurrency: usize, trials: u64) -> State {
+        let (trials, duration) = (Some(trials), None);
+        State::new(Limits { concurrency, trials, duration, trial_duration: None })
+    }
+
+    fn propose(state: &mut State, parameter_id: u64, name: &str) -> Vec<Effect> {
+        let proposal = Proposal::Parameters(Parameters::new());
+        let trial = trial(name);
+        state.step(Event::Proposed { parameter_id, proposal, trial }, Duration::ZERO)
+    }
+
+    fn gone(state: &mut State, name: &str) -> Vec<Effect> {
+        let gone = Gone { exit_code: Some(1), message: None };
+        let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
+        state.step(event, Duration::ZERO)
+    }
+
+    fn limit(concurrency: Option<usize>, trials: Option<u64>) -> Steer {
+        Steer::Limit { concurrency, trials, duration: None }
+    }
+
+    #[test]
+    fn an_ended_trial_runs_once_more_and_its_tuner_hears_of_it_once() {
+        let mut state = state(1, 2);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        let told = |effects: &[Effect]| {
+            let told =
+                |effect: &&Effect| matches!(effect, Effect::Observe { parameter_id: Some(_), .. });
+            effects.iter().filter(told).count()
+        };
+        let ended = gone(&mut state, "a");
+        assert_eq!(told(&ended), 1);
+        assert_eq!(state.steer(Steer::Again(trial("a")), Duration::ZERO), [], "no room yet");
+        propose(&mut state, 1, "b");
+        assert_eq!(state.steer(Steer::Again(trial("a")), Duration::ZERO), [], "it waits already");
+        let next = gone(&mut state, "b");
+        assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
+        let last = gone(&mut state, "a");
+        assert_eq!(told(&last), 0, "{last:?}");
+        assert_eq!(state.stands(), ExperimentState::Done);
+    }
+
+    #[test]
+    fn other_limits_take_effect_at_once() {
+        let mut state = state(1, 1);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        assert_eq!(state.stands(), ExperimentState::NoMoreTrial);
+        let more = state.steer(limit(None, Some(3)), Duration::ZERO);
+        assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no room yet");
+        let wider = state.steer(limit(Some(2), None), Duration::ZERO);
+        assert_eq!(wider, [Effect::Propose { parameter_id: 1 }]);
+        propose(&mut state, 1, "b");
+        let fewer = state.steer(limit(None, Some(2)), Duration::ZERO);
+        assert_eq!(fewer, [Effect::RecordState(ExperimentState::NoMoreTrial)]);
+        let time = Steer::Limit {
+            concurrency: None,
+            trials: Some(9),
+            duration: Some(Duration::from_secs(1)),
+        };
+        let late = state.steer(time, Duration::from_secs(2));
+        assert!(matches!(late.as_slice(), [Effect::Tell(_)]), "its time is up: {late:?}");
+    }
+
+    #[test]
+    fn once_stopping_nothing_is_started() {
+        let mut state = state(2, 9);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        state.step(Event::Stop, Duration::ZERO);
+        assert_eq!(state.steer(limit(Some(9), None), Duration::ZERO), []);
+        assert_eq!(state.steer(Steer::Again(trial("x")), Duration::ZERO), []);
+    }
+}

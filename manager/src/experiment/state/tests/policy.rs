@@ -1,0 +1,125 @@
+//! What a user allows: targets, failures in a row, further tries; and advisers that are lost or slow.
+
+use super::*;
+
+fn failed_by(number: u64, class: Class) -> Event {
+    let mut verdict = verdict(Cause::Exit, TrialExit::Code(3));
+    verdict.class = class;
+    Event::Gone {
+        trial: id(number),
+        gone: unknown_end(),
+        verdict: Some(Box::new(verdict)),
+        result: None,
+    }
+}
+
+/// A search of one trial at a time, with the first one started.
+fn governed(policy: Policy) -> State {
+    let mut state = State::new(limits(1, 9)).under(policy);
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    state
+}
+
+#[test]
+fn a_target_ends_the_search() {
+    use crate::tuner::OptimizeMode::{Maximize, Minimize};
+    #[rustfmt::skip]
+    let table = [
+        (Maximize, 0.9, 0.8,      false),
+        (Maximize, 0.9, 0.9,      true),
+        (Maximize, 0.9, 0.95,     true),
+        (Minimize, 0.1, 0.2,      false),
+        (Minimize, 0.1, 0.1,      true),
+        (Minimize, 0.1, f64::NAN, false),
+    ];
+    for (mode, target, result, ends) in table {
+        let mut state = governed(Policy { target: Some((mode, target)), ..Policy::default() });
+        let effects = state.step(succeeded(0, result), Duration::ZERO);
+        assert_eq!(state.stands() == ExperimentState::Done, ends, "{mode:?} {target} {result}");
+        assert_eq!(told(&effects).len(), usize::from(ends));
+    }
+}
+
+#[test]
+fn failures_of_one_class_in_a_row_hold_the_search() {
+    use Class::{Permanent, UserError};
+    #[rustfmt::skip]
+    let table: [(&str, &[Option<Class>], bool); 4] = [
+        ("three alike",             &[Some(UserError), Some(UserError), Some(UserError)],       true),
+        ("of several classes",      &[Some(UserError), Some(Permanent), Some(UserError)],       false),
+        ("with a success between",  &[Some(UserError), Some(UserError), None, Some(UserError)], false),
+        ("two",                     &[Some(UserError), Some(UserError)],                        false),
+    ];
+    for (says, ends, holds) in table {
+        let mut state = governed(Policy { failures: Some(3), ..Policy::default() });
+        let mut said = Vec::new();
+        for (number, class) in (0..).zip(ends) {
+            let event = class.map_or_else(|| succeeded(number, 1.0), |c| failed_by(number, c));
+            let effects = state.step(event, Duration::ZERO);
+            said.extend(told(&effects));
+            state.step(proposed(number + 1), Duration::ZERO);
+        }
+        assert_eq!(state.stands() == ExperimentState::Stopped, holds, "{says}: {said:?}");
+        assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
+    }
+}
+
+#[test]
+fn a_failure_that_may_pass_is_tried_again_so_often() {
+    let mut state = governed(Policy { retries: 2, ..Policy::default() });
+    for time in 1..=2 {
+        let effects = state.step(failed_by(0, Class::Transient), Duration::ZERO);
+        let message = format!("as the agent saw it; it is tried again ({time} of 2)");
+        let (retry, relaunch) =
+            (Effect::Retry { trial: id(0), message }, Effect::Relaunch { trial: id(0) });
+        assert_eq!(effects, [retry, relaunch]);
+    }
+    let effects = state.step(failed_by(0, Class::Transient), Duration::ZERO);
+    assert_eq!(ends(&effects), [(id(0), JobState::Failed)], "enough");
+    state.step(proposed(1), Duration::ZERO);
+    let effects = state.step(failed_by(1, Class::UserError), Duration::ZERO);
+    assert_eq!(ends(&effects), [(id(1), JobState::Failed)], "the same again would fail the same");
+    state.step(proposed(2), Duration::ZERO);
+    let lost = Event::Gone { trial: id(2), gone: unknown_end(), verdict: None, result: None };
+    let effects = state.step(lost, Duration::ZERO);
+    assert!(matches!(effects[0], Effect::Retry { .. }), "a lost agent: {effects:?}");
+}
+
+#[test]
+fn a_lost_tuner_leaves_a_search_to_resume() {
+    let mut state = governed(Policy::default());
+    assert_eq!(state.step(Event::TunerLost, Duration::ZERO).len(), 1);
+    assert_eq!(state.stands(), ExperimentState::TunerNoMoreTrial);
+    state.step(succeeded(0, 1.0), Duration::ZERO);
+    assert_eq!(state.stands(), ExperimentState::Stopped);
+}
+
+#[test]
+fn a_tuner_that_thinks_holds_up_no_stop() {
+    let mut state = governed(Policy::default());
+    state.step(succeeded(0, 1.0), Duration::ZERO);
+    state.step(Event::Stop, Duration::ZERO);
+    assert_eq!(state.stands(), ExperimentState::Stopped);
+    assert_eq!(state.step(proposed(1), Duration::ZERO), [], "too late");
+}
+
+#[test]
+fn what_was_given_up_teaches_by_its_last_result() {
+    for (reason, learned) in [(StopReason::EarlyStop, true), (StopReason::User, false)] {
+        let mut state = governed(Policy::default());
+        state.step(Event::Cancel { trial: id(0), reason }, Duration::ZERO);
+        let gone = Event::Gone {
+            trial: id(0),
+            gone: unknown_end(),
+            verdict: Some(Box::new(verdict(Cause::Signal, TrialExit::Signal(15)))),
+            result: Some(0.25.into()),
+        };
+        let effects = state.step(gone, Duration::ZERO);
+        let result = Outcome::Result(0.25.into());
+        let found = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Observe { outcome, .. } if *outcome == result));
+        assert_eq!(found, learned, "{reason:?}: {effects:?}");
+    }
+}

@@ -1,0 +1,205 @@
+//! PURE: the vocabulary of an experiment's life: where it stands, what bounds it, what happens and what is to
+//! be done about it. It decides nothing.
+
+use std::fmt;
+use std::time::Duration;
+
+use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
+
+use crate::experiment::ending::{End, Gone};
+use crate::job_state::JobState;
+use crate::search_space::Parameters;
+use crate::tuner::{Outcome, Proposal};
+
+/// Where an experiment stands, in NNI's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExperimentState {
+    /// Trials are started as there is room.
+    Running,
+    /// A limit is reached; the last trials run on.
+    NoMoreTrial,
+    /// The tuner has nothing more to propose; the last trials run on.
+    TunerNoMoreTrial,
+    /// All trials have ended.
+    Done,
+    /// Trials are being stopped.
+    Stopping,
+    /// Interrupted; it can be resumed.
+    Stopped,
+}
+
+impl ExperimentState {
+    /// The word that users, the store and the API see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::NoMoreTrial => "NO_MORE_TRIAL",
+            Self::TunerNoMoreTrial => "TUNER_NO_MORE_TRIAL",
+            Self::Done => "DONE",
+            Self::Stopping => "STOPPING",
+            Self::Stopped => "STOPPED",
+        }
+    }
+}
+
+impl fmt::Display for ExperimentState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What bounds an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Trials alive at a time, at least 1.
+    pub concurrency: usize,
+    /// Trials in all. `None`: no limit.
+    pub trials: Option<u64>,
+    /// Running time of the experiment. `None`: no limit.
+    pub duration: Option<Duration>,
+    /// Running time of one trial. `None`: no limit.
+    pub trial_duration: Option<Duration>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The experiment begins, or begins again.
+    Begin,
+    /// The tuner answered; `trial` is the id to use if there are parameters.
+    Proposed {
+        /// Which proposal.
+        parameter_id: u64,
+        /// The answer.
+        proposal: Proposal,
+        /// A fresh id.
+        trial: TrialJobId,
+    },
+    /// After [`Proposal::Wait`]: the tuner can propose now.
+    TunerReady,
+    /// The tuner is lost for good; the last trials run on, and the search can be resumed.
+    TunerLost,
+    /// A trial's agent has started the command.
+    Started {
+        /// Which trial.
+        trial: TrialJobId,
+    },
+    /// A trial's job is gone from its training service, and everything its agent said is known.
+    Gone {
+        /// Which trial.
+        trial: TrialJobId,
+        /// How it left.
+        gone: Gone,
+        /// What the agent concluded, if it lived to say.
+        verdict: Option<Box<Verdict>>,
+        /// The trial's final result, if it has one.
+        result: Option<MetricValue>,
+    },
+    /// Somebody wants one trial stopped.
+    Cancel {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Why.
+        reason: StopReason,
+    },
+    /// Somebody wants the experiment stopped.
+    Stop,
+    /// Time has passed: deadlines are looked at.
+    Tick,
+}
+
+/// What is to be done about it, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask the tuner; answer with [`Event::Proposed`].
+    Propose {
+        /// Which proposal.
+        parameter_id: u64,
+    },
+    /// Record a new trial, then submit it.
+    Launch {
+        /// Its id.
+        trial: TrialJobId,
+        /// Its position in the experiment, from 0.
+        sequence: u64,
+        /// The tuner's number for it.
+        parameter_id: u64,
+        /// What it tries.
+        parameters: Parameters,
+    },
+    /// Record that a trial failed and will be tried again; nobody else is told of this end.
+    Retry {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Why it failed, and how often it may.
+        message: String,
+    },
+    /// Tell the people who watch.
+    Tell(String),
+    /// Submit a known trial again, as a new attempt.
+    Relaunch {
+        /// Which trial.
+        trial: TrialJobId,
+    },
+    /// Record that a trial runs.
+    RecordRunning {
+        /// Which trial.
+        trial: TrialJobId,
+    },
+    /// Record the intent, then stop the trial.
+    Stop {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Why.
+        reason: StopReason,
+    },
+    /// Record a trial's end.
+    RecordEnd {
+        /// Which trial.
+        trial: TrialJobId,
+        /// How it ended.
+        end: End,
+    },
+    /// Tell the tuner.
+    Observe {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Which proposal. `None`: the parameters are a person's.
+        parameter_id: Option<u64>,
+        /// How the trial ended.
+        state: JobState,
+        /// How it went.
+        outcome: Outcome,
+    },
+    /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
+    RecordState(ExperimentState),
+}
+
+/// A trial as the store remembers it, for going on after a restart.
+#[derive(Debug, Clone)]
+pub struct Remembered {
+    /// Its id.
+    pub trial: TrialJobId,
+    /// Its position in the experiment.
+    pub sequence: u64,
+    /// The tuner's number for it.
+    pub parameter_id: Option<u64>,
+    /// What became of its job while no manager watched.
+    pub fate: Fate,
+    /// The stop that was intended.
+    pub intent: Option<StopReason>,
+}
+
+/// What became of a remembered trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It had ended.
+    Ended,
+    /// Its job is still there; it has run for so long.
+    Alive {
+        /// Since the agent started the command. `None`: it has not.
+        running_for: Option<Duration>,
+    },
+    /// It was recorded and never submitted, or interrupted by the manager's own end: it runs again.
+    Again,
+}

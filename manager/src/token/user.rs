@@ -1,0 +1,173 @@
+//! The user's token: one per experiment, in a file that only its owner can read. Whoever shows it may do
+//! all that the experiment's owner may.
+//!
+//! The file is read whenever a token is shown, so that replacing it shuts out at once whoever holds the old
+//! one. A portal's cookie is made from the token, and is void when that is replaced; it does not tell it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use ring::hmac;
+
+use super::{Error, SECRET_BYTES, file, random};
+
+/// First part of a user's token, so that it can be told from a trial's.
+const SCHEME: &str = "tku1";
+
+/// The fewest characters that a token which the user chose may have.
+const FEWEST: usize = 16;
+
+/// The most.
+const MOST: usize = 512;
+
+/// What opens an experiment to its user.
+#[derive(Clone)]
+pub struct UserToken {
+    path: PathBuf,
+    /// Compares without telling by its time how much was right.
+    blind: hmac::Key,
+}
+
+impl UserToken {
+    /// Uses the token in this file; makes both on the first start, for the owner's eyes only.
+    pub fn load_or_create(path: &Path) -> Result<Self, Error> {
+        let new = || {
+            let token = BASE64_URL_SAFE_NO_PAD.encode(random::<SECRET_BYTES>()?);
+            Ok(format!("{SCHEME}.{token}\n").into_bytes())
+        };
+        valid(&file::read_or_create(path, new)?, path)?;
+        let blind = hmac::Key::new(hmac::HMAC_SHA256, &random::<SECRET_BYTES>()?);
+        Ok(Self { path: path.to_owned(), blind })
+    }
+
+    /// The file that holds the token.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The token, for whoever is to use it: never for a log.
+    pub fn reveal(&self) -> Result<String, Error> {
+        valid(&file::read(&self.path)?, &self.path)
+    }
+
+    /// Whether `shown` is the token.
+    pub fn is(&self, shown: &str) -> bool {
+        self.with(|token| self.same(token, shown))
+    }
+
+    /// What a browser that showed the token keeps instead of it. `None` while the file cannot be read.
+    pub fn session(&self) -> Option<String> {
+        self.reveal().map(|token| session(&token)).ok()
+    }
+
+    /// Whether `shown` was made from the present token.
+    pub fn is_session(&self, shown: &str) -> bool {
+        self.with(|token| self.same(&session(token), shown))
+    }
+
+    /// A file that cannot be read opens nothing.
+    fn with(&self, check: impl FnOnce(&str) -> bool) -> bool {
+        match self.reveal() {
+            Ok(token) => check(&token),
+            Err(error) => {
+                let error = crate::errors::chain(&error);
+                tracing::error!("the user's token cannot be checked: {error}");
+                false
+            }
+        }
+    }
+
+    fn same(&self, wanted: &str, shown: &str) -> bool {
+        let tag = hmac::sign(&self.blind, shown.as_bytes());
+        hmac::verify(&self.blind, wanted.as_bytes(), tag.as_ref()).is_ok()
+    }
+}
+
+impl fmt::Debug for UserToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserToken").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn session(token: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
+    BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, b"trialkeeper portal session 1"))
+}
+
+/// A token as it can stand in a header: the file's first line.
+fn valid(bytes: &[u8], path: &Path) -> Result<String, Error> {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let token = text.lines().next().unwrap_or_default().trim();
+    let fits = (FEWEST..=MOST).contains(&token.len());
+    if fits && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(token.to_owned())
+    } else {
+        Err(Error::NoToken { path: path.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_token_is_made_once_for_the_owner_and_opens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.token");
+        let user = UserToken::load_or_create(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let token = user.reveal().unwrap();
+        assert!(token.starts_with("tku1."), "it can be told from a trial's");
+        let again = UserToken::load_or_create(&path).unwrap();
+        assert!(user.is(&token) && again.is(&token));
+        let session = user.session().unwrap();
+        assert!(again.is_session(&session));
+        assert!(!user.is(&session) && !user.is_session(&token), "neither stands for the other");
+        for wrong in ["", "tku1.", &token[1..], &format!("{token} "), &token.to_uppercase()] {
+            assert!(!user.is(wrong) && !user.is_session(wrong), "{wrong:?}");
+        }
+        let other = UserToken::load_or_create(&folder.path().join("other")).unwrap();
+        assert!(!other.is(&token) && !other.is_session(&session));
+        assert!(!format!("{user:?}").contains(&token));
+    }
+
+    #[test]
+    fn a_token_that_is_replaced_shuts_the_old_one_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.token");
+        let user = UserToken::load_or_create(&path).unwrap();
+        let (old, session) = (user.reveal().unwrap(), user.session().unwrap());
+        fs::write(&path, "a-token-of-the-user's-own\n").unwrap();
+        assert!(user.is("a-token-of-the-user's-own"));
+        assert!(!user.is(&old) && !user.is_session(&session));
+        fs::remove_file(&path).unwrap();
+        assert!(!user.is("a-token-of-the-user's-own") && !user.is(""), "no file opens nothing");
+        assert_eq!(user.session(), None);
+    }
+
+    #[test]
+    fn a_file_without_a_usable_token_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.token");
+        let long = "x".repeat(MOST + 1);
+        #[rustfmt::skip]
+        let table: [(&str, &[u8]); 6] = [
+            ("empty",           b""),
+            ("an empty line",   b"\nlong-enough-to-be-a-token"),
+            ("too short",       b"let-me-in"),
+            ("too long",        long.as_bytes()),
+            ("no header holds", b"a token with spaces in it"),
+            ("no text",         b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8"),
+        ];
+        for (says, bytes) in table {
+            fs::write(&path, bytes).unwrap();
+            let refused = UserToken::load_or_create(&path).unwrap_err();
+            assert!(matches!(refused, Error::NoToken { .. }), "{says}: {refused}");
+        }
+    }
+}
