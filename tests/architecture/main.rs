@@ -133,6 +133,14 @@ fn each_power_lives_in_one_place() {
 }
 
 #[test]
+fn only_the_client_talks_to_kubernetes() {
+    for Source { path, code, .. } in sources("manager") {
+        let client = path.contains("training_service/frameworkcontroller/client");
+        assert!(client || !code.contains("kube::"), "{path} talks to Kubernetes itself");
+    }
+}
+
+#[test]
 fn pure_files_are_pure() {
     // (An instant may be held; only asking for the present one is impure.)
     let impure = [

@@ -119,6 +119,22 @@ check "the verdict names memory" 137 "oom-kernel" trial --memory 64m --memory-sw
   --entrypoint /bin/sh trialkeeper-test -c '
     trialkeeper run --output-dir /tmp/trial -- sh -c "head -c 200m /dev/zero | tail >/dev/null; kill -9 \$\$"
     code=$?; cat /tmp/trial/verdict.json; exit $code'
+check "also when it is the trial itself" 137 "oom-kernel" trial --memory 64m --memory-swap 64m \
+  --entrypoint /bin/sh trialkeeper-test -c '
+    trialkeeper run --output-dir /tmp/trial -- tail /dev/zero
+    code=$?; cat /tmp/trial/verdict.json; exit $code'
+check "it runs under the default seccomp profile, any user, nothing allowed" 0 "Seccomp:	2" \
+  trial --user 4242:4242 "${hardened[@]}" trialkeeper-test "${out[@]}" grep Seccomp: /proc/self/status
+check "a keeper that is killed takes a trial with it that has left its session" 0 "gone" trial \
+  --entrypoint /bin/sh trialkeeper-test -c '
+    trialkeeper run --output-dir /tmp/trial -- sh -c "setsid sleep 600 & sleep 600" &
+    keeper=$!
+    until ls /tmp/trial/verdict.json >/dev/null 2>&1; do sleep 0.1; done
+    kill -9 $keeper
+    for i in 1 2 3 4 5 6 7 8 9 10; do
+      grep -lqs "^sleep$" /proc/[0-9]*/comm || { echo gone; exit 0; }
+      sleep 0.3
+    done'
 check "it runs in an empty image" 0 "trialkeeper" \
   trial trialkeeper-test-empty run -- /usr/local/bin/trialkeeper --version
 
@@ -133,6 +149,16 @@ check "docker stop reaches the trial" 0 "$name" docker stop --time 20 "$name"
 check "and the trial may say goodbye" 0 "bye" docker logs "$name"
 check "and its code is the container's" 0 "7" docker inspect --format '{{.State.ExitCode}}' "$name"
 docker rm "$name" >/dev/null
+
+# Control groups of version 2, as far as this kernel lets them be mounted beside those of version 1.
+if [ "$(id -u)" -eq 0 ] && unshare -m mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null; then
+  check "it reads control groups of version 2" 0 "cpu_usage_us" unshare -m sh -c '
+    mount -t cgroup2 none /sys/fs/cgroup && cd "$2" &&
+      "$1" run --sample-interval 50ms --output-dir v2 -- sleep 0.4 2>/dev/null && cat v2/spool/*/bulk-*.seg | tr -d "\\0"' \
+    sh "$(realpath "$program")" "$work"
+else
+  echo "left out: control groups of version 2 cannot be mounted here"
+fi
 
 [ "$failed" -eq 0 ] && echo "the trial image holds what it promises"
 exit "$failed"

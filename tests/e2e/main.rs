@@ -2,12 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod ask_and_tell;
 mod bad_input;
+mod budget;
+mod cluster;
 mod crash;
+mod deploy;
+mod dispatcher;
+mod doctor;
 mod examples;
 mod failing;
+mod faults;
 mod interrupt;
+mod kube;
+mod nni_client;
 mod output;
 mod parameters;
+mod pods;
+mod portal;
 mod sdk;
 mod secure;

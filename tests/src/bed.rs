@@ -47,6 +47,11 @@ impl TestBed {
         self.folder.path()
     }
 
+    /// Where the programs lie.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
     /// A path in the bed's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -5,15 +5,19 @@
 //! It must not nap: a fixed pause is neither long enough on a busy machine nor short enough on an idle one.
 
 mod bed;
+mod browser;
+pub mod faults;
 mod gate;
+pub mod kube;
 mod process;
 mod python;
 mod search;
 
 pub use bed::TestBed;
+pub use browser::Browser;
 pub use gate::Gate;
 pub use process::{Finished, Running};
-pub use python::nni_python;
+pub use python::{nni_python, optuna_python};
 pub use search::{Outcome, Search, Trial, examples};
 
 use std::time::{Duration, Instant};
@@ -33,4 +37,16 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
         // Between two looks only; nothing depends on its length.
         std::thread::park_timeout(Duration::from_millis(2));
     }
+}
+
+/// What `GET path` answers at a base URL: status and body; `None` if nobody does.
+pub fn get(base: &str, path: &str) -> Option<(u16, String)> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(base.strip_prefix("http://")?).ok()?;
+    stream.set_read_timeout(Some(BOUND)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }

@@ -1,22 +1,31 @@
-//! A Python with NNI's SDK, made once per checkout.
+//! Pythons with NNI and with Optuna, made once per checkout.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set to anything: tests that need NNI's SDK fail where `PyPI` cannot be reached, instead of being skipped.
+/// Set to anything: tests that need `PyPI`'s packages fail where `PyPI` cannot be reached, instead of being skipped.
 const REQUIRED: &str = "TRIALKEEPER_TESTS_NEED_PYPI";
 
 /// The Python interpreter of a virtual environment with what `examples/digits` requires; made below
 /// `target` on first use. `None`, with the reason printed, where it cannot be made.
 pub fn nni_python() -> Option<PathBuf> {
+    python_for("digits", "nni-venv")
+}
+
+/// Likewise with what `examples/optuna` requires.
+pub fn optuna_python() -> Option<PathBuf> {
+    python_for("optuna", "optuna-venv")
+}
+
+fn python_for(example: &str, folder: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let requirements = root.join("examples/digits/requirements.txt");
+    let requirements = root.join("examples").join(example).join("requirements.txt");
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => root.join("target"),
     };
-    match environment(&target.join("nni-venv"), &requirements) {
+    match environment(&target.join(folder), &requirements) {
         Ok(python) => Some(python),
         Err(reason) => {
             assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
@@ -46,7 +55,10 @@ fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))
         .map_err(|reason| format!("python3 cannot make a virtual environment: {reason}"))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))
-        .map_err(|reason| format!("pip cannot install NNI's SDK (is PyPI reachable?): {reason}"))?;
+        .map_err(|reason| {
+            let what = requirements.display();
+            format!("pip cannot install {what} (is PyPI reachable?): {reason}")
+        })?;
     fs::write(&done, wanted).map_err(told)?;
     Ok(python)
 }

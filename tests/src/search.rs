@@ -126,9 +126,15 @@ impl Outcome {
 
     /// Starts `trial-manager resume ID`.
     pub fn resume(bed: &TestBed, id: &str) -> Running {
+        bed.start(&mut Self::resume_command(bed, id))
+    }
+
+    /// `trial-manager resume ID` with JSON output on a port of its own.
+    pub fn resume_command(bed: &TestBed, id: &str) -> Command {
         let mut command = bed.manager();
         command.args(["resume", id, "--port", "0", "--output", "json", "--data-dir"]);
-        bed.start(command.arg(bed.data()))
+        command.arg(bed.data());
+        command
     }
 
     /// Reads the object a manager printed; panics where it is not what is promised.

@@ -1,5 +1,6 @@
 //! Measures the real programs from outside and prints the figures beside NNI's; no figure is ever asserted.
 //!
+//! `bench agent` is the agent's own table, see `bench/agent.rs`. The rest is of searches:
 //! `cargo run --release -p trialkeeper-tests --bin bench -- all`, after `cargo build --release`. NNI 3.0 was
 //! measured on another machine: quote ratios, not milliseconds.
 
@@ -9,8 +10,18 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use loads::now_ms;
 use rusqlite::{Connection, OpenFlags};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+#[path = "bench/agent.rs"]
+mod agent;
+#[path = "bench/loads.rs"]
+mod loads;
+#[path = "bench/measure.rs"]
+mod measure;
+#[path = "bench/sink.rs"]
+mod sink;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -19,12 +30,14 @@ fn main() -> ExitCode {
         ["throughput"] => throughput(),
         ["idle"] => idle(),
         ["latency"] => latency(),
+        ["agent"] => agent::all(),
         ["all"] => [turnover, throughput, idle, latency].iter().for_each(|measure| measure()),
         // What the measured trials do.
         ["stamp", file] => stamp(Path::new(file)),
         ["echo", gate] => echo(Path::new(gate)),
+        ref words if loads::run(words) => {}
         _ => {
-            say("usage: bench turnover | throughput | idle | latency | all");
+            say("usage: bench agent | turnover | throughput | idle | latency | all");
             return ExitCode::from(2);
         }
     }
@@ -93,13 +106,6 @@ fn stamp(file: &Path) {
     log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the bed is writable");
 }
 
-#[expect(clippy::disallowed_methods, reason = "two processes compare their clocks")]
-#[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "below 2^53 microseconds")]
-fn now_ms() -> f64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.expect("it is after 1970").as_micros() as f64 / 1e3
-}
-
 /// Trials a minute, from the manager's start to its exit.
 fn throughput() {
     let bed = TestBed::new();
@@ -161,8 +167,16 @@ fn idle() {
     std::thread::park_timeout(minute);
     for ((name, pid, memory, cpu), before) in programs.into_iter().zip(before) {
         let used = f64::from(cpu_ticks(pid) - before) / 100.0 * 60.0 / minute.as_secs_f64();
-        figure(&format!("{name}, idle, resident now"), &megabytes(pid, "VmRSS"), memory);
-        figure(&format!("{name}, idle, resident at most so far"), &megabytes(pid, "VmHWM"), "");
+        figure(
+            &format!("{name}, idle, resident now"),
+            &format!("{:.1} MB", megabytes(pid, "VmRSS")),
+            memory,
+        );
+        figure(
+            &format!("{name}, idle, resident at most so far"),
+            &format!("{:.1} MB", megabytes(pid, "VmHWM")),
+            "",
+        );
         figure(&format!("{name}, processor time in an idle minute"), &format!("{used:.2} s"), cpu);
     }
     gate.open(1_000);
@@ -170,12 +184,12 @@ fn idle() {
 }
 
 /// A line of `/proc/PID/status`, in MB.
-fn megabytes(pid: i32, name: &str) -> String {
+fn megabytes(pid: i32, name: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find(|line| line.starts_with(name)).expect("Linux tells it");
     let kib: f64 =
         line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("in KiB");
-    format!("{:.1} MB", kib * 1024.0 / 1e6)
+    kib * 1024.0 / 1e6
 }
 
 /// User and system time of a process so far, in ticks of 10 ms (`/proc/PID/stat`, fields 14 and 15).

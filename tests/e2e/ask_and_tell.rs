@@ -1,0 +1,165 @@
+//! Tuners that are programs of their own: Optuna, and programs that misbehave.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, examples, optuna_python, wait_for};
+
+/// Proposes i / 10 for proposal i and keeps a record of what it hears; `mode` says how it fails.
+const PROGRAM: &str = r#"
+import json, os, sys
+mode, record = sys.argv[1], open(sys.argv[2], "a")
+print(json.dumps({"pid": os.getpid()}), file=record, flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    print(line.strip(), file=record, flush=True)
+    if message["type"] == "hello":
+        print(json.dumps({"type": "ready"}), flush=True)
+    elif message["type"] == "propose":
+        if mode == "garbage":
+            print("no JSON\n{\"type\": \"nothing\"}\n\xff", flush=True)
+        if mode == "exit" and message["id"] == 1:
+            sys.exit("SomeError: no more")
+        if message["id"] == 4:
+            print(json.dumps({"type": "exhausted", "id": 4}), flush=True)
+        else:
+            x = message["id"] / 10
+            print(json.dumps({"type": "proposal", "id": message["id"], "parameters": {"x": x}}), flush=True)
+    elif message["type"] == "intermediate" and mode == "strict" and message["id"] == 0:
+        print(json.dumps({"type": "stop", "trial": message["trial"], "reason": "not good enough"}), flush=True)
+"#;
+
+fn search(bed: &TestBed, mode: &str, command: &str) -> Search {
+    bed.write("code/program.py", PROGRAM);
+    let program = json!(["python3", "program.py", mode, bed.path("record")]);
+    Search::new(command, 20)
+        .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "minimize"}}))
+}
+
+fn heard(bed: &TestBed, kind: &str) -> Vec<Value> {
+    let record = bed.read("record");
+    let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["type"] == kind).collect()
+}
+
+#[test]
+fn a_program_proposes_learns_and_stops() {
+    let bed = TestBed::new();
+    let command = "echo score={{x}}; test {{x}} != 0.0 || sleep 600";
+    let outcome = search(&bed, "strict", command).run(&bed);
+    assert_eq!(outcome.state, "DONE", "{outcome:#?}");
+    let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
+    assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
+    let hello = &heard(&bed, "hello")[0];
+    assert_eq!((&hello["protocol"], &hello["optimize_mode"]), (&json!(1), &json!("minimize")));
+    let ends = heard(&bed, "ended");
+    let told: Vec<_> = ends.iter().map(|end| (&end["id"], &end["parameters"]["x"])).collect();
+    let expected = [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)].map(|(id, x)| (json!(id), json!(x)));
+    assert_eq!(told, expected.iter().map(|(id, x)| (id, x)).collect::<Vec<_>>());
+    assert_eq!(ends[1]["value"], 0.1);
+    // What was given up has its last intermediate result for a final one.
+    assert_eq!((&ends[0]["state"], &ends[0]["value"]), (&json!("EARLY_STOPPED"), &json!(0.0)));
+    assert_eq!(outcome.trial(0).final_result, 0.0);
+    assert_eq!(heard(&bed, "end").len(), 1);
+    bed.wait_until_empty();
+}
+
+#[test]
+fn garbage_is_told_of_and_passed_over() {
+    let bed = TestBed::new();
+    let outcome = search(&bed, "garbage", "echo score={{x}}").run(&bed);
+    outcome.expect_done(4, 0);
+    assert!(outcome.stderr.contains("said what is not understood"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_program_that_always_ends_is_left_alone_and_its_trials_are_kept() {
+    let bed = TestBed::new();
+    let outcome = search(&bed, "exit", "echo score={{x}}").run(&bed);
+    assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 1), "{outcome:#?}");
+    assert!(outcome.stderr.contains("SomeError: no more"), "{}", outcome.stderr);
+    // The proposal that was in the air is asked for again, of each new process.
+    let asked: Vec<_> = heard(&bed, "propose").iter().map(|ask| ask["id"].as_u64()).collect();
+    assert!(asked.len() >= 4 && asked[1..].iter().all(|id| *id == Some(1)), "{asked:?}");
+}
+
+#[test]
+fn a_killed_program_is_told_everything_again() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+    let search = search(&bed, "good", command);
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    gate.open(2);
+    let begun = || bed.read("gate.begun").lines().count();
+    wait_for("the third trial", BOUND, || (begun() == 3).then_some(()));
+    let first: Value = serde_json::from_str(bed.read("record").lines().next().unwrap()).unwrap();
+    let pid = first["pid"].as_i64().unwrap();
+    kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
+    wait_for("the second program", BOUND, || (heard(&bed, "hello").len() == 2).then_some(()));
+    gate.open(2);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(4, 0);
+    let told = heard(&bed, "launched");
+    let ids: Vec<_> = told.iter().map(|trial| trial["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids, [0, 1, 2, 0, 1, 2, 3], "{}", bed.read("record"));
+}
+
+#[test]
+fn optuna_drives_a_search_and_goes_on_after_a_resume() {
+    let Some(python) = optuna_python() else { return };
+    let bed = TestBed::new();
+    let adapter = fs::read_to_string(examples().join("optuna/optuna_search.py")).unwrap();
+    bed.write("code/optuna_search.py", &adapter);
+    let space = json!({
+        "x": {"_type": "uniform", "_value": [-5, 5]},
+        "net": {"_type": "choice", "_value": [
+            {"_name": "flat"},
+            {"_name": "deep", "layers": {"_type": "randint", "_value": [1, 5]},
+             "rate": {"_type": "loguniform", "_value": [0.001, 1.0]}},
+        ]},
+    });
+    let command = "test $(echo {{x}} | cut -c1-2) != nan && echo loss={{x}}";
+    let search = |trials| {
+        Search::new(command, trials)
+            .with("searchSpace", space.clone())
+            .with("trialConcurrency", 2)
+            .with(
+                "tuner",
+                json!({
+                    "command": [python, "optuna_search.py"],
+                    "classArgs": {"optimize_mode": "minimize"},
+                }),
+            )
+    };
+    let outcome = search(25).run(&bed);
+    outcome.expect_done(25, 0);
+    let nets: Vec<_> = outcome.trials.iter().map(|trial| &trial.parameters["net"]).collect();
+    assert!(nets.iter().any(|net| net["_name"] == "deep" && net["layers"].is_i64()), "{nets:?}");
+    let best = outcome.best.unwrap().number();
+    assert!(best < -4.0, "TPE finds the left end of the line: {best}");
+    assert!(!outcome.stderr.contains("WARN"), "{}", outcome.stderr);
+
+    let running = bed.start(&mut search(400).command(&bed));
+    let data = bed.data();
+    let counted = || {
+        let folders = fs::read_dir(&data).unwrap().filter_map(Result::ok);
+        let other = folders.map(|entry| entry.path()).find(|path| !path.ends_with(&outcome.id))?;
+        (fs::read_dir(other).ok()?.count() > 14).then_some(())
+    };
+    wait_for("some trials", BOUND, counted);
+    running.signal(Signal::SIGINT);
+    let interrupted = Outcome::of(running.finish(BOUND));
+    assert_eq!(interrupted.state, "STOPPED");
+    let resumed = Outcome::resume(&bed, &interrupted.id);
+    let before = interrupted.trials.len();
+    let folder = data.join(&interrupted.id);
+    let more = || (fs::read_dir(&folder).unwrap().count() > before + 12).then_some(());
+    wait_for("more trials", BOUND, more);
+    resumed.signal(Signal::SIGINT);
+    let resumed = Outcome::of(resumed.finish(BOUND));
+    assert!(!resumed.stderr.contains("WARN"), "{}", resumed.stderr);
+    assert!(resumed.trials.len() > before, "{resumed:#?}");
+    bed.wait_until_empty();
+}

@@ -1,0 +1,211 @@
+//! Searches on a real cluster with the real `FrameworkController`. Skipped unless `TRIALKEEPER_TEST_KUBECONFIG`
+//! names a kubeconfig; `TRIALKEEPER_TEST_IMAGE` then names an image with `sh` and `python3`, and
+//! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine.
+//! `TRIAL_MANAGER_AGENT` may name the agent that pods are to fetch; a static one runs in any image.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{Outcome, Running, Search, TestBed, wait_for};
+
+/// Pulling an image may take its time.
+const BOUND: std::time::Duration = std::time::Duration::from_mins(10);
+
+/// What the variables say.
+struct Cluster {
+    kubeconfig: String,
+    image: String,
+    advertise: String,
+    /// One test at a time: the address may have a port, and a test cluster is small.
+    _turn: File,
+}
+
+impl Cluster {
+    /// `None`, with the reason printed: there is no cluster to test with.
+    fn find() -> Option<Self> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let Some(kubeconfig) = variable("TRIALKEEPER_TEST_KUBECONFIG") else {
+            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+            {
+                eprintln!("skipped: TRIALKEEPER_TEST_KUBECONFIG is not set");
+            }
+            return None;
+        };
+        let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
+        let turn =
+            File::create(std::env::temp_dir().join("trialkeeper-test-cluster.lock")).unwrap();
+        turn.lock().unwrap();
+        Some(Self {
+            kubeconfig: fs::canonicalize(kubeconfig).unwrap().display().to_string(),
+            image: needed("TRIALKEEPER_TEST_IMAGE"),
+            advertise: needed("TRIALKEEPER_TEST_ADVERTISE"),
+            _turn: turn,
+        })
+    }
+
+    fn role(&self, name: &str) -> Value {
+        json!({
+            "name": name, "dockerImage": self.image, "taskNumber": 1,
+            "cpuNumber": 0.1, "memorySize": "128mb",
+        })
+    }
+
+    fn search(&self, command: &str, trials: u32, roles: &Value) -> Search {
+        Search::new(command, trials).with("objective", "score").with(
+            "trainingService",
+            json!({
+                "platform": "frameworkcontroller", "kubeconfig": self.kubeconfig,
+                "imagePullPolicy": "IfNotPresent", "startUpDeadline": "2m", "taskRoles": roles,
+            }),
+        )
+    }
+
+    fn one(&self, command: &str, trials: u32) -> Search {
+        self.search(command, trials, &json!([self.role("worker")]))
+    }
+
+    /// Adds where to listen, and which agent pods get.
+    fn reached(&self, command: &mut Command) {
+        let port = self.advertise.rsplit_once(':').map_or("0", |(_, port)| port);
+        command.args(["--port", port, "--advertise", &self.advertise]);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let fixed = root.join("target/x86_64-unknown-linux-musl/dist/trialkeeper");
+        if std::env::var_os("TRIAL_MANAGER_AGENT").is_none() && fixed.is_file() {
+            command.arg("--agent").arg(fixed);
+        }
+    }
+
+    fn start(&self, bed: &TestBed, search: &Search) -> Running {
+        let mut command = bed.manager();
+        command.arg("run").arg(search.write(bed));
+        self.finish_command(bed, command)
+    }
+
+    fn resume(&self, bed: &TestBed, id: &str) -> Running {
+        let mut command = bed.manager();
+        command.args(["resume", id]);
+        self.finish_command(bed, command)
+    }
+
+    fn finish_command(&self, bed: &TestBed, mut command: Command) -> Running {
+        command.args(["--output", "json", "--data-dir"]).arg(bed.data());
+        self.reached(&mut command);
+        bed.start(&mut command)
+    }
+
+    fn run(&self, bed: &TestBed, search: &Search) -> Outcome {
+        Outcome::of(self.start(bed, search).finish(BOUND))
+    }
+}
+
+/// The experiment of this bed, once a trial of it runs.
+fn running(bed: &TestBed) -> String {
+    wait_for("a trial to run", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+        let database = rusqlite::Connection::open_with_flags(
+            folder.path().join("trialkeeper.db"),
+            rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
+        );
+        let query = "SELECT count(*) FROM trial WHERE state = 'RUNNING'";
+        let count: i64 = database.ok()?.query_row(query, [], |row| row.get(0)).ok()?;
+        (count > 0).then(|| folder.file_name().into_string().unwrap())
+    })
+}
+
+#[test]
+fn trials_succeed_and_the_winner_is_told() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
+    let search = cluster.one("python3 train.py {{x}}", 3).with("trialConcurrency", 2);
+    let search = cluster.run(&bed, &search);
+    search.expect_done(3, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+}
+
+#[test]
+fn a_failure_has_its_exit_code() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let search = cluster.run(&bed, &cluster.one("echo 'ValueError: no' >&2; exit 7", 1));
+    search.expect_done(0, 1);
+    assert!(search.stderr.contains("FAILED (exit code 7)"), "{}", search.stderr);
+    assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
+}
+
+#[test]
+fn too_much_memory_is_told_as_such() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
+    let search = cluster.run(&bed, &cluster.one(hungry, 1));
+    search.expect_done(0, 1);
+    assert!(search.stderr.contains("memory") || search.stderr.contains("OOM"), "{}", search.stderr);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_told() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let mut role = cluster.role("worker");
+    role["dockerImage"] = json!("registry.invalid/none:1");
+    let mut search = cluster.search("true", 1, &json!([role]));
+    let mut service = json!({
+        "platform": "frameworkcontroller", "kubeconfig": cluster.kubeconfig,
+        "startUpDeadline": "30s", "taskRoles": [role],
+    });
+    service["imagePullPolicy"] = json!("IfNotPresent");
+    search = search.with("trainingService", service);
+    let search = cluster.run(&bed, &search);
+    search.expect_done(0, 1);
+    for says in
+        ["waits: the image registry.invalid/none:1 cannot be pulled", "did not start within 30 s"]
+    {
+        assert!(search.stderr.contains(says), "{says:?} is not in {}", search.stderr);
+    }
+}
+
+#[test]
+fn two_roles_meet_and_the_first_ones_metrics_count() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let (mut worker, mut server) = (cluster.role("worker"), cluster.role("ps"));
+    worker["command"] = json!("test -n \"$FB_PS_ADDRESSES\" && echo \"score={{x}}\"");
+    server["command"] = json!("echo score=99; sleep 600");
+    let search = cluster.run(&bed, &cluster.search("true", 1, &json!([worker, server])));
+    search.expect_done(1, 0);
+    assert_eq!(search.trials[0].final_result, search.trials[0].parameters["x"]);
+}
+
+#[test]
+fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let manager = cluster.start(&bed, &cluster.one("sleep 15; echo \"score={{x}}\"", 1));
+    let id = running(&bed);
+    manager.signal(Signal::SIGINT);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("the cluster is not clean"), "{}", finished.stderr);
+    Outcome::of(cluster.resume(&bed, &id).finish(BOUND)).expect_done(1, 0);
+}
+
+#[test]
+fn a_manager_that_was_killed_adopts_its_pods() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let steady = "for i in 1 2 3 4 5 6; do echo \"score=$i\"; sleep 3; done";
+    let manager = cluster.start(&bed, &cluster.one(steady, 1));
+    let id = running(&bed);
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    let search = Outcome::of(cluster.resume(&bed, &id).finish(BOUND));
+    search.expect_done(1, 0);
+    let all: Vec<Value> = (1..=6).map(Value::from).collect();
+    assert_eq!(search.trials[0].intermediate, all, "nothing is lost, and nothing ran twice");
+}

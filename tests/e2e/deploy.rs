@@ -1,0 +1,193 @@
+//! The manifests in `deploy/`: they are sound, fit together, and give the manager what it needs and no more.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, TestBed, wait_for};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap()
+}
+
+/// What a kustomization brings, its own resources' included, by kind and name; and itself.
+fn bring(folder: &Path) -> (BTreeMap<(String, String), Value>, Value) {
+    let read = |path: &Path| {
+        let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let documents = serde_saphyr::from_multiple::<Value>(&text);
+        documents.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let own = read(&folder.join("kustomization.yaml")).remove(0);
+    let mut brought = BTreeMap::new();
+    for resource in own["resources"].as_array().unwrap() {
+        let path = folder.join(resource.as_str().unwrap());
+        if path.is_dir() {
+            brought.extend(bring(&path).0);
+            continue;
+        }
+        for object in read(&path) {
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            brought.insert((object["kind"].as_str().unwrap().to_owned(), name), object);
+        }
+    }
+    (brought, own)
+}
+
+/// The rules of a role, as `group/resource verb`.
+fn granted(role: &Value) -> Vec<String> {
+    let texts = |rule: &Value, field: &str| -> Vec<String> {
+        let list = rule[field].as_array().unwrap().iter();
+        list.map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = Vec::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for group in texts(rule, "apiGroups") {
+            for resource in texts(rule, "resources") {
+                let verbs = texts(rule, "verbs").into_iter();
+                granted.extend(verbs.map(|verb| format!("{group}/{resource} {verb}")));
+            }
+        }
+    }
+    granted
+}
+
+/// What the manager itself looks for before it submits anything, in the same form.
+fn used() -> Vec<String> {
+    let source = "../manager/src/training_service/frameworkcontroller/preflight.rs";
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(source)).unwrap();
+    let table = source.split_once("const NEEDED").unwrap().1.split_once("];").unwrap().0;
+    let mut used = Vec::new();
+    for row in table.split("(Kind::").skip(1) {
+        let (kind, verbs) = row.split_once(',').unwrap();
+        let resource = match kind {
+            "Framework" => "frameworkcontroller.microsoft.com/frameworks",
+            "Secret" => "/secrets",
+            "Pod" => "/pods",
+            "Event" => "/events",
+            other => panic!("say in this table which resource {other} is"),
+        };
+        let verbs = verbs.split('"').skip(1).step_by(2);
+        used.extend(verbs.map(|verb| format!("{resource} {verb}")));
+    }
+    assert!(used.len() > 8, "the table is read: {used:?}");
+    used
+}
+
+#[test]
+fn the_manager_s_rights_are_what_it_uses() {
+    let (brought, _) = bring(&deploy().join("rights"));
+    let named = |kind: &str| &brought[&(kind.to_owned(), "trial-manager".to_owned())];
+    let binding = named("RoleBinding");
+    assert_eq!(binding["roleRef"]["kind"], "Role");
+    assert_eq!(binding["roleRef"]["name"], named("Role")["metadata"]["name"]);
+    let account =
+        json!([{"kind": "ServiceAccount", "name": named("ServiceAccount")["metadata"]["name"]}]);
+    assert_eq!(binding["subjects"], account);
+    // (`get` of a Secret is not among them: what is in one is nobody's business, not even its maker's.)
+    let (mut given, mut used) = (granted(named("Role")), used());
+    given.sort();
+    used.sort();
+    assert_eq!(given, used);
+}
+
+#[test]
+fn frameworkcontroller_gets_an_account_with_its_rights() {
+    let (brought, _) = bring(&deploy().join("frameworkcontroller"));
+    let named = |kind: &str| &brought[&(kind.to_owned(), "frameworkcontroller".to_owned())];
+    let pod = &named("StatefulSet")["spec"]["template"];
+    assert_eq!(pod["spec"]["serviceAccountName"], named("ServiceAccount")["metadata"]["name"]);
+    assert_eq!(named("StatefulSet")["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"]);
+    assert_eq!(named("StatefulSet")["spec"]["replicas"], 1, "two would fight");
+    let binding = named("ClusterRoleBinding");
+    assert_eq!(binding["roleRef"]["name"], named("ClusterRole")["metadata"]["name"]);
+    let subject = &binding["subjects"][0];
+    assert_eq!(subject["namespace"], named("Namespace")["metadata"]["name"]);
+    let rights = granted(named("ClusterRole"));
+    assert!(rights.iter().all(|right| !right.starts_with("*/") && !right.contains("secrets")));
+    let image = pod["spec"]["containers"][0]["image"].as_str().unwrap();
+    assert!(image.contains(':') && !image.ends_with(":latest"), "{image}");
+}
+
+#[test]
+fn the_manager_in_the_cluster_fits_together() {
+    let folder = deploy().join("manager");
+    let (brought, own) = bring(&folder);
+    let named = |kind: &str| &brought[&(kind.to_owned(), "trial-manager".to_owned())];
+    let (set, service) = (&named("StatefulSet")["spec"], &named("Service")["spec"]);
+    let pod = &set["template"];
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(pod["spec"]["serviceAccountName"], named("ServiceAccount")["metadata"]["name"]);
+    for selector in [&set["selector"]["matchLabels"], &service["selector"]] {
+        assert_eq!(*selector, pod["metadata"]["labels"]);
+    }
+    assert_eq!(set["serviceName"], named("Service")["metadata"]["name"]);
+    assert_eq!(service["ports"][0]["targetPort"], container["ports"][0]["name"]);
+    assert_eq!(service["ports"][0]["port"], container["ports"][0]["containerPort"]);
+    let generated = &own["configMapGenerator"][0];
+    let mut volumes: Vec<&Value> = pod["spec"]["volumes"].as_array().unwrap().iter().collect();
+    assert!(volumes.iter().any(|volume| volume["configMap"]["name"] == generated["name"]));
+    for file in generated["files"].as_array().unwrap() {
+        assert!(folder.join(file.as_str().unwrap()).is_file(), "{file}");
+    }
+    volumes.extend(
+        set["volumeClaimTemplates"].as_array().unwrap().iter().map(|claim| &claim["metadata"]),
+    );
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+    }
+    // What the profile "restricted" asks for.
+    assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["spec"]["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
+    assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+}
+
+/// Stands for `trial-manager`: says what it was asked for, makes a database, and waits if it is told to.
+const MANAGER: &str = r#"#!/bin/sh
+trap 'exit 130' TERM
+[ "$1" = resume ] || { mkdir -p "$TRIAL_MANAGER_DATA_DIR/abc"; : >"$TRIAL_MANAGER_DATA_DIR/abc/trialkeeper.db"; }
+echo "$@" >>"$TRIAL_MANAGER_DATA_DIR/../asked"
+[ -z "${HANG:-}" ] || { sleep 600 >/dev/null 2>&1 & wait; }
+exit 1
+"#;
+
+#[test]
+fn the_manager_s_pod_begins_once_goes_on_and_stays_when_it_is_done() {
+    let bed = TestBed::new();
+    bed.script("bin/trial-manager", MANAGER);
+    bed.write("experiment/experiment.yml", "x");
+    let start = |hang: &str| {
+        let mut command = bed.manager();
+        let mut shell = std::process::Command::new("sh");
+        shell.arg(deploy().join("manager/manager.sh")).current_dir(bed.folder()).env_clear();
+        shell.envs(command.env("HANG", hang).get_envs().filter_map(|(k, v)| Some((k, v?))));
+        let path = std::env::var("PATH").unwrap();
+        shell.env("PATH", format!("{}:{path}", bed.path("bin").display()));
+        shell
+            .env("TRIAL_MANAGER_DATA_DIR", bed.data())
+            .env("EXPERIMENT_DIR", bed.path("experiment"));
+        bed.start(&mut shell)
+    };
+    let asked = |lines: usize| {
+        wait_for("the manager's start", BOUND, || {
+            let asked = bed.read("asked");
+            (asked.lines().count() == lines).then_some(asked)
+        })
+    };
+    // It is moved to another node in mid-search.
+    let first = start("yes");
+    assert_eq!(asked(1), format!("run {}\n", bed.data().join("code/experiment.yml").display()));
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.finish(BOUND).code, Some(130), "the manager's own code");
+    // It goes on there, and is done.
+    let mut second = start("");
+    assert!(asked(2).ends_with("resume abc\n"));
+    wait_for("the pod to stay", BOUND, || {
+        bed.processes().iter().any(|(_, words)| words.starts_with("sleep infinity")).then_some(())
+    });
+    assert!(second.is_running());
+    second.signal(Signal::SIGTERM);
+    second.finish(BOUND);
+}

@@ -1,0 +1,270 @@
+//! Tuners, assessors and advisors of NNI and of the user, run by NNI's own dispatcher from `PyPI`.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, nni_python, wait_for};
+
+/// Reports the square of x, which is best at 1; with a hopeless x it then goes on for ever.
+const SQUARE: &str = "python3 square.py";
+
+const SQUARE_SOURCE: &str = r#"
+import json, os, sys, time
+x = json.load(open(os.environ["NNI_SYS_DIR"] + "/parameter.cfg"))["parameters"]["x"]
+for step in range(3):
+    print(f"score={x * x * (step + 1) / 3}", flush=True)
+if "patient" in sys.argv and x < 0.15:
+    time.sleep(600)
+"#;
+
+/// A user's own tuner: proposes i / 10, and writes down everything it is told.
+const TUNER: &str = r#"
+import json, os, threading
+from nni.tuner import Tuner
+
+lock = threading.Lock()
+
+class Stepper(Tuner):
+    def __init__(self, record, last=None, fail_at=None, hang_at=None):
+        self.record, self.last = record, last
+        self.fail_at, self.hang_at = fail_at, hang_at
+        self.next = 0
+        self.note("made", os.getpid())
+
+    def note(self, *words):
+        with lock, open(self.record, "a") as file:
+            file.write(json.dumps(words) + "\n")
+
+    def update_search_space(self, space):
+        self.note("space", sorted(space))
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        from nni import NoMoreTrialError
+        if self.next == self.fail_at:
+            raise RuntimeError("the tuner is out of ideas")
+        if self.next == self.last:
+            raise NoMoreTrialError("all tried")
+        self.next += 1
+        self.note("proposed", parameter_id)
+        return {"x": self.next / 10}
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        self.note("result", parameters["x"], value)
+
+    def trial_end(self, parameter_id, success, **kwargs):
+        self.note("end", parameter_id, success)
+
+    def import_data(self, data):
+        self.next = max([self.next] + [round(known["parameter"]["x"] * 10) for known in data])
+        self.note("import", sorted(known["parameter"]["x"] for known in data))
+"#;
+
+/// A user's own assessor: gives a trial up whose first result is below 0.01.
+const ASSESSOR: &str = r"
+from nni.assessor import Assessor, AssessResult
+
+class Strict(Assessor):
+    def assess_trial(self, trial_job_id, trial_history):
+        return AssessResult.Good if trial_history[0] >= 0.01 else AssessResult.Bad
+";
+
+fn bed() -> TestBed {
+    let bed = TestBed::new();
+    bed.write("code/square.py", SQUARE_SOURCE);
+    bed.write("algorithms/mine.py", TUNER);
+    bed.write("algorithms/strict.py", ASSESSOR);
+    bed
+}
+
+fn search(python: &Path, trials: u32, tuner: &Value) -> Search {
+    Search::new(SQUARE, trials)
+        .with("pythonInterpreter", python.to_str().unwrap())
+        .with("tuner", tuner.clone())
+}
+
+fn stepper(bed: &TestBed, more: &Value) -> Value {
+    let mut args = json!({"record": bed.path("record")});
+    args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({"className": "mine.Stepper", "codeDirectory": "algorithms", "classArgs": args})
+}
+
+/// What the tuner was told, of one kind.
+fn told(bed: &TestBed, kind: &str) -> Vec<Value> {
+    let lines = bed.read("record");
+    let words = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    words.filter(|words| words[0] == kind).collect()
+}
+
+#[test]
+fn nni_s_own_tuner_and_assessor_run_unchanged() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let tuner = json!({
+        "className": "nni.algorithms.hpo.tpe_tuner.TpeTuner",
+        "classArgs": {"optimize_mode": "maximize", "seed": 3},
+    });
+    let outcome = search(&python, 8, &tuner)
+        .with("trialConcurrency", 2)
+        .with(
+            "assessor",
+            json!({"className": "nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor"}),
+        )
+        .run(&bed);
+    assert_eq!((outcome.state.as_str(), outcome.code), ("DONE", 0), "{outcome:#?}");
+    assert_eq!(outcome.trials.len(), 8, "{outcome:#?}");
+    let ended = outcome.trials.iter().filter(|trial| trial.state == "SUCCEEDED").count();
+    assert!(ended >= 2, "{outcome:#?}");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_built_in_tuner_of_nni_is_found_by_its_name() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let tuner = json!({"name": "pbt_tuner", "classArgs": {
+        "optimize_mode": "maximize", "population_size": 2, "all_checkpoint_dir": bed.path("ckpt"),
+    }});
+    search(&python, 4, &tuner).run(&bed).expect_done(4, 0);
+}
+
+#[test]
+fn a_class_of_one_s_own_learns_each_end_once_and_after_its_result() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let outcome = search(&python, 100, &stepper(&bed, &json!({"last": 6})))
+        .with("trialConcurrency", 3)
+        .with("assessor", json!({"className": "strict.Strict", "codeDirectory": "algorithms"}))
+        .with("trialCommand", "python3 square.py patient")
+        .run(&bed);
+    assert_eq!(outcome.state, "DONE", "{outcome:#?}");
+    // The first result of x = 0.1 is 0.0033.
+    let stopped: Vec<_> = outcome.trials.iter().filter(|t| t.state == "EARLY_STOPPED").collect();
+    assert_eq!(stopped.len(), 1, "{outcome:#?}");
+    assert_eq!(stopped[0].parameters["x"], 0.1);
+    let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
+    assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
+    let results = told(&bed, "result");
+    assert_eq!(results.len(), 5, "{}", bed.read("record"));
+    let record = bed.read("record");
+    let place = |line: &str| record.lines().position(|known| known == line);
+    for (id, x) in [(1, 0.2), (2, 0.3), (3, 0.4), (4, 0.5), (5, 0.6)] {
+        let result = results.iter().find(|words| words[1] == x).unwrap();
+        let at = place(&result.to_string().replace(',', ", ")).unwrap();
+        if let Some(end) = place(&format!("[\"end\", {id}, true]")) {
+            assert!(at < end, "{record}");
+        }
+    }
+    let ends = told(&bed, "end");
+    let mut ids: Vec<_> = ends.iter().map(|words| words[1].as_u64()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), ends.len(), "an end was told twice: {record}");
+    assert!(place("[\"end\", 0, false]").is_some(), "{record}");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_killed_dispatcher_is_started_again_and_told_what_it_knew() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; python3 square.py";
+    let search = search(&python, 6, &stepper(&bed, &json!({}))).with("trialCommand", command);
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    gate.open(2);
+    let begun = || bed.read("gate.begun").lines().count();
+    wait_for("the third trial", BOUND, || (begun() == 3).then_some(()));
+    let pid = told(&bed, "made")[0][1].as_i64().unwrap();
+    kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
+    wait_for("the second dispatcher", BOUND, || (told(&bed, "import").len() == 1).then_some(()));
+    gate.open(4);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(6, 0);
+    assert!(outcome.stderr.contains("is started again"), "{}", outcome.stderr);
+    let imports = told(&bed, "import");
+    assert_eq!(imports[0], json!(["import", [0.1, 0.2]]), "{}", bed.read("record"));
+    // The trial that ran through the death is told of as well.
+    assert!(imports.contains(&json!(["import", [0.3]])), "{}", bed.read("record"));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_tuner_that_fails_for_good_leaves_its_trials_and_a_search_to_resume() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let search = search(&python, 6, &stepper(&bed, &json!({"fail_at": 2})));
+    let outcome = search.run(&bed);
+    assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
+    assert_eq!(outcome.trials.len(), 2, "{outcome:#?}");
+    assert!(outcome.trials.iter().all(|trial| trial.state == "SUCCEEDED"), "{outcome:#?}");
+    assert!(
+        outcome.stderr.contains("RuntimeError: the tuner is out of ideas"),
+        "{}",
+        outcome.stderr
+    );
+    // Mended, it goes on where it was.
+    let mended = TUNER.replace("self.next == self.fail_at", "False");
+    bed.write("algorithms/mine.py", &mended);
+    let outcome = Outcome::of_resume(&bed, &outcome.id);
+    outcome.expect_done(6, 0);
+    let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
+    assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
+}
+
+#[test]
+fn an_advisor_of_nni_gives_its_budgets() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let advisor = json!({
+        "className": "nni.algorithms.hpo.hyperband_advisor.Hyperband",
+        "classArgs": {"optimize_mode": "maximize", "R": 4, "eta": 2},
+    });
+    let outcome = search(&python, 10, &json!(null))
+        .without("tuner")
+        .with("advisor", advisor)
+        .with("trialConcurrency", 2)
+        .run(&bed);
+    outcome.expect_done(10, 0);
+    let budget = |trial: &trialkeeper_tests::Trial| trial.parameters["TRIAL_BUDGET"].as_u64();
+    let budgets: Vec<_> = outcome.trials.iter().filter_map(budget).collect();
+    assert_eq!(budgets.len(), 10, "{outcome:#?}");
+    // The first bracket: four with one unit each; the better half goes on with two.
+    assert_eq!(budgets[..4], [1, 1, 1, 1], "{budgets:?}\n{}", outcome.stderr);
+    assert!(budgets.contains(&2) && budgets.contains(&4), "{budgets:?}\n{}", outcome.stderr);
+}
+
+#[test]
+fn a_built_in_tuner_may_have_an_assessor_outside() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let outcome = Search::new("python3 square.py patient", 4)
+        .with("pythonInterpreter", python.to_str().unwrap())
+        .with("searchSpace", json!({"x": {"_type": "choice", "_value": [0.1, 0.5, 0.6, 0.7]}}))
+        .with("tuner", json!({"name": "GridSearch"}))
+        .with("assessor", json!({"className": "strict.Strict", "codeDirectory": "algorithms"}))
+        .run(&bed);
+    let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
+    assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
+}
+
+#[test]
+fn an_interpreter_that_lacks_something_is_named() {
+    let bed = bed();
+    let without = bed.script("without/python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n");
+    let broken = bed.script("broken/python", "#!/bin/sh\nexit 3\n");
+    #[rustfmt::skip]
+    let table = [
+        (Some(without.as_path()), "No module named nni"),
+        (Some(broken.as_path()),  "exit status: 3"),
+        (None,                    "`no-such-python -m nni`) cannot be started: No such file"),
+    ];
+    for (python, says) in table {
+        let python = python.map_or("no-such-python", |path| path.to_str().unwrap());
+        let outcome = search(Path::new(python), 3, &stepper(&bed, &json!({}))).run(&bed);
+        assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 0), "{outcome:#?}");
+        assert!(outcome.stderr.contains(says), "{says}: {}", outcome.stderr);
+    }
+    fs::remove_file(bed.path("code/square.py")).unwrap();
+}

@@ -1,0 +1,47 @@
+//! `trial-manager doctor`: what would stand in an experiment's way is said before anything is started.
+
+use trialkeeper_tests::{BOUND, Finished, Search, TestBed};
+
+fn doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, String, String) {
+    let file = search.write(bed);
+    let mut command = bed.manager();
+    command.arg("doctor").arg(file).args(["--port", "0"]).args(options);
+    command.arg("--data-dir").arg(bed.data());
+    let Finished { code, stdout, stderr } = bed.start(&mut command).finish(BOUND);
+    (code, String::from_utf8(stdout).unwrap(), stderr)
+}
+
+#[test]
+fn a_machine_that_can_run_trials_is_told_so_and_a_probe_proves_it() {
+    let bed = TestBed::new();
+    // The experiment's own command is not run.
+    let search = Search::new("touch \"$NNI_OUTPUT_DIR/../../ran\"; exit 1", 5);
+    let (code, stdout, stderr) = doctor(&bed, &search, &[]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("ok    place  this machine has what trials need"), "{stdout}");
+    let (code, stdout, stderr) = doctor(&bed, &search, &["--probe"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("ok    probe  a trial ran, and its agent reported"), "{stdout}");
+    assert!(!bed.data().exists(), "nothing is left where experiments are");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let bed = TestBed::new();
+    let search = Search::new("true", 1);
+    let (code, stdout, _) = doctor(&bed, &search, &["--agent", "nowhere", "--probe"]);
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("FAIL  place  there is no agent program nowhere"), "{stdout}");
+    assert!(stdout.contains("-     probe  not tried"), "{stdout}");
+
+    // The agent is a program that reports nothing.
+    let mute = bed.script("mute", "#!/bin/sh\nexit 3\n");
+    let (code, stdout, _) = doctor(&bed, &search, &["--agent", mute.to_str().unwrap(), "--probe"]);
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("FAIL  probe  "), "{stdout}");
+
+    let (code, stdout, stderr) = doctor(&bed, &search.with("trialConcurrency", 0), &[]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert!(stderr.contains("trialConcurrency"), "{stderr}");
+}

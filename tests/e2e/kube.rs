@@ -1,0 +1,163 @@
+//! Trials as Frameworks, against the scripted API server: a search from its first Framework to a clean cluster,
+//! with real agents as pods; and what may go wrong on the way.
+
+mod fetched;
+mod recorded;
+mod refused;
+mod restart;
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+
+/// Reports its parameter as the final result.
+const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
+
+/// A search on a cluster whose trials are `command`.
+fn search(bed: &TestBed, kube: &Kube, command: &str, trials: u32) -> Search {
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    Search::new(command, trials)
+        .with("objective", "score")
+        .with("trainingService", service(bed, &json!({})))
+}
+
+/// The section `trainingService`, with changes.
+fn service(bed: &TestBed, changes: &Value) -> Value {
+    let mut service = json!({
+        "platform": "frameworkcontroller",
+        "kubeconfig": bed.path("kubeconfig").display().to_string(),
+        "storage": "image",
+        "taskRoles": [{"name": "worker", "dockerImage": "any"}],
+    });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        service[name] = value.clone();
+    }
+    service
+}
+
+/// `trial-manager run`, reached over the loopback interface, as pods here are processes of this machine.
+fn command(bed: &TestBed, search: &Search) -> Command {
+    let mut command = search.command(bed);
+    command.args(["--host", "127.0.0.1"]);
+    command
+}
+
+fn run(bed: &TestBed, search: &Search) -> Outcome {
+    Outcome::of(bed.start(&mut command(bed, search)).finish(BOUND))
+}
+
+/// What is left of ours in the cluster.
+fn left(kube: &Kube) -> Vec<Value> {
+    ["frameworks", "secrets", "pods", "configmaps"].iter().flat_map(|kind| kube.all(kind)).collect()
+}
+
+#[test]
+fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = run(&bed, &search(&bed, &kube, TRIAL, 4).with("trialConcurrency", 2));
+    search.expect_done(4, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    assert_eq!(left(&kube), Vec::<Value>::new());
+    // Two requests for a trial, and the same few for any number of them.
+    let requests = kube.requests();
+    let count = |what: &str| requests.iter().filter(|request| *request == what).count();
+    assert_eq!(
+        count("POST frameworks"),
+        4 + 1,
+        "one more is the look at the controller: {requests:?}"
+    );
+    assert_eq!(count("POST secrets"), 4 + 1, "one more is the experiment's: {requests:?}");
+    assert_eq!(count("PATCH frameworks"), 0, "{requests:?}");
+}
+
+#[test]
+fn a_failing_trial_fails_with_its_own_code_and_words() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = run(&bed, &search(&bed, &kube, "echo 'ValueError: no' >&2; exit 3", 1));
+    search.expect_done(0, 1);
+    assert!(search.stderr.contains("FAILED (exit code 3)"), "{}", search.stderr);
+    assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn pods_fetch_the_code_and_meet_and_the_first_ones_metrics_count() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    bed.script("code/work.sh", "#!/bin/sh\ntest -n \"$FB_PS_ADDRESSES\" && echo \"score=$1\"\n");
+    let roles = json!([
+        {"name": "worker", "dockerImage": "any", "command": "./work.sh {{x}}"},
+        {"name": "ps", "dockerImage": "any", "command": "echo score=99; exec sleep 600"},
+    ]);
+    let section = service(&bed, &json!({"storage": "http", "taskRoles": roles}));
+    let search = search(&bed, &kube, "unused", 2).with("trainingService", section);
+    let search = run(&bed, &search);
+    search.expect_done(2, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    bed.wait_until_empty();
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_pod_that_fails_beside_the_first_fails_the_trial() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let roles = json!([
+        {"name": "worker", "dockerImage": "any", "command": "exec sleep 600"},
+        {"name": "ps", "dockerImage": "any", "command": "exit 5"},
+    ]);
+    let section = service(&bed, &json!({"taskRoles": roles}));
+    let search = run(&bed, &search(&bed, &kube, "unused", 1).with("trainingService", section));
+    search.expect_done(0, 1);
+    assert!(
+        search.stderr.contains("ps 0: the container ended with exit code 5"),
+        "{}",
+        search.stderr
+    );
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_rough_cluster_loses_and_doubles_nothing() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
+    let mut running = bed.start(&mut command(&bed, &search));
+    wait_for("the first trial", BOUND, || (kube.made("frameworks").len() > 1).then_some(()));
+    // Too busy, broken, cut before the work and cut after it.
+    for (what, code) in [
+        ("POST frameworks", 1),
+        ("POST frameworks", 500),
+        ("POST secrets", 1),
+        ("POST secrets", 429),
+        ("POST secrets", 0),
+        ("POST frameworks", 503),
+        ("POST frameworks", 0),
+        ("WATCH frameworks", 500),
+        ("WATCH pods", 403),
+    ] {
+        kube.fail(what, code, 1, "scripted");
+    }
+    while running.is_running() {
+        kube.cut_watches();
+        kube.forget_the_past();
+        std::thread::park_timeout(std::time::Duration::from_millis(150));
+    }
+    let search = Outcome::of(running.finish(BOUND));
+    search.expect_done(10, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    let made = kube.made("frameworks");
+    assert_eq!(made.len(), 10 + 1, "each was made once");
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}

@@ -1,0 +1,69 @@
+//! What a pod gets from the manager: its code, the addresses of its trial's other pods; and the doctor's probe.
+
+use serde_json::json;
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, TestBed};
+
+use super::{left, run, search, service};
+
+/// Needs a file beside it; says where it is among its peers, and waits for all of them to have said so.
+const TRAIN: &str = r#"#!/bin/sh
+value=$(cat value) || exit 3
+echo "$TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE $FB_WORKER_ADDRESSES $FB_PS_ADDRESSES" >>"$1"
+until [ "$(wc -l <"$1")" -ge 3 ]; do sleep 0.05; done
+echo "score=$value"
+"#;
+
+#[test]
+fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    bed.script("code/train.sh", TRAIN);
+    bed.write("code/value", "0.25");
+    let seen = bed.path("seen");
+    let line = format!("./train.sh '{}'", seen.display());
+    let changes = json!({
+        "storage": {"storageType": "nfs", "server": "nas", "path": "/export"},
+        "taskRoles": [
+            {"name": "worker", "taskNumber": 2, "dockerImage": "any"},
+            {"name": "ps", "taskNumber": 1, "dockerImage": "any"},
+        ],
+    });
+    let search = search(&bed, &kube, &line, 1).with("trainingService", service(&bed, &changes));
+    let outcome = run(&bed, &search);
+    outcome.expect_done(1, 0);
+    let trial = outcome.trial(0);
+    assert_eq!(trial.final_result, json!(0.25));
+    assert_eq!(trial.intermediate, [json!(0.25)], "of three pods one counts");
+    let seen = bed.read("seen");
+    let mut lines: Vec<&str> = seen.lines().collect();
+    lines.sort_unstable();
+    let peers = "127.0.0.1:4000,127.0.0.1:4000 127.0.0.1:4001";
+    let expected = [0, 1, 2].map(|rank| format!("{rank}/3 {peers}"));
+    assert_eq!(lines, expected);
+    assert_eq!(left(&kube), Vec::<serde_json::Value>::new());
+}
+
+fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String, String) {
+    let search = search(bed, kube, "exit 1", 5);
+    let search = search.with("trainingService", service(bed, &json!({"storage": "http"})));
+    let mut command = bed.manager();
+    command.arg("doctor").arg(search.write(bed)).args(["--host", "127.0.0.1", "--port", "0"]);
+    let finished = bed.start(command.args(options)).finish(BOUND);
+    (finished.code, String::from_utf8(finished.stdout).unwrap(), finished.stderr)
+}
+
+#[test]
+fn the_doctor_s_probe_goes_the_way_of_a_trial_and_leaves_nothing() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    bed.write("code/train.py", "print(1)\n");
+    let (code, stdout, stderr) = doctor(&bed, &kube, &["--probe"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    for part in
+        ["ok    code   ", ": 1 entries, ", "ok    place  it answers", "ok    probe  a trial ran"]
+    {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+    assert_eq!(left(&kube), Vec::<serde_json::Value>::new());
+}

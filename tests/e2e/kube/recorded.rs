@@ -1,0 +1,132 @@
+//! What a real controller did, replayed: how each ends, and why each waits.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::TestBed;
+use trialkeeper_tests::kube::{Kube, Play};
+
+use super::{left, run, search, service};
+
+/// Plays the recording whose place in the list is the trial's.
+fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Play + Send + Sync {
+    move |framework| {
+        let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
+        let env = env.and_then(Value::as_array).unwrap();
+        let sequence = env.iter().find(|known| known["name"] == "TRIALKEEPER_SEQUENCE").unwrap();
+        let sequence: usize = sequence["value"].as_str().unwrap().parse().unwrap();
+        Play::Recorded(cases[sequence].to_owned(), 20)
+    }
+}
+
+#[test]
+fn every_recorded_end_is_told_with_its_reason() {
+    const CASES: [(&str, &str); 9] = [
+        ("ok5", "FAILED (exit code 0): its pod ended well, but its agent never reported so"),
+        ("fail5", "FAILED (exit code 7): the container ended with exit code 7"),
+        (
+            "oom",
+            "FAILED (exit code 137): out of memory: the pod was killed for using more than `memorySize`",
+        ),
+        (
+            "oom-fc-without-config",
+            "FAILED (exit code 137): the container ended with exit code 137 (OOMKilled)",
+        ),
+        ("badcmd", "FAILED (exit code 128): the container ended with exit code 128 (StartError)"),
+        ("badpod", "FAILED: the cluster refuses the pod: "),
+        ("pod-deleted-externally", "FAILED: somebody deleted the trial's pod"),
+        ("retry", "FAILED (exit code 9): the container ended with exit code 9"),
+        ("delete-background", "FAILED: somebody deleted its Framework"),
+    ];
+    const NAMES: [&str; 9] = {
+        let mut names = [""; 9];
+        let mut i = 0;
+        while i < 9 {
+            names[i] = CASES[i].0;
+            i += 1;
+        }
+        names
+    };
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), play(&NAMES));
+    let search = search(&bed, &kube, "true", 9).with("trialConcurrency", 9);
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The last one is deleted by a person while it runs.
+            let name = trialkeeper_tests::wait_for(
+                "the Framework to delete",
+                trialkeeper_tests::BOUND,
+                || {
+                    let made = kube.all("frameworks").into_iter();
+                    let mut running = made.filter(|framework| {
+                        let env =
+                            framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
+                        let last = env.and_then(Value::as_array).is_some_and(|env| {
+                            env.contains(&json!({"name": "TRIALKEEPER_SEQUENCE", "value": "8"}))
+                        });
+                        last && framework.pointer("/status/state") == Some(&json!("AttemptRunning"))
+                    });
+                    running
+                        .next()
+                        .map(|framework| framework["metadata"]["name"].as_str().unwrap().to_owned())
+                },
+            );
+            kube.delete("frameworks", &name);
+        });
+        run(&bed, &search)
+    });
+    outcome.expect_done(0, 9);
+    for (sequence, (case, says)) in CASES.iter().enumerate() {
+        let id = &outcome.trial(sequence.try_into().unwrap()).id;
+        let told = format!("trial {sequence} ({id}) {says}");
+        assert!(outcome.stderr.contains(&told), "{case}: {told:?} is not in\n{}", outcome.stderr);
+    }
+    // The pod of the deleted one has its grace.
+    trialkeeper_tests::wait_for("a clean cluster", trialkeeper_tests::BOUND, || {
+        left(&kube).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn what_cannot_start_says_why_and_fails_in_time() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), play(&["toobig", "badimage", "fake-gpu-too-many"]));
+    let search = search(&bed, &kube, "true", 3)
+        .with("trialConcurrency", 3)
+        .with("trainingService", service(&bed, &json!({"startUpDeadline": "4s"})));
+    let outcome = run(&bed, &search);
+    outcome.expect_done(0, 3);
+    for says in [
+        "waits: no node can take its pod: 0/1 nodes are available: 1 Insufficient cpu",
+        "waits: no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
+        "waits: the image ",
+        "FAILED: it did not start within 4 s (startUpDeadline): no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
+        "FAILED: it did not start within 4 s (startUpDeadline): the image ",
+    ] {
+        assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
+    }
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_quota_is_the_trials_end_and_not_the_searchs() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = search(&bed, &kube, super::TRIAL, 3);
+    let says = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
+                (kube.made("frameworks").len() > 1).then_some(())
+            });
+            kube.fail("POST frameworks", 403, 1, says);
+        });
+        run(&bed, &search)
+    });
+    outcome.expect_done(2, 1);
+    assert!(
+        outcome
+            .stderr
+            .contains("it could not be submitted: the cluster does not allow it: secrets"),
+        "{}",
+        outcome.stderr
+    );
+}

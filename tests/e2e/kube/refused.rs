@@ -1,0 +1,75 @@
+//! A cluster that cannot run trials: one message says what is missing, before anything is submitted.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Search, TestBed};
+
+use super::{command, left, search, service};
+
+type Break = fn(&TestBed, &Kube, Search) -> Search;
+
+fn changed(bed: &TestBed, search: Search, changes: &Value) -> Search {
+    search.with("trainingService", service(bed, changes))
+}
+
+#[test]
+fn what_is_missing_is_said_before_anything_is_submitted() {
+    #[rustfmt::skip]
+    let table: [(&str, Break, &[&str]); 11] = [
+        ("no kubeconfig at all", |bed, _, search| changed(bed, search, &json!({"kubeconfig": null})),
+            &["there is no kubeconfig", "KUBECONFIG", "~/.kube/config"]),
+        ("no such kubeconfig", |bed, _, search| changed(bed, search, &json!({"kubeconfig": "nowhere"})),
+            &["the kubeconfig", "nowhere"]),
+        ("a wrong context", |bed, _, search| changed(bed, search, &json!({"context": "tset"})),
+            &["there is no context `tset`; it has test"]),
+        ("no such namespace", |bed, _, search| changed(bed, search, &json!({"namespace": "lap"})),
+            &["has no namespace `lap`", "kubectl create namespace lap"]),
+        ("no such kind", |_, kube, search| { kube.without_frameworks(); search },
+            &["does not know Frameworks", "not installed"]),
+        ("missing rights", |_, kube, search| {
+            kube.without_right("create frameworks");
+            kube.without_right("watch pods");
+            search
+        }, &["may not do this in the namespace `lab`: create frameworks; watch pods", "deploy/"]),
+        ("a token that expired", |bed, _, search| {
+            let text = bed.read("kubeconfig").replace("token: scripted", "token: old");
+            bed.write("kubeconfig", &text);
+            search
+        }, &["does not accept who we are", "expired"]),
+        ("an address where nobody is", |bed, _, search| {
+            let text = bed.read("kubeconfig");
+            let (start, _) = text.split_once("http://").unwrap();
+            let (_, end) = text.split_once("'}}]\nusers").unwrap();
+            bed.write("kubeconfig", &format!("{start}http://127.0.0.1:9'}}}}]\nusers{end}"));
+            search
+        }, &["cannot be reached"]),
+        ("a controller that is not at work", |_, kube, search| { kube.controller(false); search },
+            &["FrameworkController takes no notice", "does its pod run"]),
+        ("an advertised address that is none", |bed, _, search| changed(bed, search, &json!({"advertise": "my manager"})),
+            &["--advertise my manager", "host:port"]),
+        ("a registry's password that is not there", |bed, _, search| changed(bed, search, &json!({
+            "taskRoles": [{"name": "worker", "dockerImage": "any", "privateRegistryAuthPath": "auth.json"}],
+        })), &["cannot read", "auth.json"]),
+    ];
+    for (says, change, words) in table {
+        println!("{says}");
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let good = search(&bed, &kube, super::TRIAL, 1);
+        let search = change(&bed, &kube, good);
+        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{says}: {}", finished.stderr);
+        assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+        for word in words {
+            assert!(
+                finished.stderr.contains(word),
+                "{says}: {word:?} is not in {}",
+                finished.stderr
+            );
+        }
+        assert_eq!(left(&kube), Vec::<Value>::new(), "{says}");
+        let submitted = kube.made("frameworks").into_iter();
+        let submitted = submitted.filter(|made| made["spec"]["executionType"] == "Start").count();
+        assert_eq!(submitted, 0, "{says}");
+    }
+}

@@ -1,0 +1,116 @@
+//! A manager that is stopped, killed or asked to clean up, and the pods that live on without it.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
+
+use super::{command, left, search};
+
+/// Notes that it started, takes three steps through the gate, and cleans up when it is asked to end.
+const STEADY: &str = r#"#!/bin/sh
+trap 'echo cleaned >>"$BED/cleaned"; exit 143' TERM
+echo started >>"$BED/started"
+for step in 1 2 3; do
+    read _ <"$BED/gate"
+    echo "score=$step"
+done
+"#;
+
+struct Story {
+    bed: TestBed,
+    kube: Kube,
+    gate: Gate,
+    manager: Running,
+    id: String,
+}
+
+/// Two trials of two run and wait at the gate.
+fn begun() -> Story {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let gate = Gate::new(&bed.path("gate"));
+    let script = bed.script("steady.sh", STEADY);
+    let line = format!("BED='{}' {}", bed.folder().display(), script.display());
+    let search = search(&bed, &kube, &line, 2).with("trialConcurrency", 2);
+    let manager = bed.start(&mut command(&bed, &search));
+    wait_for("two trials to start", BOUND, || {
+        (bed.read("started").lines().count() == 2).then_some(())
+    });
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = id.into_string().unwrap();
+    Story { bed, kube, gate, manager, id }
+}
+
+fn resume(bed: &TestBed, id: &str) -> Running {
+    let mut command = bed.manager();
+    command.args([
+        "resume",
+        id,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--output",
+        "json",
+        "--data-dir",
+    ]);
+    bed.start(command.arg(bed.data()))
+}
+
+#[test]
+fn ctrl_c_ends_the_pods_politely_and_leaves_the_cluster_clean() {
+    let Story { bed, kube, gate, manager, id } = begun();
+    manager.signal(Signal::SIGINT);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
+    bed.wait_until_empty();
+    assert_eq!(left(&kube), Vec::<Value>::new());
+
+    gate.open(6);
+    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    search.expect_done(2, 0);
+    assert_eq!(bed.read("started").lines().count(), 4, "both ran again");
+    assert!(search.trials.iter().all(|trial| trial.final_result == 3), "{search:#?}");
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
+    for (says, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
+        println!("{says}");
+        let Story { bed, kube, gate, manager, id } = begun();
+        gate.open(2);
+        manager.signal(Signal::SIGKILL);
+        assert_eq!(manager.finish(BOUND).code, None);
+        gate.open(steps_while_dead);
+        let manager = resume(&bed, &id);
+        gate.open(4 - steps_while_dead);
+        let search = Outcome::of(manager.finish(BOUND));
+        search.expect_done(2, 0);
+        let made = kube.made("frameworks").into_iter();
+        let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
+        assert_eq!(made, 2, "nothing is submitted twice");
+        assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+        let all = [Value::from(1), Value::from(2), Value::from(3)];
+        assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
+        assert_eq!(left(&kube), Vec::<Value>::new());
+    }
+}
+
+#[test]
+fn clean_takes_away_what_a_dead_manager_left() {
+    let Story { bed, kube, gate: _gate, manager, id } = begun();
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    assert!(!left(&kube).is_empty());
+    let mut clean = bed.manager();
+    clean.args(["clean", &id, "--data-dir"]).arg(bed.data());
+    let finished = bed.start(&mut clean).finish(BOUND);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    wait_for("the cluster to be clean", BOUND, || left(&kube).is_empty().then_some(()));
+    bed.wait_until_empty();
+}

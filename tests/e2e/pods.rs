@@ -1,0 +1,110 @@
+//! Pods of a cluster, as far as they can be had without one: agents that share no folder with the manager get
+//! code and parameters from it, find one another through it, and report as one trial.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+/// The trial that stands for its pods; it goes on when the test lets it.
+const ANCHOR: &str = "read _ <\"$BED/gate\"; echo score=1";
+
+/// What the pods run: everything of it comes from the manager.
+const TRAIN: &str = r#"#!/bin/sh
+test "$(cat deep/er/data)" = data || exit 3
+test ! -e notes.txt || exit 4
+grep -q '"x":' "$NNI_SYS_DIR/parameter.cfg" || exit 5
+echo "code=$NNI_CODE_DIR pwd=$(pwd) given <$TRIALKEEPER_PARAM_x>"
+echo "workers=$FB_WORKER_ADDRESSES ps=$FB_PS_IPS:$FB_PS_PORT"
+echo "role=$TRIALKEEPER_ROLE:$TRIALKEEPER_ROLE_INDEX rank=$TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE"
+echo "score=0.$TRIALKEEPER_RANK"
+"#;
+
+/// The attempts of the experiment that reported a metric, with their metrics' number, and those that ended.
+fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
+    let file = bed.data().join(id).join("trialkeeper.db");
+    let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let mut select = store
+        .prepare(
+            "SELECT attempt.name, count(*) FROM report JOIN attempt ON report.attempt = attempt.key \
+             WHERE kind = ?1 GROUP BY attempt.name ORDER BY attempt.name",
+        )
+        .unwrap();
+    let mut of = |kind: &str| -> Vec<(String, i64)> {
+        let rows = select.query_map([kind], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    let metrics = of("metric");
+    (metrics, of("ended").into_iter().map(|(name, _)| name).collect())
+}
+
+#[test]
+fn pods_get_everything_from_the_manager_and_report_as_one_trial() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.script("code/train.sh", TRAIN);
+    bed.write("code/deep/er/data", "data");
+    bed.write("code/notes.txt", "private");
+    bed.write("code/.nniignore", "*.txt\n");
+    let mut manager = Search::new(ANCHOR, 1).command(&bed);
+    let manager = bed.start(manager.env("BED", bed.folder()));
+    let token = wait_for("the trial's token", BOUND, || {
+        let experiments = fs::read_dir(bed.data()).ok()?;
+        let trials = experiments.flatten().filter_map(|folder| fs::read_dir(folder.path()).ok());
+        trials
+            .flatten()
+            .flatten()
+            .map(|trial| trial.path().join("token"))
+            .find(|token| token.exists())
+    });
+    let trial = token.parent().unwrap();
+    let experiment = trial.parent().unwrap();
+    let name = |folder: &std::path::Path| folder.file_name().unwrap().to_str().unwrap().to_owned();
+
+    let pod = |role: &str, index: u32| -> Running {
+        let mut keeper = bed.keeper();
+        let out = bed.path(&format!("pods/{role}-{index}"));
+        keeper.args(["run", "--attempt", "pods-1", "--log-collection", "http"]);
+        keeper.args(["--experiment", &name(experiment), "--trial", &name(trial)]);
+        keeper.arg("--manager-file").arg(experiment.join("manager.url"));
+        keeper.arg("--token-file").arg(&token).arg("--output-dir").arg(out);
+        keeper.args(["--fetch", "code,parameters", "--roles", "worker:2,ps:1:5000"]);
+        // As FrameworkController says it.
+        keeper.env("FC_TASKROLE_NAME", role).env("FC_TASK_INDEX", index.to_string());
+        keeper.args(["--metrics-from", "worker:1", "--", "./train.sh"]);
+        bed.start(&mut keeper)
+    };
+    let pods = [("ps", 0, 2), ("worker", 1, 1), ("worker", 0, 0)]
+        .map(|(role, index, rank)| (role, index, rank, pod(role, index)));
+    for (role, index, rank, pod) in pods {
+        let ended = pod.finish(BOUND);
+        assert_eq!(ended.code, Some(0), "{role}:{index}\n{}", ended.stderr);
+        let stdout = String::from_utf8(ended.stdout).unwrap();
+        let code = bed.path(&format!("pods/{role}-{index}/code"));
+        for line in [
+            format!("code={} pwd={} given <0.", code.display(), code.display()),
+            "workers=127.0.0.1:4000,127.0.0.1:4000 ps=127.0.0.1:5000".to_owned(),
+            format!("role={role}:{index} rank={rank}/3"),
+        ] {
+            assert!(stdout.contains(&line), "{line}\n{stdout}");
+        }
+        let mode = fs::metadata(code.join("train.sh")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+    }
+
+    gate.open(1);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(1, 0);
+    assert_eq!(search.trial(0).final_result, json!(1), "the pods were another attempt");
+    let (metrics, ended) = attempts(&bed, &search.id);
+    let own = format!("{}-1", search.trial(0).id);
+    let mut expected = vec![(own.clone(), 2), ("pods-1".to_owned(), 2)];
+    expected.sort();
+    assert_eq!(metrics, expected, "of the pods, one reports metrics");
+    let mut expected =
+        vec![own, "pods-1".to_owned(), "pods-1-ps-0".to_owned(), "pods-1-worker-0".to_owned()];
+    expected.sort();
+    assert_eq!(ended, expected, "and each says how it ended");
+}

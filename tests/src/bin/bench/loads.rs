@@ -1,0 +1,117 @@
+//! What the measured trials do: this program itself, with other words.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Length of a line, newline included, in bytes.
+pub(super) const LINE_BYTES: u64 = 100;
+const LINE: usize = 100;
+
+/// Does what `words` ask for; `false` if they ask for nothing that is known here.
+pub(super) fn run(words: &[&str]) -> bool {
+    let number = |text: &str| text.parse().expect("a number");
+    match words {
+        ["one-metric", stamps] => one_metric(Path::new(stamps)),
+        ["lines", count] => lines(0, number(count)),
+        ["lines-then-gate", count, gate] => {
+            lines(0, number(count));
+            wait_for_file(gate);
+        }
+        ["paced-lines", stamps] => paced_lines(Path::new(stamps)),
+        ["paced-metrics", count] => paced_metrics(number(count)),
+        ["behind", count] => {
+            lines(0, number(count));
+            metric(0);
+        }
+        ["gate", gate] => wait_for_file(gate),
+        _ => return false,
+    }
+    true
+}
+
+/// The time, in milliseconds since the Unix epoch; of a metric, to the microsecond.
+#[expect(clippy::disallowed_methods, reason = "two processes compare their clocks")]
+#[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "below 2^53 microseconds")]
+pub(super) fn now_ms() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.expect("it is after 1970").as_micros() as f64 / 1e3
+}
+
+/// Prints a metric whose value is the time, in the words of NNI's SDK, which both keepers read.
+fn metric(sequence: u64) {
+    // The last digit keeps the point from being left out.
+    let now = format!("{:.2}1", now_ms());
+    let line = format!(
+        "NNISDK_MEb'{{\"parameter_id\": 0, \"trial_job_id\": \"abcde\", \"type\": \"PERIODICAL\", \
+         \"sequence\": {sequence}, \"value\": \"{now}\"}}'\n"
+    );
+    io::stdout().write_all(line.as_bytes()).expect("somebody reads");
+    io::stdout().flush().expect("somebody reads");
+}
+
+/// Its first and its last instruction, as near as can be had, and a metric in between.
+fn one_metric(stamps: &Path) {
+    let began = now_ms();
+    metric(0);
+    let mut file = fs::File::create(stamps).expect("the place is writable");
+    write!(file, "{began} {}", now_ms()).expect("the place is writable");
+}
+
+/// Numbered lines, flat out.
+fn lines(first: u64, count: u64) {
+    let mut out = io::stdout().lock();
+    let mut block = Vec::with_capacity(64 * 1024);
+    for number in first..first + count {
+        let start = block.len();
+        write!(block, "line {number:010} ").expect("memory takes everything");
+        block.resize(start + LINE - 1, b'x');
+        block.push(b'\n');
+        if block.len() > 63 * 1024 {
+            out.write_all(&block).expect("somebody reads");
+            block.clear();
+        }
+    }
+    out.write_all(&block).expect("somebody reads");
+    out.flush().expect("somebody reads");
+}
+
+/// 10,000 lines a second for three seconds, ten at a time; tells how long it was kept waiting by its writes, and
+/// how long it took in all, in milliseconds.
+fn paced_lines(stamps: &Path) {
+    let began = Instant::now();
+    let mut waited = Duration::ZERO;
+    for tick in 0..3_000_u32 {
+        let before = Instant::now();
+        lines(u64::from(tick) * 10, 10);
+        waited += before.elapsed();
+        pause_until(began + Duration::from_millis(u64::from(tick)));
+    }
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    fs::write(stamps, format!("{} {}", millis(waited), millis(began.elapsed())))
+        .expect("the place is writable");
+}
+
+/// 100 metrics a second, from the first instruction on.
+fn paced_metrics(count: u64) {
+    let began = Instant::now();
+    for number in 0..count {
+        metric(number);
+        pause_until(began + Duration::from_millis(10 * (number + 1)));
+    }
+}
+
+fn pause_until(then: Instant) {
+    let left = then.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        thread::park_timeout(left);
+    }
+}
+
+fn wait_for_file(gate: &str) {
+    while !Path::new(gate).exists() {
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}

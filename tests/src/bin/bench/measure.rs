@@ -1,0 +1,54 @@
+//! What is read of a program from outside: its time, its memory, its size.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Instant;
+
+use super::megabytes;
+
+/// Wall time of one run, in milliseconds.
+pub(super) fn timed(command: &mut Command) -> f64 {
+    let began = Instant::now();
+    command.status().expect("the program can be started");
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// The most that a program has taken so far, in MB; then its trial may end, and it with that.
+pub(super) fn peak_then_end(mut child: Child, gate: &str) -> f64 {
+    let pid = i32::try_from(child.id()).expect("Linux has pids below 2^22");
+    let peak = megabytes(pid, "VmHWM");
+    fs::write(gate, "").expect("the folder is writable");
+    child.wait().expect("it is ours");
+    fs::remove_file(gate).expect("it was made just now");
+    peak
+}
+
+/// Processor time of all threads of a process so far, in milliseconds (`/proc/PID/task/TID/schedstat`).
+pub(super) fn processor_ms(pid: u32) -> f64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let used = threads.flatten().filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    used.sum::<f64>() / 1e6
+}
+
+/// The two numbers that a trial has written.
+pub(super) fn two_numbers(path: &Path) -> (f64, f64) {
+    let text = fs::read_to_string(path).expect("the trial wrote it");
+    let number = |text: &str| text.parse().expect("it wrote numbers");
+    let (one, two) = text.split_once(' ').expect("it wrote two");
+    (number(one), number(two))
+}
+
+/// Where a program is.
+pub(super) fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.exists())
+}
+
+/// A file's size in bytes, as text.
+pub(super) fn size_of(path: &Path) -> String {
+    fs::metadata(path).map(|data| data.len().to_string()).unwrap_or_default()
+}

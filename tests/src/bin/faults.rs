@@ -1,0 +1,75 @@
+//! `cargo run -p trialkeeper-tests --bin faults -- --seeds 1..1000`: runs each seed and says which failed. A
+//! failing seed alone (`--seeds 17`) does the same again, as far as the machine's timing allows.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use trialkeeper_tests::faults::{self, Seen, cases};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let seeds = match words[..] {
+        ["--seeds", text] => range(text),
+        ["--restart", trials] => {
+            let Ok(trials) = trials.parse() else { return usage() };
+            let cases::Restarted { back_after, caught_up_after } = cases::restart(trials);
+            say(&format!(
+                "a manager killed with {trials} running trials: 0 started again, 0 metrics lost; the first metric was \
+                 stored {back_after:.1?} after the kill, the last that had waited {caught_up_after:.1?} after `resume`"
+            ));
+            return ExitCode::SUCCESS;
+        }
+        _ => None,
+    };
+    let Some((first, last)) = seeds else { return usage() };
+    let began = Instant::now();
+    let mut seen = Seen::default();
+    let mut failed = Vec::new();
+    for seed in first..=last {
+        match std::panic::catch_unwind(|| faults::run(seed)) {
+            Ok(one) => seen.add(&one),
+            Err(_) => {
+                say(&format!("seed {seed} FAILED"));
+                failed.push(seed);
+            }
+        }
+        if seed % 50 == 0 {
+            let seconds = began.elapsed().as_secs();
+            say(&format!("up to seed {seed}: {} failed, {seconds} s", failed.len()));
+        }
+    }
+    let [managers, agents, clocks] = seen.acts;
+    say(&format!(
+        "{} seeds in {} s: {} requests passed; {managers} managers and {agents} agents killed, {clocks} clocks set",
+        last - first + 1,
+        began.elapsed().as_secs(),
+        seen.passed,
+    ));
+    for (fault, count) in &seen.faults {
+        say(&format!("{count:>8} {fault:?}"));
+    }
+    if failed.is_empty() {
+        say("every seed: what was printed is what is stored");
+        ExitCode::SUCCESS
+    } else {
+        say(&format!("failed: {failed:?}"));
+        ExitCode::FAILURE
+    }
+}
+
+fn usage() -> ExitCode {
+    say("usage: faults --seeds FIRST..LAST (both included) | --seeds ONE | --restart TRIALS");
+    ExitCode::from(2)
+}
+
+/// `1..1000`, both included, or one number.
+fn range(text: &str) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    Some((first.parse().ok()?, last.parse().ok()?)).filter(|(first, last)| first <= last)
+}
+
+#[expect(clippy::print_stdout, reason = "this program's result is what it prints")]
+fn say(line: &str) {
+    println!("{line}");
+}

@@ -1,0 +1,95 @@
+//! How a manager keeps up with a thousand Frameworks, two hundred at a time, against the scripted API server
+//! that replays a recording: requests, memory, and the time from a state in the API to the same in the store.
+//!
+//! `cargo run --release -p trialkeeper-tests --bin kube_bench [TRIALS [CONCURRENCY [SPEED]]]`, after building the
+//! programs in the same profile.
+
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{Outcome, Search, TestBed};
+
+fn main() {
+    let mut words = std::env::args().skip(1).map(|word| word.parse::<u32>().unwrap());
+    let trials = words.next().unwrap_or(1000);
+    let concurrency = words.next().unwrap_or(200);
+    let speed = words.next().unwrap_or(4);
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), move |_| Play::Recorded("fail5".to_owned(), speed));
+    kube.kubeconfig(&bed.path("kubeconfig"));
+    let search = Search::new("true", trials).with("trialConcurrency", concurrency).with(
+        "trainingService",
+        json!({
+            "platform": "frameworkcontroller", "agent": "image", "storage": "image",
+            "kubeconfig": bed.path("kubeconfig").display().to_string(),
+            "taskRoles": [{"name": "worker", "dockerImage": "any"}],
+        }),
+    );
+    let mut command = search.command(&bed);
+    command.args(["--host", "127.0.0.1"]);
+    let began = Instant::now();
+    let mut running = bed.start(&mut command);
+    let status = format!("/proc/{}/status", running.pid());
+    let mut peak_kib = 0;
+    while running.is_running() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak =
+            peak.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+        peak_kib = peak_kib.max(peak.unwrap_or(0));
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let took = began.elapsed();
+    let outcome = Outcome::of(running.finish(Duration::from_mins(2)));
+
+    // The wall clock, as SQLite reads it, and the same moment as ours.
+    let database = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let store = rusqlite::Connection::open(database.join("trialkeeper.db")).unwrap();
+    let wall = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+    let now_ms: i64 = store.query_row(wall, [], |row| row.get(0)).unwrap();
+    let now = Instant::now();
+    let ended: HashMap<String, i64> = store
+        .prepare("SELECT id, ended_at_ms FROM trial WHERE state = 'FAILED' AND exit_code = 7")
+        .unwrap()
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let events = "SELECT count(*) FROM trial_event WHERE state = 'FAILED'";
+    let events: i64 = store.query_row(events, [], |row| row.get(0)).unwrap();
+
+    let completed = kube.since("frameworks", |framework| {
+        framework.pointer("/status/state") == Some(&Value::from("Completed"))
+    });
+    let mut late: Vec<i64> = completed
+        .iter()
+        .filter_map(|(framework, at)| {
+            let trial = framework["metadata"]["labels"]["trialkeeper/trial"].as_str()?;
+            let ago = i64::try_from(now.duration_since(*at).as_millis()).ok()?;
+            Some(ended.get(trial)? - (now_ms - ago))
+        })
+        .collect();
+    late.sort_unstable();
+    let requests = kube.requests().len();
+    let per_trial = (requests - 20).div_ceil(usize::try_from(trials).unwrap().max(1));
+    let quantile = |part: usize| late.get(late.len() * part / 100).copied().unwrap_or(-1);
+    println!("{trials} trials at {concurrency} in {:.1} s", took.as_secs_f64());
+    println!(
+        "ended in the store: {} trials, {events} transitions; listed {}",
+        ended.len(),
+        outcome.trials.len()
+    );
+    println!(
+        "API to store: p50 {} ms, p99 {} ms, most {} ms",
+        quantile(50),
+        quantile(99),
+        late.last().unwrap_or(&-1)
+    );
+    println!("requests: {requests}, at most {per_trial} a trial");
+    println!("memory: {} MB at most", peak_kib / 1000);
+}

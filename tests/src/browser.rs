@@ -1,0 +1,194 @@
+//! A real browser without a screen, driven as `WebDriver` (W3C) says, by requests of our own: a client
+//! library would be larger than all that is asked here.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::wait_for;
+
+/// Set to anything: tests that need a browser fail where there is none, instead of being skipped.
+const REQUIRED: &str = "TRIALKEEPER_TESTS_NEED_BROWSER";
+
+/// A browser with a profile of its own. It ends with this.
+#[derive(Debug)]
+pub struct Browser {
+    driver: Child,
+    port: u16,
+    session: String,
+    profile: TempDir,
+}
+
+impl Browser {
+    /// Starts one. `None`, with the reason printed, where there is no Chromium with its driver.
+    pub fn start() -> Option<Self> {
+        match Self::try_start() {
+            Ok(browser) => Some(browser),
+            Err(reason) => {
+                assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
+                #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+                {
+                    eprintln!("skipped: {reason}");
+                }
+                None
+            }
+        }
+    }
+
+    fn try_start() -> Result<Self, String> {
+        let profile = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("chromedriver (Debian's chromium-driver): {error}"))?;
+        let stdout = driver.stdout.take().ok_or("chromedriver says nothing")?;
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let port = lines.find_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse().ok()
+        });
+        let port = port.ok_or("chromedriver did not say its port")?;
+        let mut browser = Self { driver, port, session: String::new(), profile };
+        let folder = format!("--user-data-dir={}", browser.profile.path().display());
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--no-first-run",
+            "--disable-dev-shm-usage",
+            "--force-device-scale-factor=1",
+            folder.as_str(),
+        ];
+        let options = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
+        let answer = browser.request("POST", "/session", Some(&options))?;
+        let session = answer.pointer("/sessionId").and_then(Value::as_str);
+        session.ok_or("no session")?.clone_into(&mut browser.session);
+        Ok(browser)
+    }
+
+    fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let failed = |error: std::io::Error| format!("chromedriver, {method} {path}: {error}");
+        let body = body.map(ToString::to_string).unwrap_or_default();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).map_err(failed)?;
+        stream.set_read_timeout(Some(Duration::from_mins(2))).map_err(failed)?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).map_err(failed)?;
+        stream.write_all(body.as_bytes()).map_err(failed)?;
+        // It keeps the connection open whatever it is asked: the answer says how long it is.
+        let mut reader = BufReader::new(stream);
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).map_err(failed)?;
+            let line = line.trim().to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().map_err(|_| "an answer of no length")?;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).map_err(failed)?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let value = answer.get("value").cloned().unwrap_or_default();
+        match value.get("error") {
+            Some(error) => Err(format!("{method} {path}: {error}: {}", value["message"])),
+            None => Ok(value),
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        let path = format!("/session/{}{path}", self.session);
+        self.request(method, &path, body).unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    /// Opens a page and waits until it is loaded.
+    pub fn open(&self, url: &str) {
+        self.ask("POST", "/url", Some(&json!({"url": url})));
+    }
+
+    /// Runs a script in the page; what it returns.
+    pub fn script(&self, script: &str) -> Value {
+        self.ask("POST", "/execute/sync", Some(&json!({"script": script, "args": []})))
+    }
+
+    /// Waits until a script returns something true.
+    pub fn wait(&self, what: &str, bound: Duration, script: &str) -> Value {
+        wait_for(what, bound, || {
+            let found = self.script(script);
+            (found != Value::Null && found != Value::Bool(false)).then_some(found)
+        })
+    }
+
+    /// Sets the size of what is seen, in pixels, and light or dark.
+    pub fn looks(&self, width: u32, height: u32, dark: bool) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", &size);
+        let scheme = if dark { "dark" } else { "light" };
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.devtools("Emulation.setEmulatedMedia", &media);
+    }
+
+    /// Takes a picture of what is seen.
+    pub fn screenshot(&self, path: &Path) {
+        let data = self.ask("GET", "/screenshot", None);
+        let text = data.as_str().expect("a picture is base64");
+        std::fs::write(path, decode(text)).expect("the folder is writable");
+    }
+
+    /// What the page complained of.
+    pub fn complaints(&self) -> Vec<String> {
+        let log = self.ask("POST", "/se/log", Some(&json!({"type": "browser"})));
+        let entries = log.as_array().cloned().unwrap_or_default();
+        entries.iter().map(|entry| entry["message"].to_string()).collect()
+    }
+
+    fn devtools(&self, command: &str, parameters: &Value) {
+        let body = json!({"cmd": command, "params": parameters});
+        self.ask("POST", "/goog/cdp/execute", Some(&body));
+    }
+}
+
+/// Standard base64 (RFC 4648).
+fn decode(text: &str) -> Vec<u8> {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bytes, mut held, mut bits) = (Vec::new(), 0_u32, 0);
+    for letter in text.bytes() {
+        let Some(value) = LETTERS.iter().position(|known| *known == letter) else { continue };
+        held = held << 6 | u32::try_from(value).unwrap_or(0);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push(u8::try_from(held >> bits & 0xff).unwrap_or(0));
+        }
+    }
+    bytes
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The session's end ends the browser; the driver has no other children.
+        drop(self.request("DELETE", &format!("/session/{}", self.session), None));
+        drop(self.driver.kill());
+        drop(self.driver.wait());
+    }
+}

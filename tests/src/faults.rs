@@ -1,0 +1,110 @@
+//! Faults between real agents and a real manager, at points that a seed chooses, and afterwards an exact
+//! comparison of what the trials printed with what the store holds: every metric once and in order, every
+//! line of output, one end.
+//!
+//! Nothing here knows the programs from inside; it must not repair anything either: what a fault breaks,
+//! the programs mend.
+
+pub mod cases;
+pub mod dice;
+pub mod plan;
+pub mod proxy;
+pub mod spooled;
+pub mod truth;
+pub mod weather;
+pub mod world;
+
+use plan::{Act, Plan, Round};
+use world::{World, pause};
+
+/// What a run has seen of faults, so that a harness that injects none is noticed.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Requests that met each kind of fault.
+    pub faults: std::collections::BTreeMap<weather::Fault, u64>,
+    /// Requests that passed.
+    pub passed: u64,
+    /// Managers killed, agents killed, clocks set.
+    pub acts: [u64; 3],
+}
+
+impl Seen {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        for (fault, count) in &other.faults {
+            *self.faults.entry(*fault).or_default() += count;
+        }
+        self.passed += other.passed;
+        for (sum, more) in self.acts.iter_mut().zip(other.acts) {
+            *sum += more;
+        }
+    }
+}
+
+/// Names a plan that fails.
+struct Blame<'a>(&'a Plan);
+
+impl Drop for Blame<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            #[expect(clippy::print_stderr, reason = "for the person who wants to see it again")]
+            {
+                eprintln!("this was seed {}: {:?}", self.0.seed, self.0);
+            }
+        }
+    }
+}
+
+/// Runs one seed; panics where the store does not hold what was printed.
+pub fn run(seed: u64) -> Seen {
+    let plan = Plan::of(seed);
+    let _blame = Blame(&plan);
+    let mut counted = Seen::default();
+    let mut world = World::start(&plan);
+    counted.acts[0] += u64::from(plan.early_kill_ms.is_some());
+    for round in &plan.rounds {
+        if world.is_over() {
+            break;
+        }
+        play(&mut world, round, &mut counted);
+    }
+    let outcome = world.finish();
+    (counted.faults, counted.passed) = world.proxy.met();
+    truth::compare(&world, &plan, &outcome);
+    counted
+}
+
+fn play(world: &mut World, round: &Round, counted: &mut Seen) {
+    world.proxy.set(round.weather);
+    let before = world.open(round.steps);
+    if round.awaited {
+        world.wait_for_steps(before, round.steps);
+    }
+    pause(round.dwell_ms);
+    match round.act {
+        Act::Nothing => {}
+        Act::KillManager { steps, away_ms, agent } => {
+            if !world.end_manager() {
+                return;
+            }
+            counted.acts[0] += 1;
+            world.open(steps);
+            pause(away_ms);
+            if let Some(which) = agent {
+                let killed = world.kill_agent(which, false);
+                counted.acts[1] += u64::from(killed.is_some());
+            }
+            world.resume();
+        }
+        Act::KillAgent { which, settled } => {
+            if let Some(killed) = world.kill_agent(which, settled) {
+                counted.acts[1] += 1;
+                world.restart(&killed);
+            }
+        }
+        Act::SetClock { managers, seconds } => {
+            counted.acts[2] += 1;
+            world.set_clock(managers, seconds);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Faults that have a name and a promise of their own.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::plan::{Container, Plan};
+use super::truth;
+use super::weather::{Fault, Weather};
+use super::world::{Disk, World, pause};
+use crate::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+/// A plan in which nothing happens by itself.
+fn quiet(trials: u32, steps: usize) -> Plan {
+    Plan {
+        seed: 0,
+        trials,
+        steps,
+        burst: 1,
+        flush_ms: 5_000,
+        early_kill_ms: None,
+        container: Container::Gone,
+        spool_kib: None,
+        rounds: Vec::new(),
+    }
+}
+
+/// How a manager is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outage {
+    /// Nobody listens.
+    Refused,
+    /// Somebody answers 503.
+    Status503,
+}
+
+/// 200 metrics and 200 lines over about ten seconds, and no manager from the fourth to the ninth: NNI 3.0
+/// loses 100 and 100.
+pub fn outage(kind: Outage) {
+    let plan = quiet(1, 200);
+    let mut world = World::start(&plan);
+    let weather = match kind {
+        Outage::Refused => Weather::Refusing,
+        Outage::Status503 => Weather::Always(Fault::Answer503Bare),
+    };
+    let began = Instant::now();
+    for step in 0..200_u32 {
+        match step {
+            80 => world.proxy.set(weather),
+            180 => world.proxy.set(Weather::Calm),
+            _ => {}
+        }
+        let before = world.open(1);
+        world.wait_for_steps(before, 1);
+        // The stream's own pace, which is what is tested; nothing waits for a state here.
+        let due = Duration::from_millis(50) * (step + 1);
+        pause(u64::try_from(due.saturating_sub(began.elapsed()).as_millis()).unwrap_or(0));
+    }
+    let outcome = world.finish();
+    assert!(world.proxy.met().1 > 0, "the manager was reached otherwise");
+    truth::compare(&world, &plan, &outcome);
+}
+
+/// The manager takes nothing as long as the trial lives: the trial succeeds all the same, the keeper ends in
+/// its time, and what it kept is delivered afterwards.
+pub fn never_taken() {
+    let plan = Plan { flush_ms: 300, ..quiet(1, 200) };
+    let mut world = World::start(&plan);
+    world.proxy.set(Weather::Always(Fault::Answer503Bare));
+    let before = world.open(200);
+    world.wait_for_steps(before, 200);
+    // The keeper gives up; its manager has it delivered what is left, for which the weather clears.
+    wait_for("the keeper to end", BOUND, || {
+        let words = world.bed.processes().into_iter().map(|(_, words)| words);
+        words.into_iter().all(|words| !words.contains("trialkeeper run")).then_some(())
+    });
+    let outcome = world.finish();
+    truth::compare(&world, &plan, &outcome);
+}
+
+/// Both clocks jump, forwards and back, between any two metrics.
+pub fn clock_jumps() {
+    let plan = quiet(1, 8);
+    let mut world = World::start(&plan);
+    for (step, seconds) in (0_u8..).zip([0, 86_400, -86_400, 31_536_000, -30, 3_600, 0, -1]) {
+        world.set_clock(false, seconds);
+        world.set_clock(true, -seconds);
+        let before = world.open(1);
+        world.wait_for_steps(before, 1);
+        wait_for("the metric", BOUND, || {
+            let trial = &world.lives()[0].trial;
+            (truth::values(&world.bed, &world.id, trial).len() > usize::from(step)).then_some(())
+        });
+    }
+    let outcome = world.finish();
+    truth::compare(&world, &plan, &outcome);
+    let times = truth::times(&world.bed, &world.id);
+    let day = 80_000_000;
+    let jumped = |times: &[i64]| times.windows(2).any(|two| (two[0] - two[1]).abs() > day);
+    assert!(jumped(&times.observed) && jumped(&times.stored), "the clocks did jump: {times:?}");
+}
+
+/// What a restart with many running trials took.
+#[derive(Debug, Clone, Copy)]
+pub struct Restarted {
+    /// From the kill to the first request that the new manager took.
+    pub back_after: Duration,
+    /// From the start of `resume` until the metrics of all trials were stored that they had printed meanwhile.
+    pub caught_up_after: Duration,
+}
+
+/// A manager with so many running trials is killed, and started again after each has printed more: none is
+/// started again and no metric is lost.
+pub fn restart(trials: u32) -> Restarted {
+    let plan = quiet(trials, 4);
+    let mut world = World::start(&plan);
+    let all = usize::try_from(trials).expect("not that many");
+    // A step for each, on average: who takes it is chance.
+    let before = world.open(all);
+    world.wait_for_steps(before, all);
+    assert!(world.end_manager(), "it was running");
+    let killed = Instant::now();
+    let before = world.open(all);
+    world.wait_for_steps(before, all);
+    let resumed = Instant::now();
+    world.resume();
+    let stored = || {
+        let lives = world.lives();
+        let trials = lives.iter().map(|life| life.trial.as_str());
+        trials.map(|trial| truth::values(&world.bed, &world.id, trial).len()).sum::<usize>()
+    };
+    let had = stored();
+    let back_after = wait_for("the first new metric", BOUND, || {
+        (stored() > had || had == 2 * all).then(|| killed.elapsed())
+    });
+    let caught_up_after =
+        wait_for("all metrics", BOUND, || (stored() == 2 * all).then(|| resumed.elapsed()));
+    assert_eq!(world.lives().len(), all, "none was started again");
+    let outcome = world.finish();
+    truth::compare(&world, &plan, &outcome);
+    Restarted { back_after, caught_up_after }
+}
+
+/// The disk that holds the store fills up while trials run and others wait: the manager goes on, acknowledges
+/// nothing that it cannot store, starts nothing, says so, and goes on by itself when there is room.
+pub fn full_disk() {
+    let bed = TestBed::new();
+    let Some(disk) = Disk::mount(&bed.data(), 32 << 10) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    let steps = 5;
+    let script = format!(
+        "#!/bin/sh\necho \"$NNI_TRIAL_JOB_ID\" >>'{0}/started'\nfor step in $(seq {steps}); do\n\
+         read -r _ <'{0}/gate'\necho \"score=$step\"\necho x >>'{0}/taken'\ndone\n",
+        bed.folder().display()
+    );
+    bed.script("code/trial.sh", &script);
+    let search = Search::new("exec ./trial.sh", 4).with("trialConcurrency", 2);
+    let mut command = search.command(&bed);
+    // What is under test is the store; the agents' spools are tested elsewhere, and lie on another disk.
+    bed.script(
+        "agent",
+        &format!(
+            "#!/bin/sh\n[ \"$1\" = run ] || exec '{0}' \"$@\" --flush 300ms\nfor word; do case $word in {1}/*/parameter*) \
+             mkdir -p '{2}'/\"${{word#{1}/}}.spool\"; ln -sfn '{2}'/\"${{word#{1}/}}.spool\" \
+             \"${{word%/*}}/spool\" ;; esac; done\nexec '{0}' \"$@\"\n",
+            bed.programs().join("trialkeeper").display(),
+            bed.data().display(),
+            bed.path("spools").display(),
+        ),
+    );
+    command.arg("--agent").arg(bed.path("agent"));
+    let manager = bed.start(&mut command);
+    let lines = |name: &str| bed.read(name).lines().count();
+    wait_for("two trials", BOUND, || (lines("started") == 2).then_some(()));
+    let id = wait_for("the experiment", BOUND, || {
+        let entry = std::fs::read_dir(bed.data()).ok()?.flatten().next()?;
+        entry.file_name().into_string().ok()
+    });
+    let stored = || {
+        let trials = bed.read("started");
+        trials.lines().map(|trial| truth::values(&bed, &id, trial).len()).sum::<usize>()
+    };
+    gate.open(3);
+    wait_for("three metrics", BOUND, || (stored() == 3).then_some(()));
+
+    // As full as can be: what is left of the last page goes, too.
+    disk.fill();
+    gate.open(2 * steps - 3);
+    wait_for("both trials' last steps", BOUND, || (lines("taken") == 2 * steps).then_some(()));
+    let url = || std::fs::read_to_string(bed.data().join(&id).join("manager.url")).ok();
+    let url = url().expect("it was written when there was room");
+    let (status, health) = wait_for("the manager to know that it is ill", BOUND, || {
+        let (status, body) = crate::get(url.trim(), "/healthz")?;
+        (status == 503).then_some((status, body))
+    });
+    let health: Value = serde_json::from_str(&health).expect("health is JSON");
+    assert_eq!((status, health["status"].as_str()), (503, Some("degraded")), "{health}");
+    let reason = health["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("no space is left"), "{reason}");
+    // The trials end, and their ends cannot be recorded either.
+    wait_for("the agents to end", BOUND, || {
+        let words = bed.processes().into_iter().map(|(_, words)| words);
+        words.into_iter().all(|words| !words.contains("trialkeeper r")).then_some(())
+    });
+    // Long enough for it to try again, and fail again, several times.
+    pause(2_500);
+    assert_eq!(lines("started"), 2, "no new work");
+    assert!(stored() < 2 * steps, "what cannot be stored is not stored");
+    assert!(manager.stderr().contains("cannot be written"), "{}", manager.stderr());
+
+    disk.empty();
+    gate.open(2 * steps);
+    let outcome = Outcome::of(manager.finish(BOUND));
+    outcome.expect_done(4, 0);
+    assert!(outcome.stderr.contains("no space is left"), "it was said: {}", outcome.stderr);
+    for trial in &outcome.trials {
+        let expected: Vec<Value> = (1..=steps).map(Value::from).collect();
+        assert_eq!(trial.intermediate, expected, "{trial:?}");
+    }
+}

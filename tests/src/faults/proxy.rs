@@ -1,0 +1,381 @@
+//! Stands between agents and manager and does to requests what the weather says. Knows HTTP/1.1 as far as
+//! to tell where a message ends, and nothing of what it says. Like most proxies it passes a request on when it has
+//! all of it: one that an agent keeps open reaches the manager when the agent has spoken.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::dice::Dice;
+use super::weather::{Fault, Weather};
+
+/// How long an answer of the manager's is waited for. A poll may be held as long as the manager likes.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The proxy; cheap to clone. Its threads end with the process.
+#[derive(Debug, Clone)]
+pub struct Proxy(Arc<Shared>);
+
+/// What a request meets, if anything.
+struct Met(Option<Fault>);
+
+#[derive(Debug)]
+struct Shared {
+    port: u16,
+    /// The file in which the manager says where it is; absent while none has been started.
+    upstream: Mutex<Option<PathBuf>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    weather: Weather,
+    /// Counts changes of the weather, so that who waits for one sees it.
+    changes: u64,
+    dice: Dice,
+    /// Requests that will come again.
+    late: Vec<Vec<u8>>,
+    met: BTreeMap<Fault, u64>,
+    passed: u64,
+    over: bool,
+}
+
+impl Proxy {
+    /// Listens on a port of its own, in calm weather.
+    pub fn start(seed: u64) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has ports");
+        let port = listener.local_addr().expect("it listens").port();
+        let state = State {
+            weather: Weather::Calm,
+            changes: 0,
+            dice: Dice::new(!seed),
+            late: Vec::new(),
+            met: BTreeMap::new(),
+            passed: 0,
+            over: false,
+        };
+        let proxy = Self(Arc::new(Shared {
+            port,
+            upstream: Mutex::new(None),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }));
+        let own = proxy.clone();
+        std::thread::spawn(move || own.listen(listener));
+        proxy
+    }
+
+    /// Where agents find it.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.0.port)
+    }
+
+    /// Requests go to the manager whose address stands in `file`, also when that changes.
+    pub fn forward_to(&self, file: &Path) {
+        *self.0.upstream.lock().unwrap_or_else(PoisonError::into_inner) = Some(file.to_owned());
+    }
+
+    /// The weather from now on. In calm weather what was held back for later comes, too.
+    pub fn set(&self, weather: Weather) {
+        let late = {
+            let mut state = self.lock();
+            state.weather = weather;
+            state.changes += 1;
+            if weather == Weather::Calm { std::mem::take(&mut state.late) } else { Vec::new() }
+        };
+        self.0.changed.notify_all();
+        self.wake();
+        for request in late {
+            self.send_again(request);
+        }
+    }
+
+    /// How often each fault was met, and how many requests passed.
+    pub fn met(&self) -> (BTreeMap<Fault, u64>, u64) {
+        let state = self.lock();
+        (state.met.clone(), state.passed)
+    }
+
+    /// Ends it.
+    pub fn close(&self) {
+        self.lock().over = true;
+        self.0.changed.notify_all();
+        self.wake();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the listener look at the weather.
+    fn wake(&self) {
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.0.port)));
+    }
+
+    fn listen(self, listener: TcpListener) {
+        let mut listener = Some(listener);
+        loop {
+            let mut state = self.lock();
+            while state.weather == Weather::Refusing && !state.over {
+                listener = None;
+                state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.over {
+                return;
+            }
+            drop(state);
+            let open = match listener.take() {
+                Some(open) => open,
+                None => match TcpListener::bind((Ipv4Addr::LOCALHOST, self.0.port)) {
+                    Ok(open) => open,
+                    Err(_) => {
+                        // Somebody's connection has the port for a moment.
+                        std::thread::park_timeout(Duration::from_millis(5));
+                        continue;
+                    }
+                },
+            };
+            if let Ok((stream, _)) = open.accept() {
+                let own = self.clone();
+                // Whatever ends a conversation, the agent tries again.
+                std::thread::spawn(move || drop(own.converse(stream)));
+            }
+            listener = Some(open);
+        }
+    }
+
+    /// One agent's requests, one after the other.
+    fn converse(&self, mut agent: TcpStream) -> io::Result<()> {
+        agent.set_nodelay(true)?;
+        let mut kept = Vec::new();
+        loop {
+            let Some(head) = read_head(&mut agent, &mut kept)? else { return Ok(()) };
+            let Some(Met(fault)) = self.draw() else { return Ok(()) };
+            if fault == Some(Fault::ResetInBody) {
+                let half = if is_chunked(&head) { 1 } else { body_length(&head) / 2 };
+                read_to(&mut agent, &mut kept, half)?;
+                // What is unread when a socket is closed makes the kernel reset the connection.
+                return Ok(());
+            }
+            let length = read_body(&head, &mut agent, &mut kept)?;
+            let rest = kept.split_off(length);
+            let request = [head, std::mem::replace(&mut kept, rest)].concat();
+            match self.answer(fault, request, length)? {
+                Some(answer) => agent.write_all(&answer)?,
+                None => return agent.shutdown(Shutdown::Both),
+            }
+            if fault == Some(Fault::CutAck) {
+                return agent.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    /// What this request meets; nothing at all if the connection is to end.
+    fn draw(&self) -> Option<Met> {
+        let mut state = self.lock();
+        let fault = match state.weather {
+            Weather::Calm => None,
+            Weather::Refusing => return None,
+            Weather::Storm => {
+                if state.dice.chance(50) {
+                    Some(state.dice.pick(&Fault::ALL))
+                } else {
+                    None
+                }
+            }
+            Weather::Always(fault) => Some(fault),
+        };
+        match fault {
+            Some(fault) => *state.met.entry(fault).or_default() += 1,
+            None => state.passed += 1,
+        }
+        let again = (!state.late.is_empty() && state.dice.chance(30)).then(|| state.late.remove(0));
+        drop(state);
+        if let Some(request) = again {
+            self.send_again(request);
+        }
+        Some(Met(fault))
+    }
+
+    /// What the agent gets to hear; `None` if nothing.
+    fn answer(
+        &self,
+        fault: Option<Fault>,
+        request: Vec<u8>,
+        length: usize,
+    ) -> io::Result<Option<Vec<u8>>> {
+        // A single report that is refused for its size is given up, as it should be.
+        let fault = fault.filter(|fault| *fault != Fault::Answer413 || can_be_split(&request));
+        let Some(fault) = fault else { return self.forward(&request).map(Some) };
+        let replaced = fault.answer().map(|(status, header, body)| {
+            let length = body.len();
+            let kind = if body.starts_with('{') { "application/problem+json" } else { "text/html" };
+            format!(
+                "HTTP/1.1 {status}\r\n{header}content-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+            )
+            .into_bytes()
+        });
+        match fault {
+            Fault::LostAck => self.forward(&request).map(|_| None),
+            Fault::Answer502Taken => {
+                self.forward(&request)?;
+                Ok(replaced)
+            }
+            Fault::CutAck => {
+                let mut answer = self.forward(&request)?;
+                answer.truncate(answer.len() - answer.len() / 3);
+                Ok(Some(answer))
+            }
+            Fault::TornBody => {
+                let mut manager = self.connect()?;
+                manager.write_all(&request[..request.len() - length.div_ceil(2)])?;
+                Ok(None)
+            }
+            Fault::Twice => {
+                self.send_again(request.clone());
+                self.forward(&request).map(Some)
+            }
+            Fault::AgainLater => {
+                let answer = self.forward(&request)?;
+                self.lock().late.push(request);
+                Ok(Some(answer))
+            }
+            Fault::Slow => {
+                let wait = Duration::from_millis(self.lock().dice.between(5, 60));
+                std::thread::park_timeout(wait);
+                let answer = self.forward(&request);
+                std::thread::park_timeout(wait / 2);
+                answer.map(Some)
+            }
+            Fault::BlackHole => {
+                self.until_the_weather_changes();
+                Ok(None)
+            }
+            Fault::Answer500
+            | Fault::Answer503
+            | Fault::Answer503Bare
+            | Fault::Answer429
+            | Fault::Answer401
+            | Fault::Answer413
+            | Fault::Nonsense
+            | Fault::ResetInBody => Ok(replaced),
+        }
+    }
+
+    fn until_the_weather_changes(&self) {
+        let mut state = self.lock();
+        let now = state.changes;
+        while state.changes == now && !state.over {
+            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn send_again(&self, request: Vec<u8>) {
+        let own = self.clone();
+        std::thread::spawn(move || drop(own.forward(&request)));
+    }
+
+    /// Sends a request to the manager and reads its answer.
+    fn forward(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        let mut manager = self.connect()?;
+        manager.write_all(request)?;
+        let mut kept = Vec::new();
+        let Some(mut answer) = read_head(&mut manager, &mut kept)? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        read_body(&answer, &mut manager, &mut kept)?;
+        answer.extend_from_slice(&kept);
+        Ok(answer)
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let file = self.0.upstream.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let text = fs::read_to_string(file.ok_or(io::ErrorKind::NotConnected)?)?;
+        let address = text.trim().trim_start_matches("http://");
+        let address: SocketAddr = address.parse().map_err(io::Error::other)?;
+        let manager = TcpStream::connect(address)?;
+        manager.set_nodelay(true)?;
+        manager.set_read_timeout(Some(PATIENCE))?;
+        Ok(manager)
+    }
+}
+
+/// A message's head with the empty line that ends it; what came behind it stays in `kept`. `None` at the end
+/// of the connection.
+fn read_head(stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    loop {
+        if let Some(end) = kept.windows(4).position(|four| four == b"\r\n\r\n") {
+            let rest = kept.split_off(end + 4);
+            return Ok(Some(std::mem::replace(kept, rest)));
+        }
+        let mut chunk = [0; 16 << 10];
+        let read = stream.read(&mut chunk)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        kept.extend_from_slice(&chunk[..read]);
+    }
+}
+
+/// Reads until all of the body is in `kept`; says how many bytes that are, framing included (RFC 9112, 7.1).
+fn read_body(head: &[u8], stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<usize> {
+    if !is_chunked(head) {
+        let length = body_length(head);
+        return read_to(stream, kept, length).map(|()| length);
+    }
+    let mut length = 0;
+    loop {
+        let Some(line) = kept[length..].windows(2).position(|two| two == b"\r\n") else {
+            let so_far = kept.len();
+            read_to(stream, kept, so_far + 1)?;
+            continue;
+        };
+        let size = std::str::from_utf8(&kept[length..length + line]).map_err(io::Error::other)?;
+        let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
+        length += line + 2 + size + 2;
+        read_to(stream, kept, length)?;
+        if size == 0 {
+            return Ok(length);
+        }
+    }
+}
+
+/// Reads until there are `length` bytes.
+fn read_to(stream: &mut TcpStream, kept: &mut Vec<u8>, length: usize) -> io::Result<()> {
+    while kept.len() < length {
+        let mut chunk = [0; 16 << 10];
+        let most = chunk.len().min(length - kept.len());
+        let read = stream.read(&mut chunk[..most])?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        kept.extend_from_slice(&chunk[..read]);
+    }
+    Ok(())
+}
+
+fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
+    let text = std::str::from_utf8(head).ok()?;
+    text.lines().find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        found.eq_ignore_ascii_case(name).then_some(value.trim())
+    })
+}
+
+fn body_length(head: &[u8]) -> usize {
+    header(head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Whether a request holds several reports. (What a trial prints cannot look like this: its quotes are escaped.)
+fn can_be_split(request: &[u8]) -> bool {
+    request.windows(6).filter(|six| six == b"\"seq\":").count() > 1
+}
+
+fn is_chunked(head: &[u8]) -> bool {
+    header(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
+}

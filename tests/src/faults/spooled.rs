@@ -1,0 +1,47 @@
+//! Reads what an agent's spool holds, by the description at the head of the agent's own `spool.rs`: a
+//! second reader, so that a wrong writer is not believed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use trial_protocol::{MetricKind, Report, ReportBody};
+
+/// What stands before a segment's records.
+const MAGIC: &[u8] = b"TKSPOOL1";
+/// Length, checksum and seq before each record's payload.
+const HEADER: usize = 16;
+
+/// The values of all intermediate metrics and that are in the spool, whichever attempt's.
+pub fn values(spool: &Path) -> BTreeSet<i64> {
+    let attempts = fs::read_dir(spool).into_iter().flatten().flatten();
+    let lanes = attempts.flat_map(|attempt| fs::read_dir(attempt.path()).into_iter().flatten());
+    let names = lanes.flatten().map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("facts-") && Path::new(name).extension().is_some_and(|kind| kind == "seg")
+    });
+    names.flat_map(|path| segment(&fs::read(path).unwrap_or_default())).collect()
+}
+
+fn segment(bytes: &[u8]) -> Vec<i64> {
+    let mut values = Vec::new();
+    let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return values };
+    while rest.len() >= HEADER {
+        let length = u32::from_le_bytes(rest[..4].try_into().expect("four bytes"));
+        let end = HEADER + usize::try_from(length).expect("it is 32 bits");
+        let Some(payload) = rest.get(HEADER..end) else { break };
+        let Ok(report) = serde_json::from_slice::<Report>(payload) else { break };
+        if let ReportBody::Metric(metric) = report.body
+            && metric.kind == MetricKind::Intermediate
+        {
+            values.extend(metric.value.number().map(whole));
+        }
+        rest = &rest[end..];
+    }
+    values
+}
+
+/// The number that a trial of ours printed.
+pub fn whole(value: f64) -> i64 {
+    format!("{value:.0}").parse().expect("a whole number in decimal digits")
+}

@@ -1,0 +1,218 @@
+//! Compares what trials printed with what the store holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
+
+use super::plan::{Container, Plan};
+use super::spooled::whole;
+use super::world::{Life, World};
+use crate::{BOUND, Outcome, TestBed};
+
+/// A value is its process id times this, plus its step.
+pub const LIFE: i64 = 100_000;
+
+/// One fact that matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fact {
+    Metric(i64),
+    /// The result that the agent made of the last metric.
+    Final(i64),
+    Ended,
+}
+
+/// The experiment's store, to be read.
+pub fn open(bed: &TestBed, id: &str) -> Option<Connection> {
+    let file = bed.data().join(id).join("trialkeeper.db");
+    let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    store.busy_timeout(std::time::Duration::from_secs(5)).ok()?;
+    Some(store)
+}
+
+/// The values of all metrics of a trial that are in the store.
+pub fn values(bed: &TestBed, id: &str, trial: &str) -> BTreeSet<i64> {
+    let values = facts(&open(bed, id).expect("there is a store"), trial).into_iter();
+    values
+        .filter_map(|fact| if let Fact::Metric(value) = fact { Some(value) } else { None })
+        .collect()
+}
+
+fn facts(store: &Connection, trial: &str) -> Vec<Fact> {
+    let mut select = store
+        .prepare(
+            "SELECT r.kind, r.body FROM report r JOIN attempt a ON r.attempt = a.key \
+             JOIN trial t ON a.trial = t.key WHERE t.id = ? AND r.lane = 0 \
+             AND r.kind IN ('metric', 'ended') ORDER BY a.key, r.seq",
+        )
+        .expect("the store has these tables");
+    let rows = select.query_map([trial], |row| Ok((row.get(0)?, row.get(1)?)));
+    let rows = rows.expect("the store can be read").map(|row| {
+        let (kind, body): (String, String) = row.expect("the store can be read");
+        let body: Value = serde_json::from_str(&body).expect("a report is JSON");
+        match kind.as_str() {
+            "ended" => Fact::Ended,
+            _ if body["type"] == "final" => Fact::Final(number(&body["value"])),
+            _ => Fact::Metric(number(&body["value"])),
+        }
+    });
+    rows.collect()
+}
+
+/// When reports were observed, by the agent's clock, and stored, by the manager's; in order of their numbers.
+#[derive(Debug)]
+pub struct Times {
+    /// `observed_at_ms`.
+    pub observed: Vec<i64>,
+    /// `stored_at_ms`.
+    pub stored: Vec<i64>,
+}
+
+/// The times of all facts.
+pub fn times(bed: &TestBed, id: &str) -> Times {
+    let store = open(bed, id).expect("there is a store");
+    let column = |name: &str| -> Vec<i64> {
+        let sql = format!("SELECT {name} FROM report WHERE lane = 0 ORDER BY attempt, seq");
+        let mut select = store.prepare(&sql).expect("the store has these columns");
+        let rows = select.query_map([], |row| row.get(0)).expect("the store can be read");
+        rows.map(|row| row.expect("the store can be read")).collect()
+    };
+    Times { observed: column("observed_at_ms"), stored: column("stored_at_ms") }
+}
+
+fn number(value: &Value) -> i64 {
+    value.as_i64().unwrap_or_else(|| whole(value.as_f64().expect("a number was printed")))
+}
+
+/// A trial's output on one stream, as it was stored: one text for each time it began at 0.
+fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
+    let mut select = store
+        .prepare(
+            "SELECT l.offset_bytes, l.bytes FROM log_chunk l JOIN attempt a ON l.attempt = a.key \
+             JOIN trial t ON a.trial = t.key WHERE t.id = ? AND l.stream = ? ORDER BY a.key, l.seq",
+        )
+        .expect("the store has these tables");
+    let rows = select.query_map([trial, stream], |row| Ok((row.get(0)?, row.get(1)?)));
+    let mut texts: Vec<String> = Vec::new();
+    for row in rows.expect("the store can be read") {
+        let (offset, bytes): (i64, Vec<u8>) = row.expect("the store can be read");
+        let offset = usize::try_from(offset).expect("trials print little");
+        let text = String::from_utf8(bytes).expect("trials print ASCII");
+        match texts.last_mut() {
+            Some(last) if offset == last.len() && offset > 0 => last.push_str(&text),
+            _ => {
+                assert_eq!(offset, 0, "{trial}: there is a hole in {stream} before {text:?}");
+                texts.push(text);
+            }
+        }
+    }
+    texts
+}
+
+/// Panics unless the store holds exactly what was printed.
+pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
+    assert_eq!(outcome.state, "DONE", "{outcome:#?}");
+    let trials = usize::try_from(plan.trials).expect("few");
+    assert_eq!(outcome.trials.len(), trials, "{outcome:#?}");
+    let store = open(&world.bed, &world.id).expect("there is a store");
+    let mut lives: BTreeMap<String, Vec<Life>> = BTreeMap::new();
+    for life in world.lives() {
+        lives.entry(life.trial.clone()).or_default().push(life);
+    }
+    for trial in &outcome.trials {
+        let lives = lives.get(&trial.id).unwrap_or_else(|| panic!("{trial:?} never ran"));
+        let stored = facts(&store, &trial.id);
+        let expected = expected_facts(plan, lives, &stored);
+        assert!(stored == expected, "{} {lives:?}\n{}", trial.id, difference(&stored, &expected));
+        let padding = plan.padding();
+        let printed =
+            |pid, step| format!("line {pid} {step}{padding}\nscore={}\n", pid * LIFE + step);
+        let errors = |pid, step| format!("oops {pid} {step}\n");
+        let streams: [(&str, Print<'_>); 2] = [("stdout", &printed), ("stderr", &errors)];
+        // A full disk sheds output.
+        for (stream, print) in streams.into_iter().filter(|_| plan.spool_kib.is_none()) {
+            compare_output(plan, lives, &output(&store, &trial.id, stream), print);
+        }
+        let last = lives.last().expect("it has one");
+        // The manager knows of no other attempt than the one it started.
+        let its_own = plan.container != Container::OtherAttempt || lives.len() == 1;
+        let succeeded = last.left.is_none() && its_own;
+        let state = if succeeded { "SUCCEEDED" } else { "FAILED" };
+        assert_eq!(trial.state, state, "{trial:?} {lives:?}");
+        if lives.len() == 1 {
+            let shown: Vec<i64> = trial.intermediate.iter().map(number).collect();
+            let metrics = stored.iter().filter_map(|fact| match fact {
+                Fact::Metric(value) => Some(*value),
+                Fact::Final(_) | Fact::Ended => None,
+            });
+            assert_eq!(shown, metrics.collect::<Vec<_>>(), "{trial:?}");
+        }
+    }
+    let mut check = world.bed.manager();
+    check.args(["check", &world.id, "--data-dir"]).arg(world.bed.data());
+    let checked = world.bed.start(&mut check).finish(BOUND);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert_eq!((checked.code, said.as_str()), (Some(0), ""), "{}", checked.stderr);
+}
+
+/// What the store must hold: all of a trial's lives one after the other, of a killed one what was left of it.
+fn expected_facts(plan: &Plan, lives: &[Life], stored: &[Fact]) -> Vec<Fact> {
+    let mut expected = Vec::new();
+    for life in lives {
+        let all = i64::try_from(plan.steps * plan.burst).expect("few");
+        let metrics = |count: i64| (0..count).map(move |step| life.pid * LIFE + step);
+        match &life.left {
+            None => {
+                assert_eq!(life.steps, plan.steps, "{life:?} has not come to its end");
+                expected.extend(metrics(all).map(Fact::Metric));
+                expected.extend([Fact::Final(life.pid * LIFE + all - 1), Fact::Ended]);
+            }
+            Some(left) => {
+                // A full disk makes an agent send what its spool could not take: that may have been on its way.
+                let sent = stored
+                    .iter()
+                    .filter(|fact| matches!(fact, Fact::Metric(value) if value / LIFE == life.pid));
+                let sent = if plan.spool_kib.is_some() { sent.count() } else { 0 };
+                let least = i64::try_from(left.len()).expect("few");
+                let count = i64::try_from(sent).expect("few").max(least);
+                let prefix: BTreeSet<i64> = metrics(least).collect();
+                assert_eq!(*left, prefix, "what was kept of {life:?} has holes");
+                expected.extend(metrics(count).map(Fact::Metric));
+            }
+        }
+    }
+    expected
+}
+
+/// What a process prints on one stream in one step.
+type Print<'a> = &'a dyn Fn(i64, i64) -> String;
+
+/// Every life's text stands there whole and once, of a killed one as much as came through.
+fn compare_output(plan: &Plan, lives: &[Life], texts: &[String], print: Print<'_>) {
+    let mut texts = texts.iter().peekable();
+    for life in lives {
+        let all = i64::try_from(plan.steps * plan.burst).expect("few");
+        let printed: String = (0..all).map(|step| print(life.pid, step)).collect();
+        if life.left.is_none() {
+            let text = texts.next().unwrap_or_else(|| panic!("nothing is stored of {life:?}"));
+            assert!(*text == printed, "of {life:?}\n{}", difference(&[text], &[&printed]));
+        } else {
+            // Perhaps nothing at all came through; then the next text is the next life's.
+            texts.next_if(|text| printed.starts_with(text.as_str()));
+        }
+    }
+    assert_eq!(texts.next(), None, "that is no life's output: {lives:?}");
+}
+
+fn difference<T: std::fmt::Debug + PartialEq>(stored: &[T], expected: &[T]) -> String {
+    let same =
+        stored.iter().zip(expected).take_while(|(stored, expected)| stored == expected).count();
+    let show = |from: &[T]| format!("{:?}", from.iter().skip(same).take(8).collect::<Vec<_>>());
+    format!(
+        "{} are stored, {} were printed; after {same} that agree the store has\n{}\nwhere\n{}\nwas printed",
+        stored.len(),
+        expected.len(),
+        show(stored),
+        show(expected),
+    )
+}

@@ -1,0 +1,151 @@
+//! A Kubernetes API server that does what a test says, with a `FrameworkController` and a kubelet behind it:
+//! objects are created, read, patched, deleted and watched as with the real one, and Frameworks either replay
+//! what was recorded on a real cluster or run as processes of this machine.
+//!
+//! It must not know the manager: it answers whoever speaks the protocol.
+
+mod api;
+mod controller;
+mod http;
+mod objects;
+mod pods;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde_json::Value;
+
+pub use controller::{Play, recorded};
+use objects::Objects;
+
+/// The token that the server knows.
+const TOKEN: &str = "scripted";
+
+/// The server; it ends when it is dropped.
+pub struct Kube {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+/// What the server's threads share.
+struct Shared {
+    objects: Objects,
+    faults: api::Faults,
+    folder: PathBuf,
+    play: Box<dyn Fn(&Value) -> Play + Send + Sync>,
+    controller: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl Kube {
+    /// Starts a server whose kubelet keeps its pods below `folder`. `play` says of each Framework what becomes
+    /// of it.
+    pub fn start(folder: &Path, play: impl Fn(&Value) -> Play + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it listens");
+        let shared = Arc::new(Shared {
+            objects: Objects::new(),
+            faults: api::Faults::default(),
+            folder: folder.to_owned(),
+            play: Box::new(play),
+            controller: AtomicBool::new(true),
+            ended: AtomicBool::new(false),
+        });
+        let server = Arc::clone(&shared);
+        std::thread::spawn(move || http::serve(&listener, &server));
+        let controller = Arc::clone(&shared);
+        std::thread::spawn(move || controller::run(&controller));
+        Self { shared, address }
+    }
+
+    /// Writes a kubeconfig that leads here.
+    pub fn kubeconfig(&self, path: &Path) {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
+             clusters: [{{name: test, cluster: {{server: 'http://{}'}}}}]\n\
+             users: [{{name: test, user: {{token: {TOKEN}}}}}]\n\
+             contexts: [{{name: test, context: {{cluster: test, user: test, namespace: lab}}}}]\n",
+            self.address
+        );
+        std::fs::write(path, text).expect("the bed is writable");
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Every object of a kind (its plural) as it stands.
+    pub fn all(&self, plural: &str) -> Vec<Value> {
+        self.shared.objects.list(plural)
+    }
+
+    /// Every object of a kind that ever was, as it was made.
+    pub fn made(&self, plural: &str) -> Vec<Value> {
+        self.shared.objects.made(plural)
+    }
+
+    /// When objects of a kind first were as `fits` says, as far as the past is not forgotten.
+    pub fn since(&self, plural: &str, fits: impl Fn(&Value) -> bool) -> Vec<(Value, Instant)> {
+        self.shared.objects.since(plural, fits)
+    }
+
+    /// Requests so far that were no watches, as `VERB plural`.
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.faults.requests()
+    }
+
+    /// Answers the next `count` requests that `fits` (`POST frameworks`) with a status code; 0 cuts the
+    /// connection and does nothing, 1 does it and then cuts the connection.
+    pub fn fail(&self, fits: &str, code: u16, count: usize, message: &str) {
+        self.shared.faults.fail(fits, code, count, message);
+    }
+
+    /// Cuts every watch that runs, in the middle of what it says.
+    pub fn cut_watches(&self) {
+        self.shared.objects.cut();
+    }
+
+    /// Forgets the past: a watch that wants it is told `410 Gone`.
+    pub fn forget_the_past(&self) {
+        self.shared.objects.compact();
+    }
+
+    /// Takes an object away, as a person with `kubectl delete` does.
+    pub fn delete(&self, plural: &str, name: &str) {
+        self.shared.objects.delete(plural, name);
+    }
+
+    /// Stops or starts the controller: Frameworks are left alone, or are not.
+    pub fn controller(&self, works: bool) {
+        self.shared.controller.store(works, Ordering::SeqCst);
+        self.shared.objects.wake();
+    }
+
+    /// Takes the kind Framework away.
+    pub fn without_frameworks(&self) {
+        self.shared.faults.without_frameworks();
+    }
+
+    /// Takes a right away, such as `create frameworks`.
+    pub fn without_right(&self, right: &str) {
+        self.shared.faults.without_right(right);
+    }
+
+    /// Puts an event about a pod.
+    pub fn event(&self, pod: &str, reason: &str, message: &str) {
+        controller::event(&self.shared, pod, reason, message);
+    }
+}
+
+impl Drop for Kube {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.objects.cut();
+        // Wakes the listener.
+        drop(std::net::TcpStream::connect(self.address));
+    }
+}

@@ -1,0 +1,279 @@
+//! What a request means, and what is said to it.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::http::{Answer, Request};
+use super::objects::{No, fits, merge, text};
+use super::{Shared, TOKEN};
+
+/// Between two bookmarks of a quiet watch.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// What goes wrong on purpose, and a record of what was asked.
+#[derive(Default)]
+pub(super) struct Faults(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    failing: Vec<Failing>,
+    requests: Vec<String>,
+    no_frameworks: bool,
+    no_rights: Vec<String>,
+    lost: usize,
+}
+
+struct Failing {
+    fits: String,
+    code: u16,
+    left: usize,
+    message: String,
+}
+
+thread_local! {
+    /// Whether the answer to this connection's present request is to be lost.
+    static LOSE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Faults {
+    /// Instead of a status code: the connection is cut and nothing is done.
+    pub(super) const CUT: u16 = 0;
+    /// Likewise: it is cut when everything is done.
+    pub(super) const LOST: u16 = 1;
+
+    fn lose(&self) {
+        self.lock().lost += 1;
+        LOSE.set(true);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lock().lost > 0 && LOSE.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn fail(&self, fits: &str, code: u16, left: usize, message: &str) {
+        let (fits, message) = (fits.to_owned(), message.to_owned());
+        self.lock().failing.push(Failing { fits, code, left, message });
+    }
+
+    pub(super) fn requests(&self) -> Vec<String> {
+        self.lock().requests.clone()
+    }
+
+    pub(super) fn without_frameworks(&self) {
+        self.lock().no_frameworks = true;
+    }
+
+    pub(super) fn without_right(&self, right: &str) {
+        self.lock().no_rights.push(right.to_owned());
+    }
+
+    fn due(&self, what: &str) -> Option<(u16, String)> {
+        let mut inner = self.lock();
+        let due =
+            inner.failing.iter_mut().find(|failing| failing.left > 0 && failing.fits == what)?;
+        due.left -= 1;
+        Some((due.code, due.message.clone()))
+    }
+}
+
+pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
+    if request.authorization != format!("Bearer {TOKEN}") {
+        return refusal(401, "Unauthorized", "Unauthorized");
+    }
+    let said = route(shared, request);
+    // Done, and nobody is told.
+    if shared.faults.is_lost() { Answer::Cut } else { said }
+}
+
+fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
+    let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+    match path.as_slice() {
+        ["api", "v1", "namespaces", name] => match *name {
+            "lab" => Answer::Whole(
+                200,
+                json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}),
+            ),
+            _ => refusal(404, "NotFound", &format!("namespaces \"{name}\" not found")),
+        },
+        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => {
+            let wanted = |at: &str| text(&request.body, &format!("/spec/resourceAttributes/{at}"));
+            let right = format!("{} {}", wanted("verb"), wanted("resource"));
+            let allowed = !shared.faults.lock().no_rights.contains(&right);
+            let mut review = request.body.clone();
+            review["status"] = json!({"allowed": allowed});
+            Answer::Whole(201, review)
+        }
+        ["api", "v1", "namespaces", "lab", plural] => collection(shared, request, plural),
+        ["api", "v1", "namespaces", "lab", plural, name] => item(shared, request, plural, name),
+        [
+            "apis",
+            "frameworkcontroller.microsoft.com",
+            "v1",
+            "namespaces",
+            "lab",
+            "frameworks",
+            ..,
+        ] if shared.faults.lock().no_frameworks => {
+            refusal(404, "NotFound", "the server could not find the requested resource")
+        }
+        ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural] => {
+            collection(shared, request, plural)
+        }
+        ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural, name] => {
+            item(shared, request, plural, name)
+        }
+        other => refusal(404, "NotFound", &format!("nothing at {}", other.join("/"))),
+    }
+}
+
+/// Counts the request, and fails it if it is to fail.
+fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
+    let watch = request.query("watch").is_some_and(|watch| watch != "false");
+    let verb = if watch { "WATCH" } else { request.method.as_str() };
+    let what = format!("{verb} {plural}");
+    let due = shared.faults.due(&what);
+    if !watch {
+        shared.faults.lock().requests.push(what);
+    }
+    match due? {
+        (Faults::CUT, _) => Some(Answer::Cut),
+        (Faults::LOST, _) => {
+            shared.faults.lose();
+            None
+        }
+        (code, message) => Some(refusal(code, "Scripted", &message)),
+    }
+}
+
+fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
+    if let Some(answer) = fault(shared, request, plural) {
+        return answer;
+    }
+    let selector = request.query("labelSelector").unwrap_or_default().to_owned();
+    match request.method.as_str() {
+        "GET" if request.query("watch").is_some_and(|watch| watch != "false") => {
+            watch(shared, request, plural, selector)
+        }
+        "GET" => {
+            let (mut items, version) = shared.objects.list_at(plural);
+            items.retain(|item| fits(item, &selector));
+            Answer::Whole(200, list(&items, version))
+        }
+        "POST" => {
+            let name = text(&request.body, "/metadata/name");
+            if plural == "frameworks"
+                && let Some(problem) = invalid(&request.body)
+            {
+                return refusal(422, "Invalid", &problem);
+            }
+            match shared.objects.create(plural, request.body.clone()) {
+                Ok(object) => Answer::Whole(201, object),
+                Err(No::Taken | No::Missing) => {
+                    refusal(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"))
+                }
+            }
+        }
+        "DELETE" => {
+            let (mut items, version) = shared.objects.list_at(plural);
+            items.retain(|item| fits(item, &selector));
+            for item in &items {
+                shared.objects.delete(plural, &text(item, "/metadata/name"));
+            }
+            Answer::Whole(200, list(&items, version))
+        }
+        other => refusal(405, "MethodNotAllowed", other),
+    }
+}
+
+fn item(shared: &Arc<Shared>, request: &Request, plural: &str, name: &str) -> Answer {
+    if let Some(answer) = fault(shared, request, plural) {
+        return answer;
+    }
+    let done = match request.method.as_str() {
+        "GET" => shared.objects.get(plural, name).ok_or(No::Missing),
+        "PATCH" if request.content_type == "application/merge-patch+json" => {
+            shared.objects.change(plural, name, |object| merge(object, &request.body))
+        }
+        "DELETE" => shared.objects.delete(plural, name).ok_or(No::Missing),
+        other => return refusal(415, "UnsupportedMediaType", other),
+    };
+    match done {
+        Ok(object) => Answer::Whole(200, object),
+        Err(No::Missing | No::Taken) => {
+            refusal(404, "NotFound", &format!("{plural} \"{name}\" not found"))
+        }
+    }
+}
+
+fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String) -> Answer {
+    let shared = Arc::clone(shared);
+    let plural = plural.to_owned();
+    let number = |name: &str| request.query(name).and_then(|text| text.parse::<u64>().ok());
+    let mut after = number("resourceVersion").unwrap_or(0);
+    let until = Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(300));
+    let cuts = shared.objects.cuts();
+    let mut over = false;
+    Answer::Watch(Box::new(move || {
+        loop {
+            if over || Instant::now() > until || shared.objects.cuts() != cuts {
+                return None;
+            }
+            match shared.objects.next(&plural, after, cuts, QUIET) {
+                Ok(Some((version, kind, object))) => {
+                    after = version;
+                    if fits(&object, &selector) {
+                        return Some(json!({"type": kind, "object": object}));
+                    }
+                }
+                Ok(None) if shared.objects.cuts() != cuts => return None,
+                Ok(None) => {
+                    let metadata = json!({"resourceVersion": after.to_string()});
+                    let object =
+                        json!({"kind": "Bookmark", "apiVersion": "v1", "metadata": metadata});
+                    return Some(json!({"type": "BOOKMARK", "object": object}));
+                }
+                Err(_) => {
+                    over = true;
+                    let status = status(410, "Expired", "too old resource version");
+                    return Some(json!({"type": "ERROR", "object": status}));
+                }
+            }
+        }
+    }))
+}
+
+fn list(items: &[Value], version: u64) -> Value {
+    let metadata = json!({"resourceVersion": version.to_string()});
+    json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items})
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    })
+}
+
+fn refusal(code: u16, reason: &str, message: &str) -> Answer {
+    Answer::Whole(code, status(code, reason, message))
+}
+
+/// What the CRD's schema refuses.
+fn invalid(framework: &Value) -> Option<String> {
+    let good = |name: &str| {
+        (1..=63).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    let roles = framework.pointer("/spec/taskRoles").and_then(Value::as_array);
+    let roles = roles.into_iter().flatten().map(|role| text(role, "/name"));
+    let names = std::iter::once(text(framework, "/metadata/name")).chain(roles);
+    let bad = names.into_iter().find(|name| !good(name))?;
+    Some(format!("name {bad:?} does not match ^[a-z0-9]{{1,63}}$"))
+}

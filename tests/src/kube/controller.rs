@@ -1,0 +1,226 @@
+//! `FrameworkController`: follows Frameworks and writes their status, as it was recorded or as their pods go.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::objects::{fits, text};
+use super::{Shared, pods};
+
+/// Looks at whether something happened this often.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What becomes of a Framework.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Play {
+    /// What was recorded under this name, so many times as fast; 0 is without pauses.
+    Recorded(String, u32),
+    /// Its pods run as processes of this machine.
+    Pods,
+}
+
+/// A recording: one step per line, with the Framework's name as `@NAME@`.
+pub fn recorded(case: &str, name: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures/frameworkcontroller")
+        .join(format!("{case}.jsonl"));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        .replace("@NAME@", name);
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// Follows Frameworks until the server ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let (mut after, mut known) = (0, HashSet::new());
+    while !shared.ended.load(Ordering::SeqCst) {
+        if !shared.controller.load(Ordering::SeqCst) {
+            std::thread::park_timeout(LOOK);
+            continue;
+        }
+        let cuts = shared.objects.cuts();
+        let new = match shared.objects.next("frameworks", after, cuts, LOOK * 20) {
+            Ok(Some((version, kind, framework))) => {
+                after = version;
+                if kind == "ADDED" { vec![framework] } else { Vec::new() }
+            }
+            Ok(None) => Vec::new(),
+            // What happened meanwhile is forgotten; what there is, is not.
+            Err(newest) => {
+                after = newest;
+                shared.objects.list("frameworks")
+            }
+        };
+        for framework in new {
+            let works = shared.controller.load(Ordering::SeqCst);
+            if works && known.insert(text(&framework, "/metadata/uid")) {
+                let shared = Arc::clone(shared);
+                std::thread::spawn(move || play(&shared, &framework));
+            }
+        }
+    }
+}
+
+fn play(shared: &Arc<Shared>, framework: &Value) {
+    let stage = Stage { shared, name: text(framework, "/metadata/name"), framework };
+    if text(framework, "/spec/executionType") == "Create" {
+        stage.stand(json!({"state": "AttemptCreationPending"}));
+        return;
+    }
+    match (shared.play)(framework) {
+        Play::Recorded(case, speed) => stage.replay(&case, speed),
+        Play::Pods => pods::run(&stage),
+    }
+}
+
+/// One Framework being played.
+pub(super) struct Stage<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) name: String,
+    pub(super) framework: &'a Value,
+}
+
+impl Stage<'_> {
+    /// Writes the status; `false` if the Framework is gone.
+    pub(super) fn stand(&self, status: Value) -> bool {
+        let change = |object: &mut Value| object["status"] = status;
+        self.shared.objects.change("frameworks", &self.name, change).is_ok()
+    }
+
+    /// Whether somebody wants it to end.
+    pub(super) fn is_unwanted(&self) -> bool {
+        let now = self.shared.objects.get("frameworks", &self.name);
+        self.shared.ended.load(Ordering::SeqCst)
+            || now.is_none_or(|now| text(&now, "/spec/executionType") == "Stop")
+    }
+
+    /// Puts a pod of a role, as the template has it.
+    pub(super) fn pod(&self, role: &Value, index: u64, status: &Value) -> String {
+        let role_name = text(role, "/name");
+        let pod = format!("{}-{role_name}-{index}", self.name);
+        let mut labels = role.pointer("/task/pod/metadata/labels").cloned().unwrap_or(json!({}));
+        labels["FC_FRAMEWORK_NAME"] = Value::from(self.name.as_str());
+        labels["FC_TASKROLE_NAME"] = Value::from(role_name);
+        labels["FC_TASK_INDEX"] = Value::from(index.to_string());
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": pod, "namespace": "lab", "labels": labels},
+            "spec": role.pointer("/task/pod/spec"),
+            "status": status,
+        });
+        drop(self.shared.objects.create("pods", object));
+        pod
+    }
+
+    fn replay(&self, case: &str, speed: u32) {
+        let mut last = 0;
+        for step in recorded(case, &self.name) {
+            let at = step["at"].as_u64().unwrap_or(0);
+            if speed > 0 {
+                self.pause(Duration::from_millis(at.saturating_sub(last)) / speed);
+            }
+            last = at;
+            if step["action"]
+                .as_str()
+                .is_some_and(|action| action == "stop" || action.starts_with("delete"))
+            {
+                while !self.is_unwanted() {
+                    std::thread::park_timeout(LOOK);
+                }
+                continue;
+            }
+            if !step["event"].is_null() {
+                let at = |field: &str| text(&step, &format!("/event/{field}"));
+                event(self.shared, &at("pod"), &at("reason"), &at("message"));
+                continue;
+            }
+            match (text(&step, "/kind").as_str(), text(&step, "/type").as_str()) {
+                ("framework", "ADDED" | "DELETED") => {}
+                ("framework", _) if !self.stand(step["status"].clone()) => {
+                    // It is gone; so are its pods, in a while.
+                    self.drop_pods();
+                    return;
+                }
+                ("framework", _) => {}
+                ("pod", "ADDED") => {
+                    let name = text(&step, "/name");
+                    let mut parts = name.split('-').skip(1);
+                    let role = parts.next().unwrap_or_default().to_owned();
+                    let index = parts.next().and_then(|index| index.parse().ok()).unwrap_or(0);
+                    let roles = self.framework.pointer("/spec/taskRoles").and_then(Value::as_array);
+                    let template =
+                        roles.and_then(|roles| roles.iter().find(|r| r["name"] == role.as_str()));
+                    let fallback = json!({"name": role});
+                    self.pod(template.unwrap_or(&fallback), index, &step["status"]);
+                }
+                ("pod", "DELETED") => {
+                    self.shared.objects.delete("pods", &text(&step, "/name"));
+                }
+                ("pod", _) => {
+                    let change = |object: &mut Value| object["status"] = step["status"].clone();
+                    drop(self.shared.objects.change("pods", &text(&step, "/name"), change));
+                }
+                _ => {}
+            }
+        }
+        let ended = self.shared.objects.get("frameworks", &self.name);
+        if ended.is_none_or(|object| text(&object, "/status/state") == "Completed") {
+            return;
+        }
+        // It stays as it is until somebody has enough of it.
+        while !self.is_unwanted() {
+            std::thread::park_timeout(LOOK);
+        }
+        self.drop_pods();
+        self.stand(stopped());
+    }
+
+    /// Deletes its pods.
+    pub(super) fn drop_pods(&self) {
+        let selector = format!("FC_FRAMEWORK_NAME={}", self.name);
+        for pod in self.shared.objects.list("pods") {
+            if fits(&pod, &selector) {
+                self.shared.objects.delete("pods", &text(&pod, "/metadata/name"));
+            }
+        }
+    }
+
+    fn pause(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until && !self.shared.ended.load(Ordering::SeqCst) {
+            std::thread::park_timeout(
+                until.saturating_duration_since(Instant::now()).min(LOOK * 10),
+            );
+        }
+    }
+}
+
+/// The status of a Framework that was stopped on request.
+pub(super) fn stopped() -> Value {
+    json!({
+        "state": "Completed",
+        "attemptStatus": {"completionStatus": {
+            "code": -210,
+            "phrase": "StopFrameworkRequested",
+            "diagnostics": "User has requested to stop the Framework",
+            "type": {"name": "Failed", "attributes": ["Permanent"]},
+            "trigger": null,
+        }},
+    })
+}
+
+/// Puts an event about a pod.
+pub(super) fn event(shared: &Shared, pod: &str, reason: &str, message: &str) {
+    let number = shared.objects.list("events").len();
+    let object = json!({
+        "apiVersion": "v1", "kind": "Event", "type": "Warning",
+        "metadata": {"name": format!("{pod}.{number}"), "namespace": "lab"},
+        "involvedObject": {"kind": "Pod", "name": pod, "namespace": "lab"},
+        "reason": reason, "message": message,
+    });
+    drop(shared.objects.create("events", object));
+}

@@ -1,0 +1,136 @@
+//! As much HTTP/1.1 as a Kubernetes client speaks: one request after the other on a connection, bodies with a
+//! length, answers with a length or in chunks that have no end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::Value;
+
+use super::{Shared, api};
+
+/// A request.
+pub(super) struct Request {
+    pub(super) method: String,
+    /// Its parts, unescaped.
+    pub(super) path: Vec<String>,
+    pub(super) query: Vec<(String, String)>,
+    pub(super) authorization: String,
+    pub(super) content_type: String,
+    pub(super) body: Value,
+}
+
+impl Request {
+    pub(super) fn query(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What comes back.
+pub(super) enum Answer {
+    /// A status code and JSON.
+    Whole(u16, Value),
+    /// Watch events, line by line, until the function says that it is over.
+    Watch(Box<dyn FnMut() -> Option<Value>>),
+    /// Nothing: the connection is cut.
+    Cut,
+}
+
+pub(super) fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.ended.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        let shared = Arc::clone(shared);
+        // A client that goes away is no fault.
+        std::thread::spawn(move || converse(&stream, &shared).ok());
+    }
+}
+
+fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    let mut writer = stream;
+    while let Some(request) = read(&mut reader)? {
+        match api::answer(shared, &request) {
+            Answer::Whole(code, body) => {
+                let body = body.to_string();
+                write!(
+                    writer,
+                    "HTTP/1.1 {code} Said\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )?;
+            }
+            Answer::Watch(mut next) => {
+                write!(
+                    writer,
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                )?;
+                while let Some(event) = next() {
+                    let line = format!("{event}\n");
+                    write!(writer, "{:x}\r\n{line}\r\n", line.len())?;
+                }
+                // Cut in mid-air: a client must not take that for an end.
+                return Ok(());
+            }
+            Answer::Cut => return Ok(()),
+        }
+        writer.flush()?;
+    }
+    Ok(())
+}
+
+fn read(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Option<Request>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut words = line.split_whitespace();
+    let method = words.next().unwrap_or_default().to_owned();
+    let target = words.next().unwrap_or_default().to_owned();
+    let (mut length, mut authorization, mut content_type) = (0, String::new(), String::new());
+    loop {
+        let mut header = String::new();
+        if reader.read_line(&mut header)? == 0 || header.trim().is_empty() {
+            break;
+        }
+        let Some((name, value)) = header.split_once(':') else { continue };
+        let value = value.trim();
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.parse().unwrap_or(0),
+            "authorization" => value.clone_into(&mut authorization),
+            "content-type" => value.clone_into(&mut content_type),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let path = path.split('/').filter(|part| !part.is_empty()).map(unescaped).collect();
+    let query = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (unescaped(name), unescaped(value))
+    });
+    let query = query.collect();
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    Ok(Some(Request { method, path, query, authorization, content_type, body }))
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let digits = [rest.next().unwrap_or(b'0'), rest.next().unwrap_or(b'0')];
+                let digits = String::from_utf8_lossy(&digits).into_owned();
+                bytes.push(u8::from_str_radix(&digits, 16).unwrap_or(b'?'));
+            }
+            other => bytes.push(other),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

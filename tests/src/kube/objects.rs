@@ -1,0 +1,253 @@
+//! The objects, their versions, and what changed when. Every change is one entry of the history, under a
+//! number that only grows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Plural and name.
+type Key = (String, String);
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// What happened before this version is forgotten.
+    oldest: u64,
+    /// Counts the cuts: a watch that began under another number is over.
+    cuts: u64,
+    uids: u64,
+    objects: BTreeMap<Key, Value>,
+    made: Vec<(String, Value)>,
+    /// By kind, so that a watch of a quiet one need not look through all the others.
+    history: HashMap<String, Vec<Change>>,
+}
+
+#[derive(Clone)]
+struct Change {
+    version: u64,
+    kind: &'static str,
+    object: Value,
+    at: Instant,
+}
+
+/// The objects.
+#[derive(Default)]
+pub(super) struct Objects {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Why a change was not made.
+pub(super) enum No {
+    /// There is no such object.
+    Missing,
+    /// There is one of that name.
+    Taken,
+}
+
+impl Objects {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn create(&self, plural: &str, mut object: Value) -> Result<Value, No> {
+        let mut state = self.lock();
+        let name = text(&object, "/metadata/name");
+        let key = (plural.to_owned(), name);
+        if state.objects.contains_key(&key) {
+            return Err(No::Taken);
+        }
+        state.uids += 1;
+        object["metadata"]["uid"] =
+            Value::from(format!("00000000-0000-4000-8000-{:012}", state.uids));
+        object["metadata"]["creationTimestamp"] = Value::from("2026-11-21T00:00:00Z");
+        state.made.push((plural.to_owned(), object.clone()));
+        let object = state.store(key, object, "ADDED");
+        self.changed.notify_all();
+        Ok(object)
+    }
+
+    pub(super) fn get(&self, plural: &str, name: &str) -> Option<Value> {
+        self.lock().objects.get(&(plural.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Changes an object, if it is there.
+    pub(super) fn change(
+        &self,
+        plural: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Value, No> {
+        let mut state = self.lock();
+        let key = (plural.to_owned(), name.to_owned());
+        let Some(object) = state.objects.get(&key) else { return Err(No::Missing) };
+        let mut object = object.clone();
+        change(&mut object);
+        let object = state.store(key, object, "MODIFIED");
+        self.changed.notify_all();
+        Ok(object)
+    }
+
+    pub(super) fn delete(&self, plural: &str, name: &str) -> Option<Value> {
+        let mut state = self.lock();
+        let object = state.objects.remove(&(plural.to_owned(), name.to_owned()))?;
+        let object = state.enter(plural, object, "DELETED");
+        self.changed.notify_all();
+        Some(object)
+    }
+
+    pub(super) fn list(&self, plural: &str) -> Vec<Value> {
+        self.list_at(plural).0
+    }
+
+    /// The objects of a kind, and the version at which they are so.
+    pub(super) fn list_at(&self, plural: &str) -> (Vec<Value>, u64) {
+        let state = self.lock();
+        let objects = state.objects.iter().filter(|((known, _), _)| known == plural);
+        (objects.map(|(_, object)| object.clone()).collect(), state.version)
+    }
+
+    pub(super) fn made(&self, plural: &str) -> Vec<Value> {
+        let state = self.lock();
+        state.made.iter().filter(|(known, _)| known == plural).map(|(_, o)| o.clone()).collect()
+    }
+
+    /// When objects of a kind first were as `fits` says.
+    pub(super) fn since(
+        &self,
+        plural: &str,
+        fits: impl Fn(&Value) -> bool,
+    ) -> Vec<(Value, Instant)> {
+        let state = self.lock();
+        let mut seen = BTreeMap::new();
+        for change in state.history.get(plural).into_iter().flatten() {
+            let name = text(&change.object, "/metadata/name");
+            if fits(&change.object) && !seen.contains_key(&name) {
+                seen.insert(name, (change.object.clone(), change.at));
+            }
+        }
+        seen.into_values().collect()
+    }
+
+    pub(super) fn cuts(&self) -> u64 {
+        self.lock().cuts
+    }
+
+    pub(super) fn cut(&self) {
+        self.lock().cuts += 1;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn compact(&self) {
+        let mut state = self.lock();
+        state.oldest = state.version;
+        state.history.clear();
+    }
+
+    pub(super) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// The next change of a kind after a version: waits a while for one. The outer `Err`: the version is
+    /// forgotten; `None`: nothing happened, or the watches were cut.
+    pub(super) fn next(
+        &self,
+        plural: &str,
+        after: u64,
+        cuts: u64,
+        patience: Duration,
+    ) -> Result<Option<(u64, &'static str, Value)>, u64> {
+        let mut state = self.lock();
+        for waited in [false, true] {
+            if after < state.oldest {
+                return Err(state.version);
+            }
+            if state.cuts != cuts {
+                return Ok(None);
+            }
+            let changes = state.history.get(plural).map(Vec::as_slice).unwrap_or_default();
+            let found = changes.get(changes.partition_point(|change| change.version <= after));
+            if let Some(change) = found {
+                return Ok(Some((change.version, change.kind, change.object.clone())));
+            }
+            if !waited {
+                let wait = self.changed.wait_timeout(state, patience);
+                state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl State {
+    fn store(&mut self, key: Key, object: Value, kind: &'static str) -> Value {
+        let object = self.enter(&key.0, object, kind);
+        self.objects.insert(key, object.clone());
+        object
+    }
+
+    fn enter(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = Value::from(self.version.to_string());
+        let version = self.version;
+        let at = Instant::now();
+        let change = Change { version, kind, object: object.clone(), at };
+        self.history.entry(plural.to_owned()).or_default().push(change);
+        object
+    }
+}
+
+/// A text in an object; empty if there is none.
+pub(super) fn text(object: &Value, at: &str) -> String {
+    object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Whether an object fits a label selector: `a=b` and `a in (b,c)`, joined by commas.
+pub(super) fn fits(object: &Value, selector: &str) -> bool {
+    let labels: HashMap<String, String> = object
+        .pointer("/metadata/labels")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+        .collect();
+    let mut depth = 0;
+    let requirements = selector.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    });
+    requirements.filter(|requirement| !requirement.is_empty()).all(|requirement| {
+        if let Some((name, list)) = requirement.split_once(" in (") {
+            let list = list.trim_end_matches(')');
+            labels.get(name.trim()).is_some_and(|value| list.split(',').any(|one| one == value))
+        } else {
+            let (name, value) = requirement.split_once('=').unwrap_or((requirement, ""));
+            labels.get(name).is_some_and(|known| known == value.trim_start_matches('='))
+        }
+    })
+}
+
+/// RFC 7396.
+pub(super) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let Some(target) = target.as_object_mut() else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            target.remove(name);
+        } else {
+            merge(target.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
