@@ -27,6 +27,7 @@ use crate::spool::{Dialect, LaneFiles, Record, Sender, Spool};
 mod address;
 mod counts;
 mod line;
+mod packing;
 mod patience;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use crate::dialect::{Error, Verdict};
 pub use address::ManagerAddress;
 pub use counts::Counts;
 use line::{Line, Waited};
+use packing::Packed;
 pub use patience::pause;
 use token::Token;
 pub use token::read as read_token;
@@ -152,6 +154,8 @@ struct Contact {
     taken: Option<u64>,
     base: Option<String>,
     token: Token,
+    /// Whether compressed batches were refused.
+    plain: bool,
     heartbeat: Option<Duration>,
     seen: HashSet<u64>,
     obeyed: Vec<u64>,
@@ -371,8 +375,14 @@ impl Courier {
             return self.post_lines(records).await;
         }
         let (client, base, token, obeyed) = self.contact()?;
-        let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed);
-        let ack = native::post(&client, &base, token.as_deref(), body).await?;
+        let ack = loop {
+            let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed);
+            let Packed { bytes, gzip } = self.pack(&base, body).await;
+            match native::post(&client, &base, token.as_deref(), bytes, gzip).await {
+                Err(error) if gzip && self.refused_packing(&error) => debug!("{error}; sent plain"),
+                answer => break answer?,
+            }
+        };
         // The manager has them now; it repeats a directive until it does.
         self.lock().obeyed.retain(|id| !obeyed.contains(id));
         Ok(ack)

@@ -3,7 +3,7 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
-//! Bottom up: `clock, collect, detect, errors, faults, gunzip, legacy_cli, peers, cli, http, last_bytes, log_lines,
+//! Bottom up: `clock, collect, detect, errors, faults, gunzip, gzip, legacy_cli, peers, cli, http, last_bytes, log_lines,
 //! parameters, phase, prometheus, reap, rules, sample, serve, signals, spool, tar, tree, verdict` -> `channel, dialect,
 //! guard, listen, log, log_ship, run_dir, tail, terminal, tools, unpack` -> `book, capture, deliver, environment,
 //! gpus, inspect, trial` -> `doctor, fetch, output, rendezvous, replay, standalone` -> `metric_file, observe` ->
@@ -26,6 +26,7 @@ pub mod fetch;
 pub mod gpus;
 pub mod guard;
 pub mod gunzip;
+pub mod gzip;
 pub mod hold;
 pub mod http;
 pub mod inspect;

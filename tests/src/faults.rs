@@ -24,6 +24,8 @@ pub struct Seen {
     pub faults: std::collections::BTreeMap<weather::Fault, u64>,
     /// Requests that passed.
     pub passed: u64,
+    /// Requests that were compressed.
+    pub packed: u64,
     /// Managers killed, agents killed, clocks set.
     pub acts: [u64; 3],
 }
@@ -35,6 +37,7 @@ impl Seen {
             *self.faults.entry(*fault).or_default() += count;
         }
         self.passed += other.passed;
+        self.packed += other.packed;
         for (sum, more) in self.acts.iter_mut().zip(other.acts) {
             *sum += more;
         }
@@ -70,6 +73,7 @@ pub fn run(seed: u64) -> Seen {
     }
     let outcome = world.finish();
     (counted.faults, counted.passed) = world.proxy.met();
+    counted.packed = world.proxy.packed();
     truth::compare(&world, &plan, &outcome);
     counted
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use reqwest::StatusCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -17,6 +16,7 @@ use super::*;
 use crate::spool::{Dialect, Options};
 
 mod line;
+mod packing;
 
 use line::{OpenLine, chunked};
 
@@ -43,6 +43,8 @@ enum Answer {
     Nonsense,
     /// An ack without having stored anything.
     Idle,
+    /// A refusal of what is compressed, with a status and as an agent's manager says it.
+    Plain(u16),
 }
 
 #[derive(Default)]
@@ -56,6 +58,8 @@ struct Seen {
     obeyed: Vec<u64>,
     heartbeats: u64,
     requests: u64,
+    /// Of the requests, those that were compressed.
+    packed: u64,
 }
 
 struct Server {
@@ -121,6 +125,8 @@ async fn serve(
     loop {
         let read = request(&mut stream, &mut bytes, &line.opened, &line.wake).await;
         let Some((token, body)) = read else { return };
+        let (packed, body) = packing::unpacked(body);
+        seen.lock().unwrap().packed += u64::from(packed);
         if body.is_empty() {
             // Called to speak; like any server, this one then has no use for the connection.
             drop(stream.write_all(acknowledge(None, &[]).as_bytes()).await);
@@ -142,7 +148,10 @@ async fn serve(
             Answer::Status(status, header) => refuse(status, header),
             Answer::AtMost(most) if batch.reports.len() > most => refuse(413, ""),
             Answer::Token(wanted) if token.as_deref() != Some(wanted) => refuse(401, ""),
-            Answer::AtMost(_) | Answer::Token(_) => store(&seen, &batch, &[]),
+            Answer::Plain(status) if packed => {
+                refuse(status, "content-type: application/problem+json\r\n")
+            }
+            Answer::AtMost(_) | Answer::Token(_) | Answer::Plain(_) => store(&seen, &batch, &[]),
             Answer::Nonsense => reply(200, "", "<html>"),
             Answer::Idle => acknowledge(None, &[]),
         };
@@ -210,7 +219,7 @@ fn store(seen: &Mutex<Seen>, batch: &ReportBatch, directives: &[Directive]) -> S
 
 fn acknowledge(through: Option<u64>, directives: &[Directive]) -> String {
     let ack = ReportAck {
-        offer: Offer::new([capability::BULK, capability::OPEN]),
+        offer: Offer::new([capability::BULK, capability::GZIP, capability::OPEN]),
         through,
         directives: directives.to_vec(),
         lease_ms: None,
@@ -471,26 +480,4 @@ async fn an_earlier_attempt_is_delivered_first_and_as_itself() {
     let of = |attempt: &str| seen.stored.get(&(attempt.to_owned(), Lane::Facts, 0)).cloned();
     assert_eq!((of("t-1"), of("t-2")), (Some(metric(7)), Some(metric(8))));
     assert_eq!(seen.attempts, ["t-1", "t-2"], "earlier ones are heard of first");
-}
-
-#[test]
-fn every_error_says_what_to_do_about_it() {
-    let url = || "u".to_owned();
-    let detail = String::new;
-    let status = StatusCode::IM_A_TEAPOT;
-    let minute = Duration::from_mins(1);
-    #[rustfmt::skip]
-    let table = [
-        (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
-        (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
-        (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
-        (Error::Busy { url: url(), after: Some(minute), detail: detail() },        Verdict::RetryAfter(minute)),
-        (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
-        (Error::TooLarge { url: url() },                                           Verdict::Split),
-        (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
-        (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
-    ];
-    for (error, verdict) in table {
-        assert_eq!(error.verdict(), verdict, "{error}");
-    }
 }

@@ -162,3 +162,30 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_says_what_to_do_about_it() {
+        let url = || "u".to_owned();
+        let detail = String::new;
+        let status = StatusCode::IM_A_TEAPOT;
+        let minute = Duration::from_mins(1);
+        #[rustfmt::skip]
+        let table = [
+            (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
+            (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
+            (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
+            (Error::Busy { url: url(), after: Some(minute), detail: detail() },        Verdict::RetryAfter(minute)),
+            (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
+            (Error::TooLarge { url: url() },                                           Verdict::Split),
+            (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
+            (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
+        ];
+        for (error, verdict) in table {
+            assert_eq!(error.verdict(), verdict, "{error}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ mod later;
 
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Body, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
@@ -67,14 +67,19 @@ pub fn body(
     body
 }
 
-/// Posts a batch and reads the ack.
+/// Posts a batch, which may be compressed, and reads the ack.
 pub async fn post(
     client: &Client,
     base: &str,
     token: Option<&str>,
     body: Vec<u8>,
+    gzip: bool,
 ) -> Result<ReportAck, Error> {
-    send(client.post(url(base)), base, token, Body::from(body), ANSWER).await
+    let mut request = client.post(url(base));
+    if gzip {
+        request = request.header(CONTENT_ENCODING, "gzip");
+    }
+    send(request, base, token, Body::from(body), ANSWER).await
 }
 
 /// Likewise with a body that comes within `open`. The manager may answer before, with an ack that moves

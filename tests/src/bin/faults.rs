@@ -41,10 +41,11 @@ fn main() -> ExitCode {
     }
     let [managers, agents, clocks] = seen.acts;
     say(&format!(
-        "{} seeds in {} s: {} requests passed; {managers} managers and {agents} agents killed, {clocks} clocks set",
+        "{} seeds in {} s: {} requests passed, {} were compressed; {managers} managers and {agents} agents killed, {clocks} clocks set",
         last - first + 1,
         began.elapsed().as_secs(),
         seen.passed,
+        seen.packed,
     ));
     for (fault, count) in &seen.faults {
         say(&format!("{count:>8} {fault:?}"));

@@ -21,6 +21,7 @@ fn quiet(trials: u32, steps: usize) -> Plan {
         early_kill_ms: None,
         container: Container::Gone,
         spool_kib: None,
+        far: false,
         rounds: Vec::new(),
     }
 }
@@ -37,7 +38,8 @@ pub enum Outage {
 /// 200 metrics and 200 lines over about ten seconds, and no manager from the fourth to the ninth: NNI 3.0
 /// loses 100 and 100.
 pub fn outage(kind: Outage) {
-    let plan = quiet(1, 200);
+    // What has gathered meanwhile is a large batch.
+    let plan = Plan { far: true, ..quiet(1, 200) };
     let mut world = World::start(&plan);
     let weather = match kind {
         Outage::Refused => Weather::Refusing,
@@ -58,6 +60,7 @@ pub fn outage(kind: Outage) {
     }
     let outcome = world.finish();
     assert!(world.proxy.met().1 > 0, "the manager was reached otherwise");
+    assert!(world.proxy.packed() > 0, "and what had gathered was compressed");
     truth::compare(&world, &plan, &outcome);
 }
 

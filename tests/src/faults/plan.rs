@@ -22,6 +22,8 @@ pub struct Plan {
     pub container: Container,
     /// All spools lie on one disk of so many KiB, which the facts find room on, and the logs do not.
     pub spool_kib: Option<u64>,
+    /// The manager is called by an address that is not the loopback's, so that agents compress what is large.
+    pub far: bool,
     /// One after the other.
     pub rounds: Vec<Round>,
 }
@@ -105,6 +107,7 @@ impl Plan {
             early_kill_ms: (manager_dies && dice.chance(20)).then(|| dice.between(0, 200)),
             container,
             spool_kib: dice.chance(10).then(|| dice.pick(&[192, 320])),
+            far: seed % 2 == 1,
             rounds,
         }
     }

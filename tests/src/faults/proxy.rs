@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
+
 use super::dice::Dice;
 use super::weather::{Fault, Weather};
 
@@ -42,6 +44,7 @@ struct State {
     late: Vec<Vec<u8>>,
     met: BTreeMap<Fault, u64>,
     passed: u64,
+    packed: u64,
     over: bool,
 }
 
@@ -57,6 +60,7 @@ impl Proxy {
             late: Vec::new(),
             met: BTreeMap::new(),
             passed: 0,
+            packed: 0,
             over: false,
         };
         let proxy = Self(Arc::new(Shared {
@@ -70,9 +74,10 @@ impl Proxy {
         proxy
     }
 
-    /// Where agents find it.
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.0.port)
+    /// Where agents find it; `far`: by the address of no interface, which leads to loopback too and looks
+    /// as if it did not.
+    pub fn url(&self, far: bool) -> String {
+        format!("http://{}:{}", if far { "0.0.0.0" } else { "127.0.0.1" }, self.0.port)
     }
 
     /// Requests go to the manager whose address stands in `file`, also when that changes.
@@ -99,6 +104,11 @@ impl Proxy {
     pub fn met(&self) -> (BTreeMap<Fault, u64>, u64) {
         let state = self.lock();
         (state.met.clone(), state.passed)
+    }
+
+    /// How many requests were compressed.
+    pub fn packed(&self) -> u64 {
+        self.lock().packed
     }
 
     /// Ends it.
@@ -164,6 +174,7 @@ impl Proxy {
             }
             let length = read_body(&head, &mut agent, &mut kept)?;
             let rest = kept.split_off(length);
+            self.lock().packed += u64::from(is_packed(&head));
             let request = [head, std::mem::replace(&mut kept, rest)].concat();
             match self.answer(fault, request, length)? {
                 Some(answer) => agent.write_all(&answer)?,
@@ -373,7 +384,18 @@ fn body_length(head: &[u8]) -> usize {
 
 /// Whether a request holds several reports. (What a trial prints cannot look like this: its quotes are escaped.)
 fn can_be_split(request: &[u8]) -> bool {
-    request.windows(6).filter(|six| six == b"\"seq\":").count() > 1
+    let head = request.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
+    let mut inflated = Vec::new();
+    if is_packed(&request[..head]) {
+        // What was cut off on its way counts as far as it came.
+        drop(GzDecoder::new(&request[head..]).read_to_end(&mut inflated));
+    }
+    let text = if inflated.is_empty() { request } else { &inflated };
+    text.windows(6).filter(|six| six == b"\"seq\":").count() > 1
+}
+
+fn is_packed(head: &[u8]) -> bool {
+    header(head, "content-encoding") == Some("gzip")
 }
 
 fn is_chunked(head: &[u8]) -> bool {

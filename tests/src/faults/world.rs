@@ -116,7 +116,7 @@ impl World {
     pub fn start(plan: &Plan) -> Self {
         let bed = TestBed::new();
         let proxy = Proxy::start(plan.seed);
-        bed.write("proxy.url", &format!("{}\n", proxy.url()));
+        bed.write("proxy.url", &format!("{}\n", proxy.url(plan.far)));
         let gate = Gate::new(&bed.path("gate"));
         mkfifo(&bed.path("restart"), Mode::S_IRWXU).expect("the bed is writable");
         let restart = OpenOptions::new()
