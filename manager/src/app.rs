@@ -6,6 +6,7 @@ mod door;
 mod reach;
 mod service;
 mod stored;
+mod telling;
 
 use std::future::Future;
 use std::io;
@@ -39,7 +40,7 @@ use crate::training_service::frameworkcontroller::{self, client, preflight};
 use crate::training_service::local::{gpus, write_file};
 use crate::training_service::{TrainingService, azure_key};
 use crate::view::Board;
-use crate::{api, ids, token, tuner};
+use crate::{api, ids, notify, token, tuner};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -238,6 +239,7 @@ pub struct Running {
     served: JoinSet<io::Result<()>>,
     stop_serving: CancellationToken,
     service: Arc<dyn TrainingService>,
+    notifier: Option<notify::Notifier>,
 }
 
 /// Starts a manager for one experiment.
@@ -333,6 +335,9 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let place = Place { dir: dir.clone(), ca_file, url: told, events: job_events };
     let service = ready.build(&id, &mut spec, place).await?;
     let (notify, notices) = mpsc::unbounded_channel();
+    let bell = notify::Bell::default();
+    let notifier =
+        telling::office(&id, &spec, &store, &bell).map(|office| notify::Notifier::start(&office));
     let conductor = Conductor {
         id: id.clone(),
         spec: spec.clone(),
@@ -343,6 +348,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         handle: handle.clone(),
         events,
         jobs,
+        bell,
         notices: notify,
         clock,
         lease: settings.lease,
@@ -361,6 +367,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         served,
         stop_serving,
         service,
+        notifier,
     })
 }
 
@@ -398,13 +405,17 @@ async fn bind(settings: &Settings, ready: &Ready, port: u16) -> Result<TcpListen
 
 impl Running {
     /// Waits for the experiment's end and ends the other parts: first the jobs' watchers, then the
-    /// server (an agent may still be saying its last word), then the store. Gives `report` the store
-    /// before it is closed.
+    /// server (an agent may still be saying its last word), then the store. Others are told before the server
+    /// ends, also of an end that is a failure. Gives `report` the store before it is closed.
     pub async fn finish<T, F: Future<Output = Result<T, store::Error>>>(
         self,
         report: impl FnOnce(ExperimentState, Store) -> F,
     ) -> Result<T, Error> {
-        let stands = self.conducted.await.map_err(|_| Error::Lost)??;
+        let conducted = self.conducted.await;
+        if let Some(notifier) = self.notifier {
+            notify::warn_of_rest(notifier.finish().await, &self.id);
+        }
+        let stands = conducted.map_err(|_| Error::Lost)??;
         self.service.close().await;
         self.stop_serving.cancel();
         // A server that failed has already shown it in its log; everything acknowledged is stored.

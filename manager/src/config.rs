@@ -9,6 +9,7 @@ mod check;
 mod command;
 mod document;
 pub mod frameworkcontroller;
+mod notifications;
 mod section;
 mod service;
 pub mod units;
@@ -25,6 +26,7 @@ use serde_json::Value;
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 pub use self::command::render_command;
 use self::frameworkcontroller::FrameworkControllerSpec;
+pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec};
 use self::section::Problem;
 use crate::search_space::SearchSpace;
 use crate::tuner::OptimizeMode;
@@ -70,6 +72,8 @@ pub struct ExperimentSpec {
     pub training_service: TrainingServiceSpec,
     /// `objective` (ours): name of the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
+    /// `notifications` (ours): whom to tell. `None`: nobody.
+    pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
     pub canonical: Value,
 }

@@ -22,6 +22,11 @@ pub fn seed() -> u64 {
     rand::rng().random_range(0..1 << 53)
 }
 
+/// The name of something that happened, which nothing else ever has.
+pub fn event() -> String {
+    name(20)
+}
+
 /// A part of an address that nobody guesses.
 pub fn secret_path() -> String {
     name(24)

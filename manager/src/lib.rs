@@ -2,7 +2,8 @@
 //!
 //! Bottom up: `class_args, clock, code_archive, errors, ids, job_state, layout, nearest, rendezvous,
 //! search_space` -> `assessor, tuner` -> `dispatcher` -> `config, token` -> `store, training_service`
-//! (neither knows the other) -> `experiment` -> `intake, view` -> `api` -> `app` -> `cli`. A module imports only from its left.
+//! (neither knows the other) -> `notify` -> `experiment` -> `intake, view` -> `api` -> `app` -> `cli`. A module
+//! imports only from its left.
 
 pub mod api;
 pub mod app;
@@ -20,6 +21,7 @@ pub mod intake;
 pub mod job_state;
 pub mod layout;
 pub mod nearest;
+pub mod notify;
 pub mod rendezvous;
 pub mod search_space;
 pub mod store;

@@ -11,6 +11,7 @@
 //! times come in as values.
 
 mod error;
+mod notifications;
 mod query;
 mod read;
 mod reports;
@@ -31,6 +32,7 @@ use tokio::sync::{mpsc, watch};
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
 pub use error::{Class, Error};
+pub use notifications::{NewNotification, NotificationRow};
 pub use query::{AttemptRow, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
@@ -133,7 +135,7 @@ impl Store {
         elapsed_ms: u64,
         at_ms: i64,
     ) -> Result<(), Error> {
-        let ended_at_ms = matches!(state, "DONE" | "STOPPED" | "ERROR").then_some(at_ms);
+        let ended_at_ms = trials::is_end(state).then_some(at_ms);
         let state = state.to_owned();
         self.write(move |c| trials::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)).await
     }
@@ -287,6 +289,11 @@ impl Store {
     /// Why the last write failed. `None`: it did not.
     pub fn ailment(&self) -> Option<Error> {
         self.inner.shared.ailment()
+    }
+
+    /// Why the last write failed, for those who wait for a change. A store that is only read is never ill.
+    pub fn watch_ailment(&self) -> watch::Receiver<Option<Error>> {
+        self.inner.shared.ailment.subscribe()
     }
 
     /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody

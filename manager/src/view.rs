@@ -152,7 +152,9 @@ pub fn without_secrets(value: &Value) -> Value {
                 .iter()
                 .map(|(name, value)| {
                     let plain = name.to_lowercase().replace(['_', '-'], "");
-                    let secret = SECRET.iter().any(|word| plain.contains(word));
+                    // A webhook's address is often all that it takes to write there.
+                    let secret =
+                        plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word));
                     let shown = if secret && !(value.is_object() || value.is_array()) {
                         Value::from("(hidden)")
                     } else {
@@ -195,11 +197,13 @@ mod tests {
         let shown = without_secrets(&json!({
             "trainingService": {"machineList": [{"host": "h", "password": "p", "ssh_passphrase": 7}]},
             "storage": {"azureAccountKey": "k", "accountName": "n"},
+            "notifications": {"webhookUrl": "https://h/s", "webhookUrlFile": "f"},
             "searchSpace": {"token_count": {"_type": "choice", "_value": [1]}},
         }));
         let expected = json!({
             "trainingService": {"machineList": [{"host": "h", "password": "(hidden)", "ssh_passphrase": "(hidden)"}]},
             "storage": {"azureAccountKey": "(hidden)", "accountName": "n"},
+            "notifications": {"webhookUrl": "(hidden)", "webhookUrlFile": "f"},
             "searchSpace": {"token_count": {"_type": "choice", "_value": [1]}},
         });
         assert_eq!(shown, expected);

@@ -16,6 +16,7 @@ mod faults;
 mod interrupt;
 mod kube;
 mod nni_client;
+mod notifications;
 mod output;
 mod parameters;
 mod pods;

@@ -42,6 +42,9 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
     let mut running = match app::start(settings, what).await {
         Ok(running) => running,
         Err(app::Error::AlreadyDone { finished }) => {
+            if let Err(error) = finished.tell_what_is_left().await {
+                show(&error);
+            }
             let summary =
                 Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
             return match summary.await {

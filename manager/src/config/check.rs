@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section, kind};
-use super::{ExperimentSpec, algorithms, command, document, service, units};
+use super::{ExperimentSpec, algorithms, command, document, notifications, service, units};
 use crate::nearest::advice;
 use crate::search_space::SearchSpace;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 27] = [
+const FIELDS: [&str; 28] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 27] = [
     "targetMetric",
     "maxConsecutiveFailures",
     "maxTrialRetries",
+    "notifications",
 ];
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
@@ -103,6 +104,10 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     }
     let objective = top.string("objective")?;
     canonical.put("objective", &objective);
+    let notifications = notifications::notifications(&mut top, base)?.map(|(spec, written)| {
+        canonical.put("notifications", written);
+        spec
+    });
 
     let names = tuner.names(&search_space);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -130,6 +135,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         tuner_gpu_indices,
         training_service: service.spec,
         objective,
+        notifications,
         canonical: Value::Object(canonical.0),
     })
 }

@@ -1,6 +1,7 @@
 //! The task that owns an experiment: it turns what happens into events, lets [`State::step`] decide, and
 //! performs the effects, one after the other. It decides nothing itself.
 
+mod announce;
 mod command;
 mod jobs;
 mod patience;
@@ -33,6 +34,8 @@ use crate::clock::Clock;
 use crate::config::ExperimentSpec;
 use crate::dispatcher::Said;
 use crate::job_state::JobState;
+use crate::notify::Bell;
+use crate::notify::event::Best;
 use crate::store::{self, Store};
 use crate::token::Secret;
 use crate::training_service::{JobEvent, JobNews, TrainingService};
@@ -60,6 +63,8 @@ pub struct Conductor {
     pub events: mpsc::Receiver<Event>,
     /// Events from the training service.
     pub jobs: mpsc::UnboundedReceiver<JobNews>,
+    /// Rings when others are to be told of something.
+    pub bell: Bell,
     /// Who watches.
     pub notices: mpsc::UnboundedSender<Notice>,
     /// The wall clock.
@@ -87,6 +92,8 @@ struct Run {
     jobs: HashMap<TrialJobId, Job>,
     taken: HashSet<TrialJobId>,
     leases: Leases,
+    /// The best trial so far.
+    best: Option<Best>,
     /// When silence was last looked at.
     beat_at: Instant,
     /// Running time before this run, and when this run began.
@@ -267,6 +274,10 @@ impl Run {
                     self.record(&trial, JobState::Waiting, Some(message), None).await?;
                 }
                 Effect::Tell(message) => self.notify(Notice::Told(message)),
+                Effect::Hold(why) => {
+                    self.notify(Notice::Told(why.clone()));
+                    self.announce_hold(&why).await?;
+                }
                 Effect::RecordRunning { trial } => {
                     self.record(&trial, JobState::Running, None, None).await?;
                     self.leases.expect(&trial, false);
@@ -284,10 +295,7 @@ impl Run {
                     self.c.advice.observe(&trial, parameter_id, state, &outcome);
                 }
                 Effect::RecordState(stands) => {
-                    let elapsed = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    let now = self.c.clock.now_ms();
-                    let (store, word) = (&self.c.store, stands.as_str());
-                    patiently(|| store.set_experiment_state(word, elapsed, now)).await?;
+                    self.record_state(stands).await?;
                     info!(state = %stands, "the experiment stands");
                     self.notify(Notice::State(stands));
                 }

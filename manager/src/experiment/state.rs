@@ -278,11 +278,11 @@ impl State {
             (JobState::Failed, _) => {
                 let told = self.budget.failed(verdict, why);
                 self.held |= told.is_some();
-                told
+                told.map(Effect::Hold)
             }
             (JobState::Succeeded, Outcome::Result(value)) => {
                 self.budget.fine();
-                self.budget.reached(value)
+                self.budget.reached(value).map(Effect::Tell)
             }
             (_, Outcome::Result(_) | Outcome::Failed) => {
                 self.budget.fine();
@@ -293,7 +293,7 @@ impl State {
             && self.stands == ExperimentState::Running
         {
             self.stands = ExperimentState::NoMoreTrial;
-            effects.push(Effect::Tell(told));
+            effects.push(told);
         }
     }
 

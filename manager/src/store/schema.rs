@@ -16,6 +16,7 @@ const APPLICATION_ID: i64 = 0x544b_6462;
 pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0001_initial.sql"),
     include_str!("../../migrations/0002_reading.sql"),
+    include_str!("../../migrations/0003_notifications.sql"),
 ];
 
 /// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones

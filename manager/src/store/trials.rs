@@ -53,6 +53,11 @@ pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Err
     if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
 }
 
+/// Whether the state is one of NNI's words for an end.
+pub(super) fn is_end(state: &str) -> bool {
+    matches!(state, "DONE" | "STOPPED" | "ERROR")
+}
+
 pub(super) fn set_experiment_state(
     c: &Connection,
     state: &str,

@@ -7,7 +7,6 @@
 //! 3. The last commit's fate is known to everyone ([`Shared::ailment`]), and forgotten at the next success.
 
 use std::fs::File;
-use std::sync::Mutex;
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,16 +23,16 @@ pub(super) struct Shared {
     /// Commits made so far.
     pub(super) commits: watch::Sender<u64>,
     /// Why the last commit failed. `None`: it did not.
-    ailment: Mutex<Option<Error>>,
+    pub(super) ailment: watch::Sender<Option<Error>>,
 }
 
 impl Shared {
     pub(super) fn ailment(&self) -> Option<Error> {
-        self.ailment.lock().expect("nothing panics while it holds this").clone()
+        self.ailment.borrow().clone()
     }
 
     fn set_ailment(&self, ailment: Option<Error>) {
-        *self.ailment.lock().expect("nothing panics while it holds this") = ailment;
+        self.ailment.send_replace(ailment);
     }
 }
 

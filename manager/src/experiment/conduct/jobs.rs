@@ -196,6 +196,7 @@ impl Run {
         }
         self.c.advice.assessed(&trial, end.state, &job.steps);
         let (sequence, attempt) = (job.sequence, job.attempt.clone());
+        let parameters = job.parameters.clone();
         let change = TrialChange {
             state: end.state,
             at_ms: self.c.clock.now_ms(),
@@ -205,6 +206,9 @@ impl Run {
         };
         patiently(|| self.c.store.change_trial(&trial, change.clone())).await?;
         let result = trial_result(&self.c.store, &self.c.spec, &trial, &attempt).await?;
+        if end.state == JobState::Succeeded {
+            self.compare(&trial, sequence, &parameters, result.last.as_ref());
+        }
         let mut last_lines = String::new();
         if end.state == JobState::Failed
             && let Some(verdict) = self.c.store.verdict(&trial, &attempt).await?

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trial_protocol::StopReason;
+use trial_protocol::{MetricValue, StopReason};
 
 use super::{Conductor, Job, Run, trial_result};
 use crate::experiment::Event;
@@ -34,10 +34,14 @@ impl Run {
         let taken = rows.iter().map(|row| row.id.clone()).collect();
         let (mut jobs, mut remembered) = (HashMap::new(), Vec::new());
         let (mut said, mut gone) = (Vec::new(), Vec::new());
+        let mut results = Vec::new();
         let mut leases = Leases::new(c.lease);
         for row in rows {
             let fate = Self::fate(&mut c, &row, &mut said, &mut gone).await?;
-            Self::teach(&mut c, &row, fate).await?;
+            let result = Self::teach(&mut c, &row, fate).await?;
+            if row.state == JobState::Succeeded {
+                results.push((row.id.clone(), row.sequence, row.parameters.clone(), result));
+            }
             if matches!(fate, Fate::Alive { running_for: Some(_) }) {
                 leases.expect(&row.id, row.state == JobState::Lost);
             }
@@ -58,8 +62,20 @@ impl Run {
             retries: c.spec.max_trial_retries,
         };
         let state = State::resume(limits, before, remembered).under(policy);
-        let mut run =
-            Self { c, state, jobs, taken, leases, beat_at: Instant::now(), before, began };
+        let mut run = Self {
+            c,
+            state,
+            jobs,
+            taken,
+            leases,
+            best: None,
+            beat_at: Instant::now(),
+            before,
+            began,
+        };
+        for (trial, sequence, parameters, result) in results {
+            run.compare(&trial, sequence, &parameters, result.as_ref());
+        }
         for event in said {
             run.told(event).await?;
         }
@@ -120,8 +136,12 @@ impl Run {
         })
     }
 
-    /// Rebuilds what the tuner knew.
-    async fn teach(c: &mut Conductor, row: &TrialRow, fate: Fate) -> Result<(), store::Error> {
+    /// Rebuilds what the tuner knew; gives the result of a trial that has ended.
+    async fn teach(
+        c: &mut Conductor,
+        row: &TrialRow,
+        fate: Fate,
+    ) -> Result<Option<MetricValue>, store::Error> {
         let none = Parameters::new();
         let parameters = row.parameters.as_object().unwrap_or(&none);
         c.advice.adopt(&row.id, row.parameter_id, parameters);
@@ -130,11 +150,13 @@ impl Run {
             let result = trial_result(&c.store, &c.spec, &row.id, &row.attempt).await?;
             let counts = state::counts(row.state, row.intent);
             let number = result.last.filter(|value| counts && value.number().is_some());
+            let told = number.clone();
             let outcome = number.map_or(Outcome::Failed, Outcome::Result);
             c.advice.assessed(&row.id, row.state, &steps);
             c.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
+            return Ok(told);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The intermediate results of a trial's attempt, where somebody wants them.

@@ -130,6 +130,7 @@ impl Bed {
             handle: handle.clone(),
             events,
             jobs: gone,
+            bell: Bell::default(),
             notices,
             clock: Arc::new(SystemClock),
             lease: Duration::from_mins(1),

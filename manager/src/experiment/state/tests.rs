@@ -344,6 +344,7 @@ proptest! {
                     | Effect::RecordRunning { .. }
                     | Effect::RecordState(_)
                     | Effect::Tell(_)
+                    | Effect::Hold(_)
                     | Effect::Retry { .. } => {}
                 }
             }
@@ -402,7 +403,7 @@ fn end(trial: TrialJobId, cause: Cause) -> Event {
 
 fn told(effects: &[Effect]) -> Vec<String> {
     let text = |effect: &'_ Effect| {
-        if let Effect::Tell(text) = effect { Some(text.clone()) } else { None }
+        if let Effect::Tell(text) | Effect::Hold(text) = effect { Some(text.clone()) } else { None }
     };
     effects.iter().filter_map(text).collect()
 }

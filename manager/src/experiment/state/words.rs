@@ -136,6 +136,8 @@ pub enum Effect {
     },
     /// Tell the people who watch.
     Tell(String),
+    /// Too many failures hold the search: tell everybody, and why.
+    Hold(String),
     /// Submit a known trial again, as a new attempt.
     Relaunch {
         /// Which trial.

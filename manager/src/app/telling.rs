@@ -1,0 +1,39 @@
+//! Where those work who tell others of an experiment, while it runs and once it is done.
+
+use std::sync::Arc;
+
+use trial_protocol::ExperimentId;
+
+use super::Finished;
+use crate::clock::SystemClock;
+use crate::config::ExperimentSpec;
+use crate::notify::{self, Bell, Office};
+use crate::store::{self, Store};
+
+/// What they work with. `None`: nobody is to be told.
+pub(super) fn office(
+    id: &ExperimentId,
+    spec: &ExperimentSpec,
+    store: &Store,
+    bell: &Bell,
+) -> Option<Office> {
+    Some(Office {
+        spec: spec.notifications.clone()?,
+        about: notify::event::About { id: id.clone(), name: spec.name.clone() },
+        directory: spec.trial_code_directory.clone(),
+        store: store.clone(),
+        clock: Arc::new(SystemClock),
+        bell: bell.clone(),
+    })
+}
+
+impl Finished {
+    /// Tells others what the manager that ran it could not tell any more.
+    pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
+        if let Some(office) = office(&self.id, &self.spec, &self.store, &Bell::default()) {
+            let left = notify::tell_what_is_left(&office).await?;
+            notify::warn_of_rest(left, &self.id);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! PURE: the section `notifications`: whom to tell, of what, and how. Secrets are named here, never held: they
+//! are read where they are used.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::check::resolve;
+use super::section::{Problem, Section, kind};
+use crate::nearest::advice;
+
+const FIELDS: [&str; 8] = [
+    "webhookUrl",
+    "webhookUrlFile",
+    "webhookUrlVariable",
+    "webhookTokenFile",
+    "webhookTokenVariable",
+    "webhookCaFile",
+    "command",
+    "events",
+];
+
+/// What others may be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// The experiment is done, or was stopped.
+    ExperimentEnded,
+    /// Failures hold the search up (`maxConsecutiveFailures`).
+    FailureBudgetReached,
+    /// The store cannot be written.
+    ManagerDegraded,
+    /// It can again.
+    ManagerRecovered,
+}
+
+impl EventKind {
+    /// All, in the order in which they are documented.
+    pub const ALL: [Self; 4] = [
+        Self::ExperimentEnded,
+        Self::FailureBudgetReached,
+        Self::ManagerDegraded,
+        Self::ManagerRecovered,
+    ];
+
+    /// The word for it, in files and in what is told.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ExperimentEnded => "experiment_ended",
+            Self::FailureBudgetReached => "failure_budget_reached",
+            Self::ManagerDegraded => "manager_degraded",
+            Self::ManagerRecovered => "manager_recovered",
+        }
+    }
+}
+
+/// Whom to tell of what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotificationsSpec {
+    /// `events`: of these; all if absent.
+    pub events: Vec<EventKind>,
+    /// A server.
+    pub webhook: Option<WebhookSpec>,
+    /// `command`: a line for `/bin/sh -c`, run in the trials' code directory.
+    pub command: Option<String>,
+}
+
+/// A server that is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookSpec {
+    /// Where its URL is.
+    pub url: Source,
+    /// Where its bearer token is. `None`: it wants none.
+    pub token: Option<Source>,
+    /// `webhookCaFile`: authorities beside the public ones, PEM.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Where a text is that may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// In the experiment file; only what is no secret belongs there.
+    Given(String),
+    /// The first line of this file.
+    File(PathBuf),
+    /// In this variable of the manager's environment.
+    Variable(String),
+}
+
+/// Reads the section, and its canonical form.
+pub(super) fn notifications(
+    top: &mut Section,
+    base: &Path,
+) -> Result<Option<(NotificationsSpec, Value)>, Problem> {
+    let Some(given) = top.take("notifications") else { return Ok(None) };
+    let mut section = Section::open("notifications", given, &FIELDS)?;
+    let mut canonical = Map::new();
+    let url = source(&mut section, "webhookUrl", base, &mut canonical)?;
+    if let Some(Source::Given(url)) = &url
+        && !(url.starts_with("https://") || url.starts_with("http://"))
+    {
+        return Err(section.fault("webhookUrl", "must begin with http:// or https://"));
+    }
+    let token = source(&mut section, "webhookToken", base, &mut canonical)?;
+    let ca_file = path(&mut section, "webhookCaFile", base, &mut canonical)?;
+    let command = section.string("command")?;
+    canonical.extend(command.as_ref().map(|line| ("command".to_owned(), json!(line))));
+    let events = events(&mut section)?;
+    let words: Vec<_> = events.iter().map(|event| event.as_str()).collect();
+    canonical.insert("events".to_owned(), json!(words));
+    let webhook = match (url, token, ca_file) {
+        (Some(url), token, ca_file) => Some(WebhookSpec { url, token, ca_file }),
+        (None, None, None) => None,
+        (None, _, _) => {
+            let problem = "is missing: give webhookUrl, webhookUrlFile or webhookUrlVariable";
+            return Err(section.fault("webhookUrl", problem));
+        }
+    };
+    if webhook.is_none() && command.is_none() {
+        let problem =
+            "tells nobody; give a webhookUrl (or webhookUrlFile, webhookUrlVariable) or a command";
+        return Err(Problem::new("notifications", problem));
+    }
+    Ok(Some((NotificationsSpec { events, webhook, command }, Value::Object(canonical))))
+}
+
+/// One of `NAME`, `NAMEFile` and `NAMEVariable`.
+fn source(
+    section: &mut Section,
+    name: &str,
+    base: &Path,
+    canonical: &mut Map<String, Value>,
+) -> Result<Option<Source>, Problem> {
+    let (in_file, in_variable) = (format!("{name}File"), format!("{name}Variable"));
+    let mut found = Vec::new();
+    if let Some(given) = section.string(name)? {
+        canonical.insert(name.to_owned(), json!(given));
+        found.push(Source::Given(given));
+    }
+    found.extend(path(section, &in_file, base, canonical)?.map(Source::File));
+    if let Some(variable) = section.string(&in_variable)? {
+        canonical.insert(in_variable.clone(), json!(variable));
+        found.push(Source::Variable(variable));
+    }
+    if found.len() > 1 {
+        let problem = format!("is given twice: one of {name}, {in_file} and {in_variable}");
+        return Err(section.fault(name, problem));
+    }
+    Ok(found.pop())
+}
+
+fn path(
+    section: &mut Section,
+    name: &str,
+    base: &Path,
+    canonical: &mut Map<String, Value>,
+) -> Result<Option<PathBuf>, Problem> {
+    let path = section.string(name)?.map(|path| resolve(&path, base));
+    if let Some(path) = &path {
+        canonical.insert(name.to_owned(), json!(path.to_string_lossy()));
+    }
+    Ok(path)
+}
+
+fn events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
+    let words: Vec<_> = EventKind::ALL.iter().map(|event| event.as_str()).collect();
+    let list = match section.take("events") {
+        None => return Ok(EventKind::ALL.to_vec()),
+        Some(Value::Array(list)) if !list.is_empty() => list,
+        Some(other) => {
+            let problem =
+                format!("expected a list of {}, found {}", words.join(", "), kind(&other));
+            return Err(section.fault("events", problem));
+        }
+    };
+    let mut events = Vec::new();
+    for item in list {
+        let word = item.as_str().unwrap_or_default();
+        let Some(event) = EventKind::ALL.into_iter().find(|event| event.as_str() == word) else {
+            let advice = advice(word, words.iter().copied());
+            let problem = format!("{} is no event; {advice}", kind(&item));
+            return Err(section.fault("events", problem));
+        };
+        if !events.contains(&event) {
+            events.push(event);
+        }
+    }
+    Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(given: &Value) -> Result<Option<(NotificationsSpec, Value)>, Problem> {
+        let mut top = Section::open("", json!({"notifications": given}), &["notifications"])?;
+        notifications(&mut top, Path::new("/e"))
+    }
+
+    #[test]
+    fn whom_to_tell_is_read_and_kept() {
+        let given = json!({
+            "webhook_url_file": "hook", "webhookTokenVariable": "HOOK_TOKEN",
+            "command": "mail -s done me", "events": ["experiment_ended"],
+        });
+        let (spec, canonical) = read(&given).unwrap().unwrap();
+        let webhook = WebhookSpec {
+            url: Source::File("/e/hook".into()),
+            token: Some(Source::Variable("HOOK_TOKEN".to_owned())),
+            ca_file: None,
+        };
+        let command = Some("mail -s done me".to_owned());
+        let events = vec![EventKind::ExperimentEnded];
+        let wanted = NotificationsSpec { events, webhook: Some(webhook), command };
+        assert_eq!(spec, wanted);
+        assert_eq!(read(&canonical).unwrap(), Some((spec, canonical)), "as it was stored");
+        let (spec, _) = read(&json!({"command": "true"})).unwrap().unwrap();
+        assert_eq!(spec.events, EventKind::ALL);
+        assert_eq!(read(&Value::Null).unwrap(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        #[rustfmt::skip]
+        let table = [
+            (json!({}),                                        "notifications", "tells nobody"),
+            (json!({"events": ["experiment_ended"]}),          "notifications", "tells nobody"),
+            (json!({"command": ""}),                           "notifications.command", "must not be empty"),
+            (json!({"webhookUrl": "example.org"}),             "notifications.webhookUrl", "http://"),
+            (json!({"webhookUrl": "http://h", "webhookUrlFile": "f"}), "notifications.webhookUrl", "given twice"),
+            (json!({"webhookTokenFile": "f"}),                 "notifications.webhookUrl", "is missing"),
+            (json!({"command": "true", "events": []}),         "notifications.events", "a list of"),
+            (json!({"command": "true", "events": ["ended"]}),  "notifications.events", "is no event"),
+            (json!({"command": "true", "event": ["x"]}),       "notifications.event", "unknown field"),
+            (json!("mail"),                                    "notifications", "expected fields"),
+        ];
+        for (given, path, what) in table {
+            let problem = read(&given).unwrap_err();
+            assert_eq!(problem.path, path, "{given}");
+            assert!(problem.what.contains(what), "{given}: {}", problem.what);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What others are told of the experiment itself, recorded together with what it tells of.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use trial_protocol::{MetricValue, TrialJobId};
+
+use super::Run;
+use super::patience::patiently;
+use crate::experiment::result::is_better;
+use crate::experiment::state::ExperimentState;
+use crate::notify::event::{self, About, Best, Event};
+use crate::store;
+
+impl Run {
+    /// Records where the experiment stands; an end with what others are told of it.
+    pub(super) async fn record_state(
+        &mut self,
+        stands: ExperimentState,
+    ) -> Result<(), store::Error> {
+        let elapsed = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = self.c.clock.now_ms();
+        let news = match stands {
+            ExperimentState::Done | ExperimentState::Stopped => {
+                self.ended_news(stands, now).await?
+            }
+            ExperimentState::Running
+            | ExperimentState::NoMoreTrial
+            | ExperimentState::TunerNoMoreTrial
+            | ExperimentState::Stopping => None,
+        };
+        let (store, word) = (&self.c.store, stands.as_str());
+        match news {
+            None => patiently(|| store.set_experiment_state(word, elapsed, now)).await,
+            Some(news) => {
+                let record =
+                    || store.set_experiment_state_and_notify(word, elapsed, now, news.clone());
+                patiently(record).await?;
+                self.c.bell.ring();
+                Ok(())
+            }
+        }
+    }
+
+    async fn ended_news(
+        &mut self,
+        stands: ExperimentState,
+        now: i64,
+    ) -> Result<Option<store::NewNotification>, store::Error> {
+        let Some(spec) = &self.c.spec.notifications else { return Ok(None) };
+        let mut trials = BTreeMap::new();
+        for row in self.c.store.trials().await? {
+            *trials.entry(row.state.as_str()).or_default() += 1;
+        }
+        let best = self.best.as_ref();
+        let event = event::ended(&self.about(), stands.as_str(), &trials, best, now);
+        Ok(event.kept(spec))
+    }
+
+    /// Too many failures hold the search.
+    pub(super) async fn announce_hold(&mut self, why: &str) -> Result<(), store::Error> {
+        let Some(spec) = &self.c.spec.notifications else { return Ok(()) };
+        let event: Event = event::held(&self.about(), why, self.c.clock.now_ms());
+        if let Some(news) = event.kept(spec) {
+            let store = &self.c.store;
+            patiently(|| store.notify(news.clone())).await?;
+            self.c.bell.ring();
+        }
+        Ok(())
+    }
+
+    fn about(&self) -> About {
+        About { id: self.c.id.clone(), name: self.c.spec.name.clone() }
+    }
+
+    /// Remembers a succeeded trial's result if it is the best.
+    pub(super) fn compare(
+        &mut self,
+        trial: &TrialJobId,
+        sequence: u64,
+        parameters: &Value,
+        result: Option<&MetricValue>,
+    ) {
+        let known = self.best.as_ref().map(|best| best.number);
+        let number = result.and_then(MetricValue::number);
+        if let Some(number) = number.filter(|_| is_better(self.c.spec.optimize_mode, number, known))
+        {
+            let (trial, parameters) = (trial.clone(), parameters.clone());
+            self.best = Some(Best { trial, sequence, number, parameters });
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Tells others what happened to an experiment: a server and a program of the user's ([`NotificationsSpec`]).
+//!
+//! What is to be told lies in the store, written together with what it tells of, and is told until it has been
+//! taken or given up: at least once, under an id by which a second time is known. What tells that the store itself
+//! is ill cannot lie there and dies with this process. No failure to tell reaches the experiment: each way of
+//! telling has a task of its own, which is bounded in time and tries.
+
+mod channel;
+pub mod event;
+mod health;
+mod pace;
+mod program;
+mod webhook;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use self::channel::{Channel, Letter, Means};
+use self::event::About;
+use crate::clock::Clock;
+use crate::config::NotificationsSpec;
+use crate::store::{self, Store};
+
+/// The name of the server's channel.
+pub(crate) const WEBHOOK: &str = "webhook";
+/// The name of the program's.
+pub(crate) const COMMAND: &str = "command";
+
+/// How long what is left is still tried when the manager ends.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Says that something new lies in the store; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Bell(Arc<watch::Sender<u64>>);
+
+impl Bell {
+    /// Something new lies there.
+    pub fn ring(&self) {
+        self.0.send_modify(|rung| *rung += 1);
+    }
+
+    fn heard(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+/// What the tasks work with.
+#[derive(Clone)]
+pub struct Office {
+    /// Whom to tell.
+    pub spec: NotificationsSpec,
+    /// Whom it is about.
+    pub about: About,
+    /// Where the command is run.
+    pub directory: PathBuf,
+    /// Where what is to be told lies.
+    pub store: Store,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Rings when something new lies there.
+    pub bell: Bell,
+}
+
+/// The tasks that tell.
+pub struct Notifier {
+    tasks: JoinSet<usize>,
+    ending: CancellationToken,
+}
+
+impl Notifier {
+    /// Begins to tell, with what an earlier manager left.
+    pub fn start(office: &Office) -> Self {
+        let ending = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let mut boxes = Vec::new();
+        for means in Means::of(office) {
+            let (letters, delivered) = mpsc::unbounded_channel();
+            boxes.push(letters);
+            let channel = Channel::new(office.clone(), means);
+            tasks.spawn(channel.run(delivered, ending.clone()));
+        }
+        tasks.spawn(watch_store(office.clone(), boxes, ending.clone()));
+        Self { tasks, ending }
+    }
+
+    /// Tries for a while what is left, then ends; how much could not be told.
+    pub async fn finish(mut self) -> usize {
+        self.ending.cancel();
+        // Each ends by itself soon after; one that has panicked has told what it could.
+        let mut left = 0;
+        while let Some(ended) = self.tasks.join_next().await {
+            left += ended.unwrap_or(0);
+        }
+        left
+    }
+}
+
+/// Tells for a while what a manager has left that is gone; how much is left then.
+pub async fn tell_what_is_left(office: &Office) -> Result<usize, store::Error> {
+    for channel in [WEBHOOK, COMMAND] {
+        if !office.store.notifications(channel).await?.is_empty() {
+            return Ok(Notifier::start(office).finish().await);
+        }
+    }
+    Ok(0)
+}
+
+/// Tells that the store is ill, and that it is well again; and tries it meanwhile, for nobody else may write.
+async fn watch_store(
+    office: Office,
+    boxes: Vec<mpsc::UnboundedSender<Letter>>,
+    ending: CancellationToken,
+) -> usize {
+    let mut ailment = office.store.watch_ailment();
+    let mut health = health::Health::default();
+    loop {
+        let now = tokio::time::Instant::now();
+        let ill = ailment.borrow_and_update().as_ref().map(store::Error::to_string);
+        if let Some(news) = health.step(ill, now) {
+            let event = event::health(&office.about, &news, office.clock.now_ms());
+            if office.spec.events.contains(&event.kind) {
+                for letters in &boxes {
+                    // A channel that has ended needs no more news.
+                    drop(letters.send(Letter::unkept(&event)));
+                }
+            }
+        }
+        let next = health.next_look(now);
+        tokio::select! {
+            () = ending.cancelled() => return 0,
+            changed = ailment.changed() => if changed.is_err() { return 0 },
+            () = tokio::time::sleep(next) => {
+                if health.is_ill() {
+                    // Its fate is the new ailment.
+                    drop(office.store.probe().await);
+                }
+            }
+        }
+    }
+}
+
+/// What the user is told of what could not be.
+pub fn warn_of_rest(left: usize, id: &trial_protocol::ExperimentId) {
+    if left > 0 {
+        warn!(
+            "notifications that could not be delivered yet: {left}; `trial-manager resume {id}` tries again"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! One way of telling: takes what lies in the store and what is only in memory, tries each until it is told or
+//! given up, and notes that.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::event::Event;
+use super::pace::{self, Next, Outcome};
+use super::{COMMAND, LINGER, Office, WEBHOOK, program, webhook};
+use crate::config::WebhookSpec;
+use crate::store::NotificationRow;
+
+/// How long to wait before what was told is noted again in a store that could not.
+const NOTE_AGAIN: Duration = Duration::from_secs(5);
+/// Nothing is to be done.
+const NEVER: Duration = Duration::from_hours(1);
+/// What of an illness is kept in memory at most.
+const UNKEPT: usize = 100;
+
+/// How something is told.
+#[derive(Clone)]
+pub(super) enum Means {
+    Webhook(WebhookSpec),
+    Program(String),
+}
+
+impl Means {
+    pub(super) fn of(office: &Office) -> Vec<Self> {
+        let webhook = office.spec.webhook.clone().map(Self::Webhook);
+        let program = office.spec.command.clone().map(Self::Program);
+        webhook.into_iter().chain(program).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Webhook(_) => WEBHOOK,
+            Self::Program(_) => COMMAND,
+        }
+    }
+}
+
+/// What became of something to tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fate {
+    /// Nothing yet.
+    Open,
+    /// It was told, which the store does not know yet.
+    Told,
+    /// It was given up, and why, which the store does not know yet.
+    GivenUp(String),
+}
+
+/// Something to tell, and what became of it.
+#[derive(Debug, Clone)]
+pub(super) struct Letter {
+    id: String,
+    event: Value,
+    tries: u32,
+    due: Instant,
+    /// Whether it lies in the store.
+    kept: bool,
+    fate: Fate,
+}
+
+impl Letter {
+    /// Of what the store cannot hold.
+    pub(super) fn unkept(event: &Event) -> Self {
+        let (id, event) = (event.id.clone(), event.value.clone());
+        Self { id, event, tries: 0, due: Instant::now(), kept: false, fate: Fate::Open }
+    }
+
+    fn kept(row: NotificationRow) -> Self {
+        let NotificationRow { id, event, tries } = row;
+        Self { id, event, tries, due: Instant::now(), kept: true, fate: Fate::Open }
+    }
+}
+
+/// The task of one way of telling.
+pub(super) struct Channel {
+    office: Office,
+    means: Means,
+    letters: Vec<Letter>,
+}
+
+impl Channel {
+    pub(super) fn new(office: Office, means: Means) -> Self {
+        Self { office, means, letters: Vec::new() }
+    }
+
+    /// Tells until it is to end and for a while afterwards; how much is left then.
+    pub(super) async fn run(
+        mut self,
+        mut delivered: mpsc::UnboundedReceiver<Letter>,
+        ending: CancellationToken,
+    ) -> usize {
+        let told = async {
+            self.until_ending(&mut delivered, &ending).await;
+        };
+        // Once it is to end, what hangs has a bound.
+        let bound = async {
+            ending.cancelled().await;
+            tokio::time::sleep(LINGER).await;
+        };
+        tokio::select! {
+            () = told => {}
+            () = bound => {}
+        }
+        self.letters.iter().filter(|letter| letter.fate == Fate::Open).count()
+    }
+
+    async fn until_ending(
+        &mut self,
+        delivered: &mut mpsc::UnboundedReceiver<Letter>,
+        ending: &CancellationToken,
+    ) {
+        let bell = self.office.bell.clone();
+        let mut bell = bell.heard();
+        loop {
+            let closing = ending.is_cancelled();
+            bell.mark_unchanged();
+            self.collect(delivered).await;
+            while let Some(at) = self.due() {
+                self.attend(at).await;
+                self.collect(delivered).await;
+            }
+            if closing && self.letters.is_empty() {
+                return;
+            }
+            let next = self.letters.iter().map(|letter| letter.due).min();
+            let next = next.unwrap_or_else(|| Instant::now() + NEVER);
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                _ = bell.changed() => {}
+                Some(letter) = delivered.recv() => self.letters.push(letter),
+                () = ending.cancelled(), if !closing => {}
+            }
+        }
+    }
+
+    /// Takes what is new.
+    async fn collect(&mut self, delivered: &mut mpsc::UnboundedReceiver<Letter>) {
+        while let Ok(letter) = delivered.try_recv() {
+            self.letters.push(letter);
+        }
+        let surplus = self.letters.iter().filter(|letter| !letter.kept).count();
+        for _ in UNKEPT..surplus {
+            let Some(oldest) = self.letters.iter().position(|letter| !letter.kept) else { break };
+            self.letters.remove(oldest);
+        }
+        match self.office.store.notifications(self.means.name()).await {
+            Ok(rows) => {
+                for row in rows {
+                    if self.letters.iter().all(|letter| letter.id != row.id) {
+                        self.letters.push(Letter::kept(row));
+                    }
+                }
+            }
+            Err(error) => warn!("{error}: what is to be told waits"),
+        }
+    }
+
+    /// The first that something is to be done about.
+    fn due(&self) -> Option<usize> {
+        let now = Instant::now();
+        self.letters.iter().position(|letter| letter.due <= now)
+    }
+
+    async fn attend(&mut self, at: usize) {
+        let letter = self.letters[at].clone();
+        if letter.fate == Fate::Open {
+            let tries = letter.tries + 1;
+            let outcome = self.tell(&letter).await;
+            let name = self.means.name();
+            let event = letter.event.get("event").and_then(Value::as_str).unwrap_or_default();
+            let entry = &mut self.letters[at];
+            entry.tries = tries;
+            match pace::next(outcome, tries) {
+                Next::Told => {
+                    info!(id = letter.id, "the {name} has taken {event}");
+                    entry.fate = Fate::Told;
+                }
+                Next::GivenUp(why) => {
+                    warn!(id = letter.id, "the {name} will not be told of {event}: {why}");
+                    entry.fate = Fate::GivenUp(why);
+                }
+                Next::Again(pause, why) => {
+                    if tries == 1 {
+                        warn!(
+                            id = letter.id,
+                            "the {name} was not told of {event}, which is tried again: {why}"
+                        );
+                    }
+                    entry.due = Instant::now() + pause;
+                    if letter.kept {
+                        // In memory it is known all the same.
+                        drop(self.office.store.notification_tried(&letter.id, name, tries).await);
+                    }
+                    return;
+                }
+            }
+        }
+        self.note(at).await;
+    }
+
+    /// Notes what became of one.
+    async fn note(&mut self, at: usize) {
+        let letter = &self.letters[at];
+        let problem = match &letter.fate {
+            Fate::Open => return,
+            Fate::Told => None,
+            Fate::GivenUp(why) => Some(why.as_str()),
+        };
+        if letter.kept {
+            let (store, now) = (&self.office.store, self.office.clock.now_ms());
+            let noted = store.settle_notification(&letter.id, self.means.name(), now, problem);
+            let bound = Instant::now() + NOTE_AGAIN;
+            if !matches!(timeout_at(bound, noted).await, Ok(Ok(()))) {
+                self.letters[at].due = Instant::now() + NOTE_AGAIN;
+                return;
+            }
+        }
+        self.letters.remove(at);
+    }
+
+    async fn tell(&self, letter: &Letter) -> Outcome {
+        match &self.means {
+            Means::Webhook(spec) => webhook::post(spec, &letter.id, &letter.event).await,
+            Means::Program(line) => {
+                program::run(line, &self.office.directory, &letter.id, &letter.event).await
+            }
+        }
+    }
+}

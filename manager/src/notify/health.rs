@@ -1,0 +1,96 @@
+//! PURE: when a store that fails now and then is called ill, and when well. An illness is told at once; that it is
+//! over only after it has stayed away for a while, so that one that comes and goes is told of twice and not a
+//! hundred times.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::event;
+
+/// How long the store must have been well.
+const CONVALESCENCE: Duration = Duration::from_secs(3);
+/// How often an ill store is tried.
+const LOOK: Duration = Duration::from_secs(1);
+/// Nothing is to be looked at.
+const NEVER: Duration = Duration::from_hours(1);
+
+/// What has been told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Health {
+    /// Nothing, or that it is well.
+    #[default]
+    Well,
+    /// That it is ill, which it is.
+    Ill,
+    /// That it is ill; since then it is not.
+    Convalescent(Instant),
+}
+
+impl Health {
+    /// Takes how the store is at `now`, and gives what is to be told.
+    pub(super) fn step(&mut self, ill: Option<String>, now: Instant) -> Option<event::Health> {
+        match (*self, ill) {
+            (Self::Well, Some(why)) => {
+                *self = Self::Ill;
+                Some(event::Health::Degraded(why))
+            }
+            (Self::Ill | Self::Convalescent(_), Some(_)) => {
+                *self = Self::Ill;
+                None
+            }
+            (Self::Ill, None) => {
+                *self = Self::Convalescent(now);
+                None
+            }
+            (Self::Convalescent(since), None) if now - since >= CONVALESCENCE => {
+                *self = Self::Well;
+                Some(event::Health::Recovered)
+            }
+            (Self::Well | Self::Convalescent(_), None) => None,
+        }
+    }
+
+    /// When to look again, if nothing happens.
+    pub(super) fn next_look(self, now: Instant) -> Duration {
+        match self {
+            Self::Well => NEVER,
+            Self::Ill => LOOK,
+            Self::Convalescent(since) => CONVALESCENCE.saturating_sub(now - since),
+        }
+    }
+
+    /// Whether the store was ill when it was last looked at.
+    pub(super) fn is_ill(self) -> bool {
+        self == Self::Ill
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_illness_that_comes_and_goes_is_told_once() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let ill = || Some("full".to_owned());
+        let mut health = Health::default();
+        #[rustfmt::skip]
+        let story = [
+            ("it is well",           None,  0,  None),
+            ("it falls ill",         ill(), 1,  Some(event::Health::Degraded("full".to_owned()))),
+            ("and stays so",         ill(), 2,  None),
+            ("it is better",         None,  3,  None),
+            ("but not for long",     ill(), 4,  None),
+            ("better again",         None,  5,  None),
+            ("for a while",          None,  7,  None),
+            ("and for good",         None,  8,  Some(event::Health::Recovered)),
+            ("which is said once",   None,  60, None),
+            ("a new illness is new", ill(), 61, Some(event::Health::Degraded("full".to_owned()))),
+        ];
+        for (says, ill, when, told) in story {
+            assert_eq!(health.step(ill, at(when)), told, "{says}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The tasks with a real store, and programs that take what they are told or do not.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use trial_protocol::ExperimentId;
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::config::EventKind;
+
+const BOUND: Duration = Duration::from_mins(1);
+
+fn office(folder: &Path, command: &str) -> Office {
+    Office {
+        spec: NotificationsSpec {
+            events: EventKind::ALL.to_vec(),
+            webhook: None,
+            command: Some(command.to_owned()),
+        },
+        about: About { id: ExperimentId::new("abcdefgh").unwrap(), name: None },
+        directory: folder.to_owned(),
+        store: Store::open(&folder.join("db")).unwrap(),
+        clock: Arc::new(SystemClock),
+        bell: Bell::default(),
+    }
+}
+
+async fn file(path: &Path) -> String {
+    let seen = async {
+        loop {
+            if let Ok(text) = fs::read_to_string(path)
+                && text.ends_with('\n')
+            {
+                return text;
+            }
+            // Between two looks only.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(BOUND, seen).await.expect("it is told in time")
+}
+
+#[tokio::test]
+async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    let closed = office(folder.path(), "echo tried >> tries; exit 1");
+    let event = event::held(&closed.about, "too many failures", 7);
+    let id = event.id.clone();
+    closed.store.notify(event.kept(&closed.spec).unwrap()).await.unwrap();
+    let notifier = Notifier::start(&closed);
+    file(&folder.path().join("tries")).await;
+    // As a manager that is killed.
+    drop(notifier);
+    let Office { store, .. } = closed;
+    store.close().await;
+
+    let open = office(folder.path(), "cat >> told");
+    assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
+    let event: Value = serde_json::from_str(file(&told).await.trim()).unwrap();
+    assert_eq!(event["id"], id.as_str());
+    assert_eq!(event["event"], "failure_budget_reached");
+    assert_eq!(open.store.notifications(COMMAND).await.unwrap(), []);
+    // And never again.
+    assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
+    assert_eq!(fs::read_to_string(&told).unwrap().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn a_bell_is_enough_while_the_manager_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let office = office(folder.path(), "cat >> told");
+    let notifier = Notifier::start(&office);
+    for number in 1..=3 {
+        let event = event::held(&office.about, &format!("for the {number}. time"), 7);
+        office.store.notify(event.kept(&office.spec).unwrap()).await.unwrap();
+        office.bell.ring();
+    }
+    assert_eq!(notifier.finish().await, 0);
+    let told = file(&folder.path().join("told")).await;
+    let texts: Vec<String> = told
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].to_string())
+        .collect();
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    assert!((1..=3).zip(&texts).all(|(number, text)| text.contains(&format!("the {number}."))));
+}

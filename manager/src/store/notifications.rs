@@ -1,0 +1,195 @@
+//! SQL of what is to be told to others: kept from the moment it happened until it was told or given up.
+
+use rusqlite::{Connection, params};
+use serde_json::Value;
+
+use super::read::json;
+use super::{Error, Store, trials};
+
+/// How many are handed out at once.
+const AT_ONCE: u32 = 100;
+
+const WAITING: &str = "SELECT id, event, tries FROM notification \
+     WHERE channel = ? AND settled_at_ms IS NULL ORDER BY key LIMIT ?";
+
+/// An event that others are to be told of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewNotification {
+    /// Its name for ever; a second one of the same name is not stored.
+    pub id: String,
+    /// The ways of telling.
+    pub channels: Vec<&'static str>,
+    /// What is told.
+    pub event: Value,
+    /// When it happened.
+    pub at_ms: i64,
+}
+
+/// An event that is still to be told in one way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NotificationRow {
+    /// The event's name.
+    pub id: String,
+    /// What is told.
+    pub event: Value,
+    /// How often it was tried in vain.
+    pub tries: u32,
+}
+
+impl Store {
+    /// Stores events that others are to be told of.
+    pub async fn notify(&self, new: NewNotification) -> Result<(), Error> {
+        self.write(move |c| insert(c, &new)).await
+    }
+
+    /// [`Store::set_experiment_state`], and what others are to be told of it: both or neither.
+    pub async fn set_experiment_state_and_notify(
+        &self,
+        state: &str,
+        elapsed_ms: u64,
+        at_ms: i64,
+        new: NewNotification,
+    ) -> Result<(), Error> {
+        let ended_at_ms = trials::is_end(state).then_some(at_ms);
+        let state = state.to_owned();
+        self.write(move |c| {
+            trials::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)?;
+            insert(c, &new)
+        })
+        .await
+    }
+
+    /// What is still to be told in this way, oldest first.
+    pub async fn notifications(&self, channel: &str) -> Result<Vec<NotificationRow>, Error> {
+        let channel = channel.to_owned();
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(WAITING)?;
+            let rows = statement.query_and_then(params![channel, AT_ONCE], |row| {
+                Ok::<_, Error>(NotificationRow {
+                    id: row.get("id")?,
+                    event: json(row, "event")?,
+                    tries: row.get("tries")?,
+                })
+            })?;
+            rows.collect()
+        })
+        .await
+    }
+
+    /// Notes how often it was tried in vain to tell an event in this way.
+    pub async fn notification_tried(
+        &self,
+        id: &str,
+        channel: &str,
+        tries: u32,
+    ) -> Result<(), Error> {
+        let (id, channel) = (id.to_owned(), channel.to_owned());
+        self.write(move |c| {
+            c.prepare_cached("UPDATE notification SET tries = ? WHERE id = ? AND channel = ?")?
+                .execute(params![tries, id, channel])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Notes that an event was told in this way, or why it was given up.
+    pub async fn settle_notification(
+        &self,
+        id: &str,
+        channel: &str,
+        at_ms: i64,
+        problem: Option<&str>,
+    ) -> Result<(), Error> {
+        let (id, channel) = (id.to_owned(), channel.to_owned());
+        let problem = problem.map(str::to_owned);
+        self.write(move |c| {
+            c.prepare_cached(
+                "UPDATE notification SET settled_at_ms = ?, problem = ? WHERE id = ? AND channel = ?",
+            )?
+            .execute(params![at_ms, problem, id, channel])?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn insert(c: &Connection, new: &NewNotification) -> Result<(), Error> {
+    let event = new.event.to_string();
+    for channel in &new.channels {
+        c.prepare_cached(
+            "INSERT INTO notification (id, channel, event, created_at_ms) VALUES (?, ?, ?, ?) \
+             ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![new.id, channel, event, new.at_ms])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::ExperimentRow;
+
+    fn new(id: &str, channels: &[&'static str]) -> NewNotification {
+        let event = json!({"id": id});
+        NewNotification { id: id.to_owned(), channels: channels.to_vec(), event, at_ms: 7 }
+    }
+
+    #[tokio::test]
+    async fn what_is_to_be_told_outlives_the_store_until_it_is_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        let store = Store::open(&path).unwrap();
+        store.notify(new("a", &["webhook", "command"])).await.unwrap();
+        store.notify(new("b", &["webhook"])).await.unwrap();
+        store.notify(new("a", &["webhook"])).await.unwrap();
+        store.notification_tried("a", "webhook", 3).await.unwrap();
+        store.settle_notification("a", "command", 9, None).await.unwrap();
+        store.settle_notification("b", "webhook", 9, Some("410")).await.unwrap();
+        store.close().await;
+        let store = Store::open(&path).unwrap();
+        let left = store.notifications("webhook").await.unwrap();
+        let a = NotificationRow { id: "a".to_owned(), event: json!({"id": "a"}), tries: 3 };
+        assert_eq!(left, [a]);
+        assert_eq!(store.notifications("command").await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn an_end_is_recorded_with_its_notification_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        let ended = |id| store.set_experiment_state_and_notify("DONE", 1, 2, new(id, &["command"]));
+        ended("early").await.unwrap_err();
+        assert_eq!(store.notifications("command").await.unwrap(), [], "there is no experiment");
+        let row = ExperimentRow {
+            id: trial_protocol::ExperimentId::new("e").unwrap(),
+            canonical: json!({}),
+            seed: 1,
+            state: "RUNNING".to_owned(),
+            created_at_ms: 0,
+            ended_at_ms: None,
+            elapsed_ms: 0,
+        };
+        store.create_experiment(row).await.unwrap();
+        ended("end").await.unwrap();
+        assert_eq!(store.experiment().await.unwrap().unwrap().ended_at_ms, Some(2));
+        assert_eq!(store.notifications("command").await.unwrap()[0].id, "end");
+    }
+
+    #[test]
+    fn the_waiting_ones_are_found_by_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        drop(Store::open(&path).unwrap());
+        let connection = Connection::open(&path).unwrap();
+        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {WAITING}")).unwrap();
+        let steps = plan.query_map(params!["webhook", 1], |row| row.get::<_, String>("detail"));
+        let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+        assert!(
+            steps.iter().all(|step| step.contains("USING INDEX notification_to_tell")),
+            "{steps:?}"
+        );
+    }
+}

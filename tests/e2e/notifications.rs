@@ -1,0 +1,144 @@
+//! Others are told: what happens to an experiment reaches a server and a program, whatever they do, and whatever
+//! becomes of the manager.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{Answer, BOUND, Gate, Hook, Outcome, Search, TestBed, wait_for};
+
+/// Each line of a file, as an event.
+fn events(bed: &TestBed, file: &str) -> Vec<Value> {
+    bed.read(file).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn an_end_reaches_a_server_that_misbehaves_and_a_program() {
+    let bed = TestBed::new();
+    let hook = Hook::start(&[Answer::Nothing, Answer::Noise, Answer::Status(503), Answer::Endless]);
+    bed.write("url", &format!("{}/s3cret-path\n", hook.url()));
+    let search = Search::new("echo score=0.5", 2).with("experimentName", "told").with(
+        "notifications",
+        json!({
+            "webhookUrlFile": "url",
+            "webhookTokenVariable": "HOOK_TOKEN",
+            "command": "cat >>../told; echo $TRIALKEEPER_EVENT_ID $TRIALKEEPER_EVENT >>../ids",
+        }),
+    );
+    let mut command = search.command(&bed);
+    command.env("HOOK_TOKEN", "s3cret-token");
+    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    outcome.expect_done(2, 0);
+
+    let told = hook.told();
+    assert_eq!(told.len(), 4, "three in vain, one for good: {told:#?}");
+    for one in &told {
+        assert_eq!(one.line, "POST /s3cret-path HTTP/1.1");
+        assert_eq!(one.event, told[0].event, "the same each time");
+        let id = one.event["id"].as_str().unwrap();
+        for header in
+            [format!("idempotency-key: {id}"), "authorization: bearer s3cret-token".to_owned()]
+        {
+            assert!(one.headers.contains(&header), "{header} is not in {:?}", one.headers);
+        }
+    }
+    let event = &told[0].event;
+    assert_eq!(event["event"], "experiment_ended");
+    assert_eq!(event["state"], "DONE");
+    assert_eq!(event["experiment"], json!({"id": outcome.id, "name": "told"}));
+    assert_eq!(event["trials"], json!({"SUCCEEDED": 2}));
+    assert_eq!(event["best"]["result"], 0.5);
+    assert_eq!(event["best"]["parameters"], json!(outcome.trial(0).parameters));
+    assert_eq!(events(&bed, "told"), std::slice::from_ref(event), "the program is told it once");
+    assert_eq!(bed.read("ids"), format!("{} experiment_ended\n", event["id"].as_str().unwrap()));
+    assert!(!outcome.stderr.contains("s3cret"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_manager_that_is_killed_while_it_tells_has_its_end_told_by_the_next() {
+    let bed = TestBed::new();
+    let command = "if [ ! -e ../open ]; then echo >>../tried; exec sleep 1000; fi; cat >>../told";
+    let search =
+        Search::new("echo score=0.5", 1).with("notifications", json!({"command": command}));
+    let running = search.start(&bed);
+    wait_for("the program to be told", BOUND, || (!bed.read("tried").is_empty()).then_some(()));
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    bed.write("open", "");
+    let id = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = id.to_str().unwrap();
+    for _ in 0..2 {
+        let outcome = Outcome::of_resume(&bed, id);
+        outcome.expect_done(1, 0);
+        let told = events(&bed, "told");
+        assert_eq!(kinds(&told), ["experiment_ended"], "once, whoever resumes");
+        assert_eq!(told[0]["state"], "DONE");
+    }
+}
+
+#[test]
+fn a_program_that_hangs_holds_up_no_end_for_long_and_is_told_of() {
+    let bed = TestBed::new();
+    let search = Search::new("echo score=0.5", 1).with(
+        "notifications",
+        json!({"command": "exec sleep 1000", "webhookUrl": "http://127.0.0.1:1/s3cret"}),
+    );
+    let outcome = search.run(&bed);
+    outcome.expect_done(1, 0);
+    let stderr = &outcome.stderr;
+    assert!(stderr.contains("could not be delivered yet: 2"), "{stderr}");
+    assert!(stderr.contains("resume"), "what to do is said: {stderr}");
+    assert!(!stderr.contains("s3cret"), "{stderr}");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_search_that_failures_hold_is_told_of_and_then_its_end() {
+    let bed = TestBed::new();
+    let command = json!({"command": "cat >>../told"});
+    let search = Search::new("exit 3", 9)
+        .with("maxConsecutiveFailures", 2)
+        .with("notifications", command)
+        .run(&bed);
+    assert_eq!(search.trials.len(), 2, "{search:#?}");
+    let told = events(&bed, "told");
+    assert_eq!(kinds(&told), ["failure_budget_reached", "experiment_ended"], "{told:#?}");
+    let text = told[0]["text"].as_str().unwrap();
+    assert!(text.contains("2 trials in a row failed"), "{text}");
+    assert_eq!(told[1]["trials"], json!({"FAILED": 2}));
+}
+
+#[test]
+fn a_store_that_cannot_be_written_is_told_of_and_that_it_can_again() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let events_wanted = ["manager_degraded", "manager_recovered"];
+    let search = Search::new(
+        "echo score=1; echo >>../waits; read _ <../gate; echo score=2; read _ <../gate",
+        1,
+    )
+    .with("notifications", json!({"command": "cat >>../told", "events": events_wanted}));
+    let running = search.start(&bed);
+    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+
+    // A stranger holds the database.
+    let stranger = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
+    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    gate.open(1);
+    wait_for("the illness to be told", BOUND, || {
+        (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
+    });
+    stranger.execute_batch("ROLLBACK").unwrap();
+    wait_for("the recovery to be told", BOUND, || {
+        (kinds(&events(&bed, "told")) == events_wanted).then_some(())
+    });
+    let told = events(&bed, "told");
+    let problem = told[0]["problem"].as_str().unwrap();
+    assert!(problem.contains("another process holds it"), "{problem}");
+    gate.open(1);
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    assert_eq!(events(&bed, "told").len(), 2, "its end is not wanted");
+}
