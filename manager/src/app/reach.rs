@@ -11,15 +11,29 @@ pub(super) struct Told {
     pub(super) url: String,
 }
 
-/// An advertised address that is none.
+/// Why it is not known where trials reach us.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("--advertise {given}: expected a host, host:port, or a URL with http:// or https://")]
-pub struct BadAddress {
-    given: String,
+pub enum BadAddress {
+    /// An advertised address that is none.
+    #[error("--advertise {given}: expected a host, host:port, or a URL with http:// or https://")]
+    Given {
+        /// What was given.
+        given: String,
+    },
+    /// Nothing was given, and there is nothing to guess from.
+    #[error(
+        "this machine has no network address that pods could reach; say with --advertise (or `advertise`) \
+         which one they are to use"
+    )]
+    Unknown,
 }
 
+/// An address far away, of those that are nobody's (RFC 5737, RFC 3849): the way there is the way out.
+const FAR: [&str; 2] = ["http://203.0.113.1:9", "http://[2001:db8::1]:9"];
+
 /// Works out what trials are told. A URL is taken as it is: something stands in front of the manager. A
-/// host, with or without a port, is the manager itself.
+/// host, with or without a port, is the manager itself. `server` is what trials are near to, if they are not on
+/// this machine.
 pub(super) fn told(
     advertise: Option<&str>,
     listener: SocketAddr,
@@ -27,7 +41,7 @@ pub(super) fn told(
     server: Option<&str>,
 ) -> Result<Told, BadAddress> {
     let scheme = if encrypted { "https" } else { "http" };
-    let bad = |given: &str| BadAddress { given: given.to_owned() };
+    let bad = |given: &str| BadAddress::Given { given: given.to_owned() };
     if let Some(given) = advertise {
         let given = given.trim().trim_end_matches('/');
         if let Some((scheme, rest)) = given.split_once("://") {
@@ -46,7 +60,15 @@ pub(super) fn told(
         });
     }
     let ip = listener.ip();
-    let ip = if ip.is_unspecified() { server.and_then(own_address).unwrap_or(ip) } else { ip };
+    let ip = match server {
+        Some(server) if ip.is_unspecified() => {
+            // A cluster that is reached over the loopback interface (kind, k3d, a tunnel) says nothing of how
+            // its pods reach us: they have a loopback interface of their own.
+            let known = [server].into_iter().chain(FAR).filter_map(own_address);
+            known.into_iter().find(|ip| !ip.is_loopback()).ok_or(BadAddress::Unknown)?
+        }
+        Some(_) | None => ip,
+    };
     let host = ip.to_string();
     let url = format!("{scheme}://{}:{}", bracketed(&host), listener.port());
     Ok(Told { host: Some(host), url })
@@ -126,7 +148,17 @@ mod tests {
 
     #[test]
     fn without_a_word_it_is_this_machines_address_on_the_way_to_the_cluster() {
-        let found = told(None, "0.0.0.0:80".parse().unwrap(), true, Some("http://127.0.0.1:6443"));
-        assert_eq!(found.unwrap().url, "https://127.0.0.1:80");
+        let guess = |server| told(None, "0.0.0.0:80".parse().unwrap(), true, server);
+        // Pods have a loopback interface of their own, so that of a cluster on this machine helps none.
+        match guess(Some("http://127.0.0.1:6443")) {
+            Ok(told) => {
+                let ip: IpAddr = told.host.unwrap().parse().unwrap();
+                assert!(!ip.is_loopback() && !ip.is_unspecified(), "{ip}");
+                assert_eq!(told.url, format!("https://{}:80", bracketed(&ip.to_string())));
+            }
+            // On a machine without any network.
+            Err(error) => assert_eq!(error, BadAddress::Unknown),
+        }
+        assert_eq!(guess(None).unwrap().url, "https://0.0.0.0:80", "trials are on this machine");
     }
 }
