@@ -1,6 +1,7 @@
 //! Finds out where the cluster is: a kubeconfig that is named, `KUBECONFIG`, `~/.kube/config`, or the pod
 //! that this program runs in. It connects to nothing.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -45,9 +46,97 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
             "it has no current context; name one with `context`, or `kubectl config use-context`";
         return Err(bad(what.to_owned()));
     }
-    Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))
+    let own_proxy = proxy_of(&file, access.context.as_deref().or(file.current_context.as_deref()));
+    let mut config =
+        Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
+    // kube takes HTTPS_PROXY for every server, and compares NO_PROXY with the proxy's own name.
+    if !own_proxy {
+        let (scheme, host) = (config.cluster_url.scheme_str(), config.cluster_url.host());
+        let not = ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok());
+        if !is_proxied(scheme, host.unwrap_or_default(), not.as_deref().unwrap_or_default()) {
+            config.proxy_url = None;
+        }
+    }
+    Ok(config)
+}
+
+/// Whether a context's cluster has a proxy of its own.
+fn proxy_of(file: &Kubeconfig, context: Option<&str>) -> bool {
+    let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
+    let cluster = context.and_then(|named| Some(named.context.as_ref()?.cluster.as_str()));
+    let cluster = file.clusters.iter().find(|known| Some(known.name.as_str()) == cluster);
+    let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref());
+    proxy.is_some_and(|proxy| !proxy.is_empty())
+}
+
+/// Whether a server is reached through the proxy that `HTTPS_PROXY` names: as `kubectl` has it, no server of
+/// this machine is, none without TLS, and none that `NO_PROXY` names (hosts, domains, addresses, networks).
+fn is_proxied(scheme: Option<&str>, host: &str, no_proxy: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    let address: Option<IpAddr> = host.parse().ok();
+    if scheme != Some("https") || host == "localhost" || address.is_some_and(|ip| ip.is_loopback())
+    {
+        return false;
+    }
+    !no_proxy.split(',').map(|entry| entry.trim().to_ascii_lowercase()).any(|entry| {
+        if entry == "*" {
+            return true;
+        }
+        if let (Some((network, bits)), Some(address)) = (entry.split_once('/'), address) {
+            let (network, bits) = (network.parse::<IpAddr>(), bits.parse::<u32>());
+            return network.is_ok_and(|network| bits.is_ok_and(|b| within(address, network, b)));
+        }
+        let name = entry.trim_start_matches('*').trim_start_matches('.');
+        let name = match name.rsplit_once(':') {
+            Some((name, port)) if !name.contains(':') && port.parse::<u16>().is_ok() => name,
+            Some(_) | None => name,
+        };
+        let domain = || host.strip_suffix(name).is_some_and(|start| start.ends_with('.'));
+        !name.is_empty() && (host == name || address.is_none() && domain())
+    })
+}
+
+/// Whether an address belongs to a network.
+fn within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
+    let differ = match (address, network) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
+        (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
+    };
+    differ.leading_zeros() >= bits
 }
 
 fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube").join("config"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_for_servers_elsewhere_that_are_not_excepted() {
+        #[rustfmt::skip]
+        let table = [
+            ("https", "k8s.example.com", "",                        true),
+            ("http",  "k8s.example.com", "",                        false),
+            ("https", "127.0.0.1",       "",                        false),
+            ("https", "[::1]",           "",                        false),
+            ("https", "localhost",       "",                        false),
+            ("https", "k8s.example.com", "*",                       false),
+            ("https", "k8s.example.com", "localhost, .Example.com", false),
+            ("https", "k8s.example.com", "*.example.com",           false),
+            ("https", "k8s.example.com", "example.com:6443",        false),
+            ("https", "myexample.com",   "example.com",             true),
+            ("https", "10.1.2.3",        "10.0.0.0/8",              false),
+            ("https", "11.1.2.3",        "10.0.0.0/8,fd00::/8",     true),
+            ("https", "[fd00::7]",       "10.0.0.0/8,fd00::/8",     false),
+            ("https", "10.1.2.3",        "10.1.2.3",                false),
+            ("https", "10.1.2.3",        "2.3,,/,0/x, ",            true),
+            ("https", "10.1.2.3",        "0.0.0.0/0",               false),
+        ];
+        for (scheme, host, not, proxied) in table {
+            assert_eq!(is_proxied(Some(scheme), host, not), proxied, "{scheme}://{host} {not:?}");
+        }
+    }
 }
