@@ -16,6 +16,13 @@ for program in python3 curl wget; do
   if command -v "$program" >/dev/null 2>&1; then way=$program; break; fi
 done
 [ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with; set agentImage, or build it into the image"
+if [ "$way" = wget ] && [ -n "${TRIALKEEPER_CA_FILE:-}" ]; then
+  # BusyBox's knows no --ca-certificate, and would give the trial's token to whoever answers.
+  case $(wget --version 2>/dev/null) in
+    *GNU*) ;;
+    *) fail "the image has no trialkeeper, and to fetch it with only a wget that cannot check the manager's certificate; set agentImage, or put curl, python3 or trialkeeper into the image" ;;
+  esac
+fi
 get() {
   read -r url <"$access/manager.url"
   url=$url/api/v1/agent/program
@@ -27,14 +34,15 @@ import ssl, shutil, sys, urllib.request
 url, token, ca, to = sys.stdin.read().split("\n")[:4]
 request = urllib.request.Request(url, headers={"Authorization": "Bearer " + token})
 context = ssl.create_default_context(cafile=ca or None)
-with urllib.request.urlopen(request, timeout=60, context=context) as answer, open(to, "wb") as file:
+with urllib.request.urlopen(request, timeout=10, context=context) as answer, open(to, "wb") as file:
     shutil.copyfileobj(answer, file)
 ' ;;
     curl) printf 'header = "Authorization: Bearer %s"\n' "$token" |
-      curl -fsS -K - ${ca:+--cacert "$ca"} --max-time 120 -o "$to.part" "$url" ;;
-    wget) wget -q ${ca:+--ca-certificate="$ca"} --header="Authorization: Bearer $token" -O "$to.part" "$url" ;;
+      curl -fsS -K - ${ca:+--cacert "$ca"} --connect-timeout 10 --max-time 120 -o "$to.part" "$url" ;;
+    wget) wget -q -T 10 -t 1 ${ca:+--ca-certificate="$ca"} --header="Authorization: Bearer $token" -O "$to.part" "$url" ;;
   esac
 }
+# An address that swallows everything costs 10 s a try: six minutes in all, and the trial has failed.
 tries=0
 until said=$(get 2>&1); do
   tries=$((tries + 1))
