@@ -26,6 +26,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 use self::board::{Act, Board};
 use self::client::{Cluster, Kind, Seen};
 use self::manifest::Common;
+use self::status::Standing;
 use super::{Adopted, Error, JobEvents, TrainingService, TrialJobSpec};
 
 /// Requests that may be under way at a time.
@@ -68,7 +69,10 @@ impl FrameworkController {
     /// Begins to watch; nothing is submitted.
     pub fn start(settings: Settings) -> Self {
         let shared = Arc::new(Shared {
-            board: Mutex::new(Board::new(settings.common.spec.start_up_deadline)),
+            board: Mutex::new(Board::new(
+                settings.common.spec.start_up_deadline,
+                manifest::grace(&settings.common.spec),
+            )),
             settings,
             began: Instant::now(),
             listed: watch::Sender::new(false),
@@ -309,7 +313,13 @@ impl Shared {
                 }
                 (Kind::Framework, Seen::Complete) => board.listing_done(),
                 (Kind::Framework, Seen::There(thing)) => {
-                    board.framework(&thing.name, status::read(&thing.body, (role.as_str(), *index)))
+                    let standing = status::read(&thing.body, (role.as_str(), *index));
+                    let runs = standing == Standing::Running;
+                    let acts = board.framework(&thing.name, standing, self.now());
+                    if runs {
+                        self.nearer.notify_one();
+                    }
+                    acts
                 }
                 (Kind::Framework, Seen::Gone(thing)) => board.framework_gone(&thing.name),
                 (Kind::Pod, Seen::There(pod)) => {

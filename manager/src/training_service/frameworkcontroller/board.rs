@@ -17,9 +17,11 @@ use crate::training_service::{Adopted, JobEvent, JobNews, JobWaits};
 
 /// How long the controller may leave a new Framework alone before that is said to be the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
-/// How long a Framework may take to end after it was stopped: the pods' own 30 s and a margin. Then it is
-/// deleted.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How much longer than its pods' own time a Framework may take to end after it was stopped. Then it is deleted.
+const MARGIN: Duration = Duration::from_mins(1);
+/// How long pods may run before it is worth saying that no agent has started the trial. Most do within seconds; who
+/// is told looks whether it is so.
+const UNHEARD: Duration = Duration::from_secs(30);
 /// Finished Frameworks that are left in the cluster for a manager that comes back, and how many are tidied up
 /// at a time.
 const KEPT: usize = 100;
@@ -42,8 +44,10 @@ pub enum Act {
 struct Job {
     trial: TrialJobId,
     attempt: AttemptId,
-    /// Since when it waits for its first pod. `None`: a pod has run.
+    /// Since when it waits for a pod. `None`: they run.
     waits_since: Option<Duration>,
+    /// Since when its pods run, until that was told.
+    runs_since: Option<Duration>,
     /// The cluster has it.
     made: bool,
     standing: Standing,
@@ -69,6 +73,7 @@ enum Stop {
 #[derive(Debug)]
 pub struct Board {
     start_up: Duration,
+    patience: Duration,
     jobs: HashMap<String, Job>,
     /// The latest attempt of each trial.
     latest: HashMap<TrialJobId, String>,
@@ -81,10 +86,12 @@ pub struct Board {
 }
 
 impl Board {
-    /// An empty board. A Framework whose pods have not started within `start_up` has failed.
-    pub fn new(start_up: Duration) -> Self {
+    /// An empty board. A Framework whose pods have not started within `start_up` has failed; each pod may take
+    /// `grace` to end.
+    pub fn new(start_up: Duration, grace: Duration) -> Self {
         Self {
             start_up,
+            patience: grace + MARGIN,
             jobs: HashMap::new(),
             latest: HashMap::new(),
             strangers: HashMap::new(),
@@ -101,7 +108,7 @@ impl Board {
 
     /// An attempt is about to be submitted under this name.
     pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
-        self.enter(name, trial, attempt, Some(now), Standing::Unseen);
+        self.enter(name, trial, attempt, now, Standing::Unseen);
     }
 
     fn enter(
@@ -109,7 +116,7 @@ impl Board {
         name: &str,
         trial: TrialJobId,
         attempt: AttemptId,
-        waits_since: Option<Duration>,
+        now: Duration,
         standing: Standing,
     ) {
         self.latest.insert(trial.clone(), name.to_owned());
@@ -117,7 +124,8 @@ impl Board {
         let job = Job {
             trial,
             attempt,
-            waits_since,
+            waits_since: Some(now),
+            runs_since: None,
             made,
             standing,
             why: None,
@@ -170,8 +178,8 @@ impl Board {
             self.finished.push_back(attempt.clone());
             return (Adopted::Gone, Vec::new());
         }
-        self.enter(name, trial.clone(), attempt.clone(), Some(now), Standing::Waiting);
-        (Adopted::Alive, self.framework(name, standing))
+        self.enter(name, trial.clone(), attempt.clone(), now, Standing::Waiting);
+        (Adopted::Alive, self.framework(name, standing, now))
     }
 
     /// Somebody wants a trial ended.
@@ -189,12 +197,13 @@ impl Board {
             job.stop = Some(Stop::Wanted);
             return Vec::new();
         }
+        job.runs_since = None;
         job.stop = Some(Stop::Asked(now));
         vec![Act::Stop(name.to_owned())]
     }
 
     /// A Framework stands as it was just seen.
-    pub fn framework(&mut self, name: &str, standing: Standing) -> Vec<Act> {
+    pub fn framework(&mut self, name: &str, standing: Standing, now: Duration) -> Vec<Act> {
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
@@ -209,10 +218,22 @@ impl Board {
         job.made = true;
         job.standing = standing;
         match &job.standing {
-            Standing::Unseen | Standing::Waiting => Vec::new(),
-            Standing::Running | Standing::Ending => {
-                job.waits_since = None;
-                job.why = None;
+            Standing::Unseen => Vec::new(),
+            // Also of a pod that is tried again.
+            Standing::Waiting | Standing::Starting => {
+                job.waits_since = job.waits_since.or(Some(now));
+                job.runs_since = None;
+                Vec::new()
+            }
+            Standing::Running => {
+                if job.waits_since.take().is_some() {
+                    job.runs_since = Some(now);
+                    job.why = None;
+                }
+                Vec::new()
+            }
+            Standing::Ending => {
+                (job.waits_since, job.runs_since, job.why) = (None, None, None);
                 Vec::new()
             }
             Standing::Completed(outcome) => {
@@ -275,11 +296,17 @@ impl Board {
         for name in names {
             let Some(job) = self.jobs.get_mut(&name) else { continue };
             if let Some(Stop::Asked(at)) = job.stop
-                && now >= at + PATIENCE
+                && now >= at + self.patience
             {
                 job.stop = Some(Stop::Deleted);
                 acts.push(Act::Delete(name));
                 continue;
+            }
+            if job.runs_since.is_some_and(|since| now >= since + UNHEARD) {
+                job.runs_since = None;
+                let why = "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise";
+                job.why = Some(why.to_owned());
+                acts.extend(tell_why(job));
             }
             let Some(since) = job.waits_since else { continue };
             if job.standing == Standing::Unseen
@@ -307,7 +334,7 @@ impl Board {
     pub fn next_deadline(&self) -> Option<Duration> {
         let deadlines = self.jobs.values().filter_map(|job| {
             let patience = match job.stop {
-                Some(Stop::Asked(at)) => Some(at + PATIENCE),
+                Some(Stop::Asked(at)) => Some(at + self.patience),
                 Some(Stop::Wanted | Stop::Deleted) => return None,
                 None => None,
             };
@@ -315,7 +342,8 @@ impl Board {
                 let unseen = job.standing == Standing::Unseen && job.made && job.why.is_none();
                 if unseen { since + self.start_up.min(UNSEEN) } else { since + self.start_up }
             });
-            patience.into_iter().chain(start_up).min()
+            let unheard = job.runs_since.map(|since| since + UNHEARD);
+            patience.into_iter().chain(start_up).chain(unheard).min()
         });
         deadlines.min()
     }

@@ -6,6 +6,8 @@
 
 mod pod;
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
@@ -189,6 +191,14 @@ pub fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
     })
 }
 
+/// The longest time that one of the template's pods may take to end.
+pub fn grace(spec: &FrameworkControllerSpec) -> Duration {
+    let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
+    let pods = roles.and_then(Value::as_array).into_iter().flatten();
+    let pods = pods.filter_map(|role| role.pointer("/task/pod/spec"));
+    Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
+}
+
 /// A trial's Framework: the user's template, completed.
 pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
@@ -201,6 +211,10 @@ pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
     }
     let labels = labels_of(&common.experiment, job);
     let metadata = &mut framework["metadata"];
+    if let Some(metadata) = metadata.as_object_mut() {
+        // What `kubectl get -o yaml` shows of another Framework's life; some of it would be refused.
+        metadata.retain(|name, _| name == "labels" || name == "annotations");
+    }
     metadata["name"] = Value::from(framework_name(&common.experiment, &job.attempt));
     metadata["namespace"] = Value::from(common.namespace.as_str());
     merge(&mut metadata["labels"], labels.clone());

@@ -1,6 +1,7 @@
 //! PURE: what a Framework's status means. The fields are those that the controller at commit d6e7078 writes;
 //! nothing is expected to be there, and any state may be skipped.
 
+use std::borrow::Cow;
 use std::io::Read as _;
 
 use base64::Engine as _;
@@ -21,7 +22,9 @@ pub enum Standing {
     Unseen,
     /// Nothing runs: no pod, or none that has started.
     Waiting,
-    /// A pod runs.
+    /// A pod runs, and another has not started.
+    Starting,
+    /// Its pods run, or have run.
     Running,
     /// It is decided how it ends; pods are going.
     Ending,
@@ -53,12 +56,26 @@ pub fn read(framework: &Value, main: (&str, u64)) -> Standing {
         "AttemptCreationPending" | "AttemptCreationRequested" | "AttemptPreparing" => {
             Standing::Waiting
         }
+        "AttemptRunning" if is_starting(status) => Standing::Starting,
         "AttemptRunning" => Standing::Running,
         "Completed" => Standing::Completed(outcome(status, completion, main)),
         // It is going, or about to be tried again.
         _ if completion.is_some() => Standing::Ending,
         _ => Standing::Waiting,
     }
+}
+
+/// Whether a pod of a Framework that runs has not started.
+fn is_starting(status: &Value) -> bool {
+    let waits = ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"];
+    let waits = |task: &Value| {
+        task.get("state").and_then(Value::as_str).is_some_and(|state| waits.contains(&state))
+    };
+    roles(status).iter().any(|role| {
+        role.get("taskStatuses")
+            .and_then(Value::as_array)
+            .is_some_and(|tasks| tasks.iter().any(waits))
+    })
 }
 
 fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
@@ -87,7 +104,11 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     let message = if succeeded {
         "the pod succeeded".to_owned()
     } else {
-        failure(code, text("/phrase"), text("/diagnostics"), container.as_ref(), exit_code)
+        // There is one beside the init containers, and it is the last.
+        let init = container.is_some()
+            && container.as_ref() != containers.as_ref().and_then(|list| list.last());
+        let container = (container.as_ref(), init);
+        failure(code, text("/phrase"), text("/diagnostics"), container, exit_code)
     };
     let message = match trigger {
         Some((role, index)) if !succeeded && (role, index) != main => {
@@ -103,7 +124,7 @@ fn failure(
     code: Option<i64>,
     phrase: &str,
     diagnostics: &str,
-    container: Option<&Value>,
+    (container, init): (Option<&Value>, bool),
     exit_code: Option<i32>,
 ) -> String {
     let text = |field: &str| {
@@ -111,6 +132,11 @@ fn failure(
         found.unwrap_or_default().trim().to_owned()
     };
     let (reason, said) = (text("reason"), text("message"));
+    let what = if init {
+        format!("the init container {}", text("name"))
+    } else {
+        "the container".to_owned()
+    };
     // The agent's own words, if it came to write them.
     if let Ok(verdict) = serde_json::from_str::<Verdict>(&said) {
         return shortened(&verdict.message);
@@ -141,7 +167,7 @@ fn failure(
                 "" | "Error" | "Completed" => String::new(),
                 other => format!(" ({other})"),
             };
-            format!("the container ended with exit code {code}{reason}{said}")
+            format!("{what} ended with exit code {code}{reason}{said}")
         }
         ("", None) => {
             let phrase = if phrase.is_empty() { "failed" } else { phrase };
@@ -167,17 +193,22 @@ fn decisive(containers: &[Value]) -> Option<Value> {
     failed.or_else(|| containers.iter().find(named)).or(containers.last()).cloned()
 }
 
-/// The status of one task, compressed or not.
+/// The statuses of all roles, compressed or not.
+fn roles(status: &Value) -> Cow<'_, [Value]> {
+    let attempt = status.get("attemptStatus").unwrap_or(&Value::Null);
+    if let Some(roles) = attempt.get("taskRoleStatuses").and_then(Value::as_array) {
+        return Cow::Borrowed(roles);
+    }
+    let folded = attempt.get("taskRoleStatusesCompressed").and_then(Value::as_str);
+    match folded.and_then(unfold) {
+        Some(Value::Array(roles)) => Cow::Owned(roles),
+        Some(_) | None => Cow::Borrowed(&[]),
+    }
+}
+
+/// The status of one task.
 fn task(status: &Value, role: &str, index: u64) -> Option<Value> {
-    let attempt = status.get("attemptStatus")?;
-    let unfolded;
-    let roles = match attempt.get("taskRoleStatuses").and_then(Value::as_array) {
-        Some(roles) => roles,
-        None => {
-            unfolded = unfold(attempt.get("taskRoleStatusesCompressed")?.as_str()?)?;
-            unfolded.as_array()?
-        }
-    };
+    let roles = roles(status);
     let role = roles.iter().find(|known| known.get("name").is_some_and(|name| name == role))?;
     let tasks = role.get("taskStatuses")?.as_array()?;
     tasks.iter().find(|task| task.get("index").and_then(Value::as_u64) == Some(index)).cloned()

@@ -12,13 +12,18 @@ fn attempt(name: &str) -> AttemptId {
     AttemptId::new(format!("{name}-1")).unwrap()
 }
 
+/// The pods' own time, and a margin.
+fn patience() -> Duration {
+    at(30) + MARGIN
+}
+
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 /// A board with one attempt `a`, Framework `fa`, submitted at 0.
 fn board() -> Board {
-    let mut board = Board::new(START_UP);
+    let mut board = Board::new(START_UP, at(30));
     board.listing();
     assert_eq!(board.listing_done(), []);
     board.submit("fa", trial("a"), attempt("a"), at(0));
@@ -51,13 +56,13 @@ fn waits(why: &str) -> Act {
 fn the_end_is_told_once() {
     let mut board = made();
     for standing in [Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending] {
-        assert_eq!(board.framework("fa", standing), []);
+        assert_eq!(board.framework("fa", standing, at(1)), []);
     }
     assert_eq!(
-        board.framework("fa", completed(Some(7), "it failed")),
+        board.framework("fa", completed(Some(7), "it failed"), at(1)),
         [gone(Some(7), "it failed")]
     );
-    assert_eq!(board.framework("fa", completed(Some(7), "it failed")), []);
+    assert_eq!(board.framework("fa", completed(Some(7), "it failed"), at(1)), []);
     assert_eq!(board.framework_gone("fa"), []);
     board.listing();
     assert_eq!(board.listing_done(), []);
@@ -80,7 +85,7 @@ fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     assert_eq!(board.listing_done(), []);
     // Listed: it is there.
     board.listing();
-    assert_eq!(board.framework("fa", Standing::Running), []);
+    assert_eq!(board.framework("fa", Standing::Running, at(1)), []);
     assert_eq!(board.listing_done(), []);
     // Gone between its turn in the list and the list's end.
     board.listing();
@@ -97,12 +102,12 @@ fn a_refusal_is_the_end() {
 #[test]
 fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
     let mut board = made();
-    board.framework("fa", Standing::Running);
+    board.framework("fa", Standing::Running, at(1));
     assert_eq!(board.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
     assert_eq!(board.cancel(&trial("a"), at(6)), []);
-    assert_eq!(board.next_deadline(), Some(at(5) + PATIENCE));
+    assert_eq!(board.next_deadline(), Some(at(5) + patience()));
     assert_eq!(board.tick(at(5)), []);
-    assert_eq!(board.tick(at(5) + PATIENCE), [Act::Delete("fa".to_owned())]);
+    assert_eq!(board.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
     assert_eq!(board.tick(at(500)), []);
     assert_eq!(
         board.framework_gone("fa"),
@@ -127,7 +132,7 @@ fn a_reason_to_wait_is_told_when_it_is_new() {
     assert_eq!(board.waits("fa", Some("no room".to_owned())), []);
     assert_eq!(board.waits("fa", None), []);
     assert_eq!(board.waits("fa", Some("no image".to_owned())), [waits("no image")]);
-    board.framework("fa", Standing::Running);
+    board.framework("fa", Standing::Running, at(1));
     assert_eq!(board.waits("fa", Some("late news".to_owned())), []);
     assert_eq!(board.waits("other", Some("no job".to_owned())), []);
 }
@@ -148,26 +153,58 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
 #[test]
 fn what_does_not_start_in_time_fails_with_its_reason() {
     let mut board = made();
-    board.framework("fa", Standing::Waiting);
+    board.framework("fa", Standing::Waiting, at(1));
     board.waits("fa", Some("the image x cannot be pulled".to_owned()));
     assert_eq!(board.next_deadline(), Some(START_UP));
     assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): the image x cannot be pulled";
-    assert_eq!(board.framework("fa", completed(None, "stopped on request")), [gone(None, why)]);
+    assert_eq!(
+        board.framework("fa", completed(None, "stopped on request"), at(1)),
+        [gone(None, why)]
+    );
     // What has run has started.
     let mut board = made();
-    board.framework("fa", Standing::Running);
+    board.framework("fa", Standing::Running, at(1));
+    board.tick(at(1) + UNHEARD);
     assert_eq!(board.next_deadline(), None);
     assert_eq!(board.tick(START_UP * 2), []);
+    // One that is tried again waits again.
+    board.framework("fa", Standing::Waiting, at(2000));
+    assert_eq!(board.next_deadline(), Some(at(2000) + START_UP));
+}
+
+#[test]
+fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() {
+    let mut board = made();
+    assert_eq!(board.framework("fa", Standing::Starting, at(1)), []);
+    assert_eq!(board.waits("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    let why = "it did not start within 600 s (startUpDeadline): no room";
+    let ended = board.framework("fa", completed(None, "stopped on request"), START_UP);
+    assert_eq!(ended, [gone(None, why)]);
+}
+
+#[test]
+fn pods_that_run_without_a_word_are_told_of_once() {
+    let mut board = made();
+    board.framework("fa", Standing::Running, at(5));
+    assert_eq!(board.next_deadline(), Some(at(5) + UNHEARD));
+    let told = board.tick(at(5) + UNHEARD);
+    assert!(
+        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("--advertise")),
+        "{told:?}"
+    );
+    board.framework("fa", Standing::Running, at(50));
+    assert_eq!(board.next_deadline(), None);
 }
 
 #[test]
 fn a_manager_that_comes_back_adopts_what_it_finds() {
     let adopted = |standing: Option<Standing>| {
-        let mut board = Board::new(START_UP);
+        let mut board = Board::new(START_UP, at(30));
         board.listing();
         if let Some(standing) = standing {
-            board.framework("fa", standing);
+            board.framework("fa", standing, at(1));
         }
         board.listing_done();
         board.adopt("fa", &trial("a"), &attempt("a"), at(3))
@@ -182,13 +219,13 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
 
 #[test]
 fn what_ended_long_ago_is_tidied_up() {
-    let mut board = Board::new(START_UP);
+    let mut board = Board::new(START_UP, at(30));
     let mut tidied = Vec::new();
     for i in 0..400 {
         let name = format!("t{i}");
         board.submit(&name, trial(&name), attempt(&name), at(0));
         board.submitted(&name, Ok(()), at(0));
-        let acts = board.framework(&name, completed(Some(0), ""));
+        let acts = board.framework(&name, completed(Some(0), ""), at(1));
         tidied.extend(acts.into_iter().filter_map(|act| match act {
             Act::Tidy(attempts) => Some(attempts),
             Act::Tell(_) | Act::Stop(_) | Act::Delete(_) => None,

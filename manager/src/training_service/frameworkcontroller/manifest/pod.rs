@@ -25,7 +25,12 @@ const BARRIER: &str = "/mnt/frameworkbarrier";
 const INLINE_BYTES: usize = 32 << 10;
 
 /// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
-const BOOTSTRAP: &str = include_str!("bootstrap.sh");
+pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
+
+/// How long a pod may take to end: as long as its template says, and at least as long as its agent needs.
+pub(super) fn grace(pod: &Value) -> u64 {
+    pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
+}
 
 /// Completes a pod's spec.
 pub(super) fn complete(
@@ -38,8 +43,7 @@ pub(super) fn complete(
     let spec = &common.spec;
     // A kubelet that restarts a failed trial in place hides the failure from everybody.
     pod["restartPolicy"] = Value::from("Never");
-    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S);
-    pod["terminationGracePeriodSeconds"] = Value::from(grace);
+    pod["terminationGracePeriodSeconds"] = Value::from(grace(pod));
     set_default(pod, "securityContext", pod_security(spec.run_as_user));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
@@ -267,6 +271,13 @@ fn barrier(image: &str) -> Value {
         "name": "frameworkbarrier",
         "image": image,
         "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER}],
+        // It writes beside itself, in a folder that is root's.
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsNonRoot": false,
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+        },
     })
 }
 

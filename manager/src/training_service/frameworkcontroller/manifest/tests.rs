@@ -193,7 +193,7 @@ fn a_template_is_completed_and_not_replaced() {
             "runAsUser": 1000,
             "template": {
                 "apiVersion": "frameworkcontroller.microsoft.com/v1", "kind": "Framework",
-                "metadata": {"name": "mine", "labels": {"team": "vision"}, "annotations": {"a": "b"}},
+                "metadata": {"name": "mine", "resourceVersion": "7", "uid": "u", "labels": {"team": "vision"}, "annotations": {"a": "b"}},
                 "spec": {"retryPolicy": {"fancyRetryPolicy": true, "maxRetryCount": 1}, "taskRoles": [{
                     "name": "trainer", "taskNumber": 2,
                     "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceededTaskCount": 1},
@@ -220,6 +220,7 @@ fn a_template_is_completed_and_not_replaced() {
     assert_eq!(made["metadata"]["labels"]["team"], "vision");
     assert_eq!(made["metadata"]["labels"][EXPERIMENT], "abcd1234");
     assert_eq!(made["metadata"]["annotations"]["a"], "b");
+    assert_eq!(made["metadata"].get("resourceVersion"), None, "an object to be made has none");
     assert_eq!(made["spec"]["retryPolicy"]["maxRetryCount"], 1);
     assert_eq!(made["spec"]["taskRoles"][0]["taskNumber"], 2);
     assert_eq!(made["spec"]["taskRoles"][0]["task"]["pod"]["metadata"]["labels"]["tier"], "gold");
@@ -255,4 +256,95 @@ fn the_experiments_secret_leads_to_the_manager() {
     assert_eq!(secret["metadata"]["name"], "tkabcd1234");
     assert_eq!(secret["data"]["manager.url"], STANDARD.encode("https://10.0.0.7:8080\n"));
     assert_eq!(secret["data"]["ca.pem"], STANDARD.encode("PEM"));
+}
+
+#[test]
+fn a_template_s_time_to_end_is_respected() {
+    let section = |seconds: Value| {
+        json!({
+            "platform": "frameworkcontroller",
+            "template": {"kind": "Framework", "spec": {"taskRoles": [{
+                "name": "worker", "taskNumber": 1,
+                "task": {"pod": {"spec": {
+                    "terminationGracePeriodSeconds": seconds,
+                    "containers": [{"name": "main", "image": "trainer:1"}],
+                }}},
+            }]}},
+        })
+    };
+    for (written, seconds) in [(json!(300), 300), (json!(5), 30), (Value::Null, 30)] {
+        let common = common(&section(written));
+        assert_eq!(grace(&common.spec), Duration::from_secs(seconds));
+        let pod = pod(&framework(&common, &job()), 0);
+        assert_eq!(pod["terminationGracePeriodSeconds"], seconds);
+    }
+}
+
+#[test]
+fn the_barrier_may_write_where_its_image_makes_it_write() {
+    let mut section = one_role();
+    section["barrierImage"] = json!("frameworkcontroller/frameworkbarrier:v1.0.0");
+    let pod = pod(&framework(&common(&section), &job()), 0);
+    let barrier = &pod["initContainers"][0];
+    assert_eq!(barrier["securityContext"]["runAsUser"], 0);
+    assert_eq!(barrier["securityContext"]["runAsNonRoot"], false);
+    assert_eq!(barrier["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+}
+
+/// Runs the script that fetches the agent, with nothing but these programs and a shell.
+fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bin = folder.join("bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    for (name, script) in programs {
+        std::fs::write(bin.join(name), script).unwrap();
+        std::fs::set_permissions(bin.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["mkdir", "chmod", "mv", "tail", "cat"] {
+        drop(std::os::unix::fs::symlink(format!("/bin/{name}"), bin.join(name)));
+        drop(std::os::unix::fs::symlink(format!("/usr/bin/{name}"), bin.join(name)));
+    }
+    std::fs::write(folder.join("token"), "t\n").unwrap();
+    std::fs::write(folder.join("manager.url"), "https://m\n").unwrap();
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", pod::BOOTSTRAP, "trialkeeper", "true"]).arg(folder).env_clear();
+    shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
+    shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
+    let output = shell.output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
+    let nothing: &[(&str, &str)] = &[];
+    let busybox = "#!/bin/sh\ncase $1 in --version) echo 'wget: unrecognized option' >&2; exit 1;; esac\nexit 9\n";
+    for (programs, says) in [
+        (nothing, "none of python3, curl and wget"),
+        (&[("wget", busybox)][..], "cannot check the manager's certificate"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, stderr) = bootstrap(folder.path(), programs);
+        assert_eq!(code, Some(125), "{stderr}");
+        assert!(stderr.contains(says), "{stderr}");
+    }
+}
+
+#[test]
+fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
+    // Each leaves an agent where it was told to, and its own arguments beside it.
+    let agent = "printf '#!/bin/sh\\necho agent >&2\\n'";
+    let wget = format!(
+        "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo GNU Wget; exit; }}\nfor to; do [ \"$last\" = -O ] && out=$to; last=$to; done\necho \"$@\" >\"$out.args\"; {agent} >\"$out\"\n"
+    );
+    let curl = wget.replace("-O", "-o");
+    for (name, script, bound) in
+        [("wget", wget.as_str(), "-T 10 -t 1"), ("curl", curl.as_str(), "--connect-timeout 10")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, stderr) = bootstrap(folder.path(), &[(name, script)]);
+        assert_eq!((code, stderr.trim()), (Some(0), "agent"), "{name}");
+        let said =
+            std::fs::read_to_string(folder.path().join("bin/trialkeeper.part.args")).unwrap();
+        assert!(said.contains(bound), "{said}");
+    }
 }

@@ -57,6 +57,29 @@ fn every_recorded_end_is_read() {
 }
 
 #[test]
+fn a_framework_whose_pods_have_not_all_started_is_starting() {
+    let status = |states: &[&str]| {
+        let tasks: Vec<Value> = states.iter().map(|state| json!({"state": state})).collect();
+        let roles = json!([{"name": "worker", "taskStatuses": tasks}, {"name": "ps", "taskStatuses": null}]);
+        json!({"status": {"state": "AttemptRunning", "attemptStatus": {"taskRoleStatuses": roles}}})
+    };
+    #[rustfmt::skip]
+    let table: [(&[&str], Standing); 5] = [
+        (&["AttemptRunning", "AttemptPreparing"],       Standing::Starting),
+        (&["AttemptCreationPending", "AttemptRunning"], Standing::Starting),
+        (&["AttemptRunning", "AttemptRunning"],         Standing::Running),
+        (&["AttemptDeletionPending", "Completed"],      Standing::Running),
+        (&[],                                           Standing::Running),
+    ];
+    for (states, stands) in table {
+        assert_eq!(read(&status(states), ("worker", 0)), stands, "{states:?}");
+    }
+    // A pod that the controller tries again, as it was recorded.
+    let again = [Standing::Running, Standing::Starting, Standing::Running];
+    assert!(standings("taskretry").windows(3).any(|seen| seen == again));
+}
+
+#[test]
 fn what_never_ends_is_never_said_to_have_ended() {
     #[rustfmt::skip]
     let table = [
@@ -165,4 +188,21 @@ proptest! {
         super::super::why::of_pod(&json!({"status": status}));
         super::super::why::of_event(&object);
     }
+}
+
+#[test]
+fn an_init_container_that_failed_is_named() {
+    let completion = json!({
+        "code": 210, "phrase": "ContainerPermanentFailed", "type": {"name": "Failed"},
+        "pod": {"containers": [
+            {"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"},
+            {"name": "framework", "code": 0},
+        ]},
+    });
+    let status = json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
+    let Standing::Completed(outcome) = read(&json!({"status": status}), ("worker", 0)) else {
+        panic!("it is completed")
+    };
+    let says = "the init container frameworkbarrier ended with exit code 210: no Framework";
+    assert_eq!(outcome.message, says);
 }
