@@ -137,7 +137,10 @@ pub(super) fn section(
 
     let template = template(&mut fields, base)?;
     canonical.put("template", &template);
-    let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), base)?;
+    let metrics = fields.string("metricsFrom")?;
+    let main =
+        metrics.as_deref().map(|written| written.split_once(':').map_or(written, |(name, _)| name));
+    let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), main, base)?;
     canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
     // NNI's uploads; ours are repeated until they succeed or the manager is stopped.
@@ -170,7 +173,8 @@ pub(super) fn section(
         }
     };
     canonical.put("startUpDeadline", &deadline);
-    let metrics_from = metrics_from(&mut fields, &roles, &mut canonical)?;
+    canonical.put("metricsFrom", &metrics);
+    let metrics_from = metrics_from(&fields, metrics, &roles)?;
     let barrier_image = fields.string("barrierImage")?;
     canonical.put("barrierImage", &barrier_image);
 
@@ -246,16 +250,17 @@ fn agent(fields: &mut Section, canonical: &mut Canonical) -> Result<AgentSource,
     }
 }
 
-/// `metricsFrom`: `role:index` or `role`; the first task of the first role where nothing is said.
+/// `metricsFrom`: `role:index` or `role`. Where nothing is said, the first task of the first role whose success is the
+/// trial's: a parameter server, which others use to put first, is only ended when the workers are done.
 fn metrics_from(
-    fields: &mut Section,
+    fields: &Section,
+    written: Option<String>,
     roles: &[RoleSpec],
-    canonical: &mut Canonical,
 ) -> Result<(String, u64), Problem> {
-    let written = fields.string("metricsFrom")?;
-    canonical.put("metricsFrom", &written);
     let Some(written) = written else {
-        return Ok((roles.first().map(|role| role.name.clone()).unwrap_or_default(), 0));
+        let deciding = roles.iter().find(|role| role.policy.min_succeeded > 0);
+        let role = deciding.or(roles.first());
+        return Ok((role.map(|role| role.name.clone()).unwrap_or_default(), 0));
     };
     let (name, index) = written.split_once(':').unwrap_or((&written, "0"));
     let role = roles.iter().find(|role| role.name == name);

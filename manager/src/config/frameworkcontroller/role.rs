@@ -65,6 +65,7 @@ pub(super) fn read(
     fields: &mut Section,
     inherited: &Inherited,
     template: Option<&Value>,
+    main: Option<&str>,
     base: &Path,
 ) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
     let path = fields.at("taskRoles");
@@ -88,8 +89,8 @@ pub(super) fn read(
     for (i, value) in listed.into_iter().enumerate() {
         let mut section = Section::open(&format!("{path}[{i}]"), value, &FIELDS)?;
         let first = i == 0;
-        let (role, command_path) =
-            role(&mut section, &Around { inherited, templates: &templates, base, alone, first })?;
+        let around = Around { inherited, templates: &templates, base, alone, first, main };
+        let (role, command_path) = role(&mut section, &around)?;
         if roles.iter().any(|known| known.name == role.name) {
             return Err(
                 section.fault("name", format!("`{}` is the name of another role", role.name))
@@ -117,6 +118,8 @@ struct Around<'a> {
     alone: bool,
     /// It is the first.
     first: bool,
+    /// The role whose metrics count, where that is said.
+    main: Option<&'a str>,
 }
 
 fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String), Problem> {
@@ -161,7 +164,8 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
     let memory_mib = memory
         .map(|memory| units::memory_mib(&memory).map_err(|what| fields.fault("memorySize", what)))
         .transpose()?;
-    let policy = policy(fields, template, task_number, around)?;
+    let decides = around.main.map_or(around.first, |main| main == name);
+    let policy = policy(fields, template, task_number, decides)?;
     let registry_auth =
         fields.string("privateRegistryAuthPath")?.map(|path| resolve(&path, around.base));
     let role = RoleSpec {
@@ -203,14 +207,14 @@ fn policy(
     fields: &mut Section,
     template: Option<&Value>,
     tasks: u64,
-    around: &Around<'_>,
+    decides: bool,
 ) -> Result<Policy, Problem> {
     let field = "frameworkAttemptCompletionPolicy";
     let from_template = || template.and_then(|role| role.get(field).cloned());
     let Some(value) = fields.take(field).or_else(from_template) else {
         // The trial is done when the pods that work are: those of the role that reports.
         let all = i64::try_from(tasks).unwrap_or(-1);
-        return Ok(Policy { min_failed: 1, min_succeeded: if around.first { all } else { -1 } });
+        return Ok(Policy { min_failed: 1, min_succeeded: if decides { all } else { -1 } });
     };
     let known = ["minFailedTaskCount", "minSucceedTaskCount", "minSucceededTaskCount"];
     let mut policy = Section::open(&fields.at(field), value, &known)?;

@@ -65,7 +65,20 @@ fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
     assert_eq!(worker.policy, Policy { min_failed: 1, min_succeeded: 2 });
     assert_eq!((worker.task_number, worker.gpus, worker.memory_mib), (2, Some(1), Some(8192)));
     assert_eq!(ps.command, "python3 model2.py --role ps");
-    assert_eq!(spec.metrics_from, ("ps".to_owned(), 0));
+    assert_eq!(spec.metrics_from, ("worker".to_owned(), 0), "the one that decides; ps never ends");
+}
+
+#[test]
+fn the_role_whose_metrics_count_is_the_one_that_decides() {
+    let roles = json!([
+        {"name": "ps", "dockerImage": "any"}, {"name": "worker", "dockerImage": "any", "taskNumber": 2},
+    ]);
+    let service =
+        json!({"platform": "frameworkcontroller", "taskRoles": roles, "metricsFrom": "worker:1"});
+    let spec = spec(&document(&service).to_string());
+    let policies: Vec<i64> = spec.roles.iter().map(|role| role.policy.min_succeeded).collect();
+    assert_eq!(policies, [-1, 2], "or the trial would wait for a server to end");
+    assert_eq!(spec.metrics_from, ("worker".to_owned(), 1));
 }
 
 #[test]
