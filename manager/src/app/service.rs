@@ -11,7 +11,7 @@ use super::Error;
 use crate::config::frameworkcontroller::{AgentSource, FrameworkControllerSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
 use crate::layout::ExperimentDir;
-use crate::training_service::frameworkcontroller::client::{Access, Cluster, Kind};
+use crate::training_service::frameworkcontroller::client::{Access, Cluster, Kind, a_few_times};
 use crate::training_service::frameworkcontroller::{
     self, FrameworkController, manifest, preflight,
 };
@@ -182,7 +182,7 @@ async fn framework_controller(
         }
     }
     for secret in &secrets {
-        cluster.put(Kind::Secret, secret).await?;
+        a_few_times(|| cluster.put(Kind::Secret, secret)).await?;
     }
     let settings = frameworkcontroller::Settings { cluster, common, events: place.events };
     Ok(Arc::new(FrameworkController::start(settings)))

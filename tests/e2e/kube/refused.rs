@@ -73,3 +73,31 @@ fn what_is_missing_is_said_before_anything_is_submitted() {
         assert_eq!(submitted, 0, "{says}");
     }
 }
+
+#[test]
+fn trouble_that_passes_is_waited_for_and_trouble_that_stays_is_said() {
+    let look = |count| {
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let search = search(&bed, &kube, super::TRIAL, 1);
+        for (what, code) in [
+            ("GET namespaces", 503),
+            ("POST selfsubjectaccessreviews", 429),
+            ("POST selfsubjectaccessreviews", 0),
+            ("GET frameworks", 500),
+            ("POST frameworks", 1),
+            ("DELETE frameworks", 429),
+            ("POST secrets", 500),
+        ] {
+            kube.fail(what, code, count, "busy");
+        }
+        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        assert_eq!(left(&kube), Vec::<Value>::new());
+        finished
+    };
+    let passing = look(1);
+    assert_eq!(passing.code, Some(0), "{}", passing.stderr);
+    let staying = look(1000);
+    assert_eq!(staying.code, Some(2), "{}", staying.stderr);
+    assert!(staying.stderr.contains("is in trouble (503): busy"), "{}", staying.stderr);
+}

@@ -94,6 +94,12 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
 
 fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
     let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+    if let ["api", "v1", plural @ "namespaces", _]
+    | [_, _, "v1", plural @ "selfsubjectaccessreviews"] = path.as_slice()
+        && let Some(answer) = trouble(shared, &format!("{} {plural}", request.method))
+    {
+        return answer;
+    }
     match path.as_slice() {
         ["api", "v1", "namespaces", name] => match *name {
             "lab" => Answer::Whole(
@@ -138,11 +144,15 @@ fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
     let watch = request.query("watch").is_some_and(|watch| watch != "false");
     let verb = if watch { "WATCH" } else { request.method.as_str() };
     let what = format!("{verb} {plural}");
-    let due = shared.faults.due(&what);
     if !watch {
-        shared.faults.lock().requests.push(what);
+        shared.faults.lock().requests.push(what.clone());
     }
-    match due? {
+    trouble(shared, &what)
+}
+
+/// Fails a request if it is to fail.
+fn trouble(shared: &Shared, what: &str) -> Option<Answer> {
+    match shared.faults.due(what)? {
         (Faults::CUT, _) => Some(Answer::Cut),
         (Faults::LOST, _) => {
             shared.faults.lose();

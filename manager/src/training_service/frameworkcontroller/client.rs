@@ -3,6 +3,7 @@
 
 mod access;
 mod error;
+mod retry;
 mod watch;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 pub use self::error::Error;
+pub use self::retry::a_few_times;
 pub use self::watch::{Seen, Thing};
 
 /// Longest that a single request may take.
@@ -82,7 +84,9 @@ pub struct Cluster {
 impl Cluster {
     /// Finds the cluster and says who we are to it. Nothing is asked yet.
     pub async fn connect(access: &Access) -> Result<Self, Error> {
-        let config = access::config(access).await?;
+        let mut config = access::config(access).await?;
+        // Ours know whether anybody waits, say why, and are not longer than a request may take.
+        config.default_retry = false;
         let namespace = access.namespace.clone().unwrap_or(config.default_namespace.clone());
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;

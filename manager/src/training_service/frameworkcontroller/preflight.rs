@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trial_protocol::ExperimentId;
 
-use super::client::{Cluster, Error, Kind};
+use super::client::{Cluster, Error, Kind, a_few_times};
 use super::manifest;
 
 /// How long the controller may take to notice a new Framework; 20 ms are usual.
@@ -66,14 +66,14 @@ pub enum Refusal {
 /// Looks whether trials can be run.
 pub async fn check(cluster: &Cluster) -> Result<(), Refusal> {
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
-    if cluster.has_namespace().await? == Some(false) {
+    if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
         return Err(Refusal::NoNamespace { server, namespace });
     }
     let mut missing = Vec::new();
     for (kind, verbs) in NEEDED {
         let mut lacking = Vec::new();
         for verb in verbs {
-            if !cluster.may(verb, kind).await? {
+            if !a_few_times(|| cluster.may(verb, kind)).await? {
                 lacking.push(*verb);
             }
         }
@@ -84,7 +84,8 @@ pub async fn check(cluster: &Cluster) -> Result<(), Refusal> {
     if !missing.is_empty() {
         return Err(Refusal::NoRights { namespace, missing: missing.join("; ") });
     }
-    match cluster.names(Kind::Framework, "trialkeeper/experiment=none").await {
+    let none = || cluster.names(Kind::Framework, "trialkeeper/experiment=none");
+    match a_few_times(none).await {
         Ok(_) => Ok(()),
         Err(Error::NotFound { .. }) => Err(Refusal::NoFrameworks { server }),
         Err(error) => Err(error.into()),
@@ -96,10 +97,10 @@ pub async fn check(cluster: &Cluster) -> Result<(), Refusal> {
 pub async fn controller(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), Refusal> {
     let probe = manifest::probe(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
-    cluster.create(Kind::Framework, &probe).await?;
+    a_few_times(|| cluster.create(Kind::Framework, &probe)).await?;
     let noticed = tokio::time::timeout(NOTICE, noticed(cluster, name)).await;
     // Whatever came of it, nothing is left.
-    let deleted = cluster.delete(Kind::Framework, name).await;
+    let deleted = a_few_times(|| cluster.delete(Kind::Framework, name)).await;
     match noticed {
         Err(_) => Err(Refusal::NoController { namespace: cluster.namespace().to_owned() }),
         Ok(seen) => {
@@ -113,7 +114,7 @@ pub async fn controller(cluster: &Cluster, experiment: &ExperimentId) -> Result<
 async fn noticed(cluster: &Cluster, name: &str) -> Result<(), Error> {
     let mut pause = Duration::from_millis(20);
     loop {
-        let found = cluster.get(Kind::Framework, name).await?;
+        let found = a_few_times(|| cluster.get(Kind::Framework, name)).await?;
         let state = found.and_then(|found| found.body.pointer("/status/state").cloned());
         if state.is_some_and(|state| state.is_string()) {
             return Ok(());

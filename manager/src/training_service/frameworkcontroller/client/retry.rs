@@ -1,0 +1,84 @@
+//! Repeats what a cluster in passing trouble did not do: too busy, a fault of its own, a connection that was
+//! cut. It is for requests that somebody waits for at a terminal, and gives up soon.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+
+use super::Error;
+
+/// Most tries of a request, and how long after the first one no other is begun.
+const TRIES: u32 = 6;
+const LIMIT: Duration = Duration::from_secs(30);
+/// Before the second try; twice as long before each further one, 8 s in all.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Repeats a request until it is done or refused, a few times at most; says what it was told last.
+pub async fn a_few_times<T, F>(request: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let began = Instant::now();
+    let mut pause = PAUSE;
+    for _ in 1..TRIES {
+        match request().await {
+            Err(error) if error.may_pass() && began.elapsed() + pause < LIMIT => {
+                debug!("{error}; trying again");
+            }
+            done => return done,
+        }
+        sleep(pause).await;
+        pause *= 2;
+    }
+    request().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn trouble() -> Error {
+        Error::Trouble { server: "https://k".to_owned(), code: 429, message: "busy".to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_pass_is_tried_a_few_times_and_nothing_else_is() {
+        let refused =
+            || Error::Refused { server: "https://k".to_owned(), message: "no".to_owned() };
+        #[rustfmt::skip]
+        let table = [
+            (0,  None,                Ok(()),           1),
+            (3,  None,                Ok(()),           4),
+            (99, None,                Err(trouble()),   TRIES),
+            (0,  Some(refused()),     Err(refused()),   1),
+            (2,  Some(refused()),     Err(refused()),   3),
+        ];
+        for (failing, then, expected, tries) in table {
+            let count = Cell::new(0);
+            let done = a_few_times(|| {
+                count.set(count.get() + 1);
+                let answer = if count.get() <= failing {
+                    Err(trouble())
+                } else {
+                    then.clone().map_or(Ok(()), Err)
+                };
+                std::future::ready(answer)
+            });
+            assert_eq!((done.await, count.get()), (expected, tries), "{failing}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_does_not_answer_is_not_waited_for_again_and_again() {
+        let count = Cell::new(0);
+        let done = a_few_times(|| async {
+            count.set(count.get() + 1);
+            sleep(LIMIT).await;
+            Err::<(), _>(trouble())
+        });
+        assert_eq!((done.await, count.get()), (Err(trouble()), 1));
+    }
+}
