@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::info;
 use trial_protocol::{Directive, DirectiveBody, StopReason};
 
 use super::{Memory, World};
@@ -18,9 +19,14 @@ impl World {
                 return Some(stopped(memory, reason, grace));
             }
             // What is in the spool is delivered at once anyway.
-            DirectiveBody::Flush => self.shippers.iter().for_each(|shipper| shipper.flush(false)),
+            DirectiveBody::Flush => {
+                self.shippers.iter().for_each(|shipper| shipper.flush(false));
+                info!("what was gathered is sent, as the manager orders");
+            }
             DirectiveBody::LogLevel { level } => {
-                if !log::set_level(level) {
+                if log::set_level(level) {
+                    info!("this log begins at the level {level:?}, as the manager orders");
+                } else {
                     self.refuse(directive.id);
                 }
             }

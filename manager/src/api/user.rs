@@ -37,5 +37,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/trials/{trial}/events", get(follow::trial_events))
         .route("/api/v1/trials/{trial}/kill", post(act::kill))
         .route("/api/v1/trials/{trial}/retry", post(act::retry))
+        .route("/api/v1/trials/{trial}/flush", post(act::flush))
+        .route("/api/v1/trials/{trial}/log-level", post(act::log_level))
         .route("/api/v1/openapi.json", get(document::json))
 }

@@ -83,6 +83,19 @@ pub(super) enum ExportForm {
     Mlflow,
 }
 
+/// How talkative an agent's log is; each level includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Level {
+    /// What failed.
+    Error,
+    /// And what looks wrong.
+    Warn,
+    /// And what the agent does.
+    Info,
+    /// And every try.
+    Debug,
+}
+
 /// Something about a trial.
 #[derive(Debug, Subcommand)]
 pub(super) enum TrialCommand {
@@ -135,6 +148,25 @@ pub(super) enum TrialCommand {
     },
     /// Stop trials.
     Kill {
+        /// Which.
+        #[arg(required = true)]
+        trials: Vec<TrialJobId>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Have the agents of trials send what they still gather.
+    Flush {
+        /// Which.
+        #[arg(required = true)]
+        trials: Vec<TrialJobId>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Have the agents of trials log from a level on, until they are told otherwise.
+    LogLevel {
+        /// From which level on.
+        #[arg(value_enum)]
+        level: Level,
         /// Which.
         #[arg(required = true)]
         trials: Vec<TrialJobId>,
@@ -199,8 +231,15 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
         TrialCommand::Logs { trial, follow, stderr, place } => {
             logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }
-        TrialCommand::Kill { trials, place } => each(&place, trials, "kill").await,
-        TrialCommand::Retry { trials, failed: false, place } => each(&place, trials, "retry").await,
+        TrialCommand::Kill { trials, place } => each(&place, trials, "kill", None).await,
+        TrialCommand::Flush { trials, place } => each(&place, trials, "flush", None).await,
+        TrialCommand::LogLevel { level, trials, place } => {
+            let level = level.to_possible_value().map(|word| word.get_name().to_owned());
+            each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
+        }
+        TrialCommand::Retry { trials, failed: false, place } => {
+            each(&place, trials, "retry", None).await
+        }
         TrialCommand::Retry { failed: true, place, .. } => retry_failed(&place).await,
     };
     told(done)
@@ -335,10 +374,15 @@ async fn logs(place: &Place, trial: &TrialJobId, follow: bool, stream: &str) -> 
     Ok(())
 }
 
-async fn each(place: &Place, trials: Vec<TrialJobId>, verb: &str) -> Result<(), Error> {
+async fn each(
+    place: &Place,
+    trials: Vec<TrialJobId>,
+    verb: &str,
+    body: Option<&Value>,
+) -> Result<(), Error> {
     let client = place.client().await?;
     for trial in trials {
-        client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await?;
+        client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trial_protocol::TrialJobId;
+use trial_protocol::{LogLevel, TrialJobId};
 
 use super::state::ExperimentState;
 use crate::job_state::JobState;
@@ -15,6 +15,10 @@ pub enum Command {
     Kill(TrialJobId),
     /// Run a trial that has ended once more, as a new attempt.
     Retry(TrialJobId),
+    /// Have a trial's agent send what it still gathers.
+    Flush(TrialJobId),
+    /// Have a trial's agent log from this level on.
+    LogLevel(TrialJobId, LogLevel),
     /// Change what bounds the experiment; what is `None` stays.
     Limit(NewLimits),
 }
@@ -36,7 +40,7 @@ pub enum Refused {
     /// No such trial.
     #[error("there is no trial {0}")]
     UnknownTrial(TrialJobId),
-    /// Only a trial that has not ended can be stopped.
+    /// Only of a trial that has not ended something can be wanted.
     #[error("trial {trial} has ended already: it is {state}")]
     Ended {
         /// Which.

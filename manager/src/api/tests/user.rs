@@ -241,6 +241,10 @@ async fn changes_need_the_user_and_are_made_once() {
         (post.clone(),  "/api/v1/trials/u/retry", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
         (post.clone(),  "/api/v1/trials/u/kill",  Some(""),   "", 400, Some("an Idempotency-Key has 1 to 255 characters of ASCII")),
         (post.clone(),  "/api/v1/trials/t/kill",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
+        (post.clone(),  "/api/v1/trials/u/flush", None,       "", 202, None),
+        (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "debug"}"#, 202, None),
+        (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "loud"}"#, 400, Some("the body cannot be read: unknown variant `loud`, expected one of `error`, `warn`, `info`, `debug` at line 1 column 16")),
+        (post.clone(),  "/api/v1/trials/u/log-level", None, "", 400, Some("the body cannot be read: missing field `level` at line 1 column 2")),
         (post,          "/api/v1/experiment/stop", None,      "", 409, Some("the experiment is not running; `trial-manager resume` goes on with it")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": 9, "max_experiment_duration": "1h"}"#, 202, None),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_experiment_duration": "soon"}"#, 400, Some("max_experiment_duration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"")),
@@ -256,7 +260,7 @@ async fn changes_need_the_user_and_are_made_once() {
     while let Some(command) = asked.recv().await {
         made.push(command);
     }
-    assert_eq!(made.len(), 3, "the same key asks once: {made:?}");
+    assert_eq!(made.len(), 5, "the same key asks once: {made:?}");
 }
 
 /// The next event of a stream that is not a sign of life: its kind, its id and its data.

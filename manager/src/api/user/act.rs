@@ -1,4 +1,4 @@
-//! Changes: stop a trial, run one again, stop the experiment, bound it otherwise. Each may carry an
+//! Changes: stop a trial, run one again, order its agent something, stop the experiment, bound it otherwise. Each may carry an
 //! `Idempotency-Key`, so that a client that heard no answer can ask again.
 
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use trial_protocol::LogLevel;
 use utoipa::ToSchema;
 
 use super::super::auth::User;
@@ -107,6 +108,71 @@ pub(super) async fn retry(
     Named(trial): Named,
 ) -> Result<Response, Error> {
     shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
+    Ok(accepted())
+}
+
+/// Have a trial's agent send what it still gathers: lines that wait to be more
+#[utoipa::path(
+    post, path = "/api/v1/trials/{trial}/flush", tag = "changes",
+    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "it has ended")),
+    security(("token" = [])),
+)]
+pub(super) async fn flush(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Named(trial): Named,
+) -> Result<Response, Error> {
+    shared.changes.make(&shared, &headers, Command::Flush(trial)).await?;
+    Ok(accepted())
+}
+
+/// From which level on.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LevelBody {
+    /// Each level includes those before it.
+    level: Level,
+}
+
+/// How talkative an agent's own log is.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// What failed.
+    Error,
+    /// And what looks wrong: what agents log unless told otherwise.
+    Warn,
+    /// And what the agent does.
+    Info,
+    /// And every try.
+    Debug,
+}
+
+/// Have a trial's agent log from a level on
+#[utoipa::path(
+    post, path = "/api/v1/trials/{trial}/log-level", tag = "changes", request_body = LevelBody,
+    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 400, description = "not a level"), (status = 404, description = "no such trial"),
+              (status = 409, description = "it has ended")),
+    security(("token" = [])),
+)]
+pub(super) async fn log_level(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Named(trial): Named,
+    request: Request,
+) -> Result<Response, Error> {
+    let LevelBody { level } = json_body(request).await?;
+    let level = match level {
+        Level::Error => LogLevel::Error,
+        Level::Warn => LogLevel::Warn,
+        Level::Info => LogLevel::Info,
+        Level::Debug => LogLevel::Debug,
+    };
+    shared.changes.make(&shared, &headers, Command::LogLevel(trial, level)).await?;
     Ok(accepted())
 }
 

@@ -30,6 +30,8 @@ use super::{act, experiment, follow, log, trials};
         follow::trial_events,
         act::kill,
         act::retry,
+        act::flush,
+        act::log_level,
         act::stop,
         act::limit,
         json,

@@ -1,7 +1,7 @@
 //! What a person asks of an experiment that runs: checked against the store, recorded, then done.
 
 use serde_json::{Value, json};
-use trial_protocol::{StopReason, TrialJobId};
+use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
 use super::{Job, Run};
 use crate::experiment::command::{Command, NewLimits, Refused};
@@ -18,6 +18,10 @@ impl Run {
         let checked = match command {
             Command::Kill(trial) => self.kill(trial).await?,
             Command::Retry(trial) => self.retry(trial).await?,
+            Command::Flush(trial) => self.tell(trial, DirectiveBody::Flush).await?,
+            Command::LogLevel(trial, level) => {
+                self.tell(trial, DirectiveBody::LogLevel { level }).await?
+            }
             Command::Limit(limits) => self.limit(&limits).await,
         };
         match checked {
@@ -26,20 +30,43 @@ impl Run {
                 let effects = self.state.steer(steer, self.elapsed());
                 self.do_all(effects).await?;
             }
+            Ok(Asked::Order(trial, body)) => {
+                if let Some(job) = self.jobs.get(&trial) {
+                    self.c.handle.order(&trial, &job.attempt, body);
+                }
+            }
             Err(refused) => return Ok(Err(refused)),
         }
         Ok(Ok(()))
     }
 
     async fn kill(&mut self, trial: TrialJobId) -> Result<Result<Asked, Refused>, store::Error> {
+        let reason = StopReason::User;
+        let cancel = state::Event::Cancel { trial: trial.clone(), reason };
+        Ok(self.lives(trial).await?.map(|_| Asked::Event(cancel)))
+    }
+
+    /// An order that is obeyed or forgotten: nothing depends on it.
+    async fn tell(
+        &mut self,
+        trial: TrialJobId,
+        body: DirectiveBody,
+    ) -> Result<Result<Asked, Refused>, store::Error> {
+        Ok(self.lives(trial).await?.map(|trial| Asked::Order(trial, body)))
+    }
+
+    /// A trial that has not ended.
+    async fn lives(
+        &mut self,
+        trial: TrialJobId,
+    ) -> Result<Result<TrialJobId, Refused>, store::Error> {
         let Some(row) = self.c.store.trial(&trial).await? else {
             return Ok(Err(Refused::UnknownTrial(trial)));
         };
         if row.state.is_final() {
             return Ok(Err(Refused::Ended { trial, state: row.state }));
         }
-        let reason = StopReason::User;
-        Ok(Ok(Asked::Event(state::Event::Cancel { trial, reason })))
+        Ok(Ok(trial))
     }
 
     async fn retry(&mut self, trial: TrialJobId) -> Result<Result<Asked, Refused>, store::Error> {
@@ -107,8 +134,9 @@ impl Run {
     }
 }
 
-/// What the state machine is told.
+/// What the state machine or an agent is told.
 enum Asked {
     Event(state::Event),
     Steer(Steer),
+    Order(TrialJobId, DirectiveBody),
 }

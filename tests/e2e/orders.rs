@@ -1,0 +1,47 @@
+//! What a person orders the agent of a running trial, from the command line to the agent's own log.
+
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+#[test]
+fn a_running_agent_is_made_to_talk_and_to_send() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = format!("read _ <'{}'; echo score=1", gate.path().display());
+    let running = Search::new(&command, 1).start(&bed);
+    let log = wait_for("the agent's log", BOUND, || {
+        let experiments = std::fs::read_dir(bed.data()).ok()?.flatten();
+        let mut trials = experiments.filter_map(|one| std::fs::read_dir(one.path()).ok()).flatten();
+        trials.find_map(|trial| {
+            let log = trial.ok()?.path().join("trialkeeper.log");
+            log.exists().then_some(log)
+        })
+    });
+    let trial = log.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let order = |words: &[&str]| {
+        let mut command = bed.manager();
+        command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
+        bed.start(&mut command).finish(BOUND)
+    };
+    let said = |words: &str| std::fs::read_to_string(&log).unwrap().contains(words);
+
+    let asked = order(&["log-level", "debug", &trial]);
+    assert_eq!(asked.code, Some(0), "{}", asked.stderr);
+    wait_for("the agent to log more", BOUND, || said("begins at the level Debug").then_some(()));
+    assert!(!said("what was gathered is sent"), "nobody ordered that yet");
+    let asked = order(&["flush", &trial]);
+    assert_eq!(asked.code, Some(0), "{}", asked.stderr);
+    wait_for("the agent to send", BOUND, || said("what was gathered is sent").then_some(()));
+
+    for (words, code, why) in [
+        (["log-level", "loud", trial.as_str()], 2, "possible values: error, warn, info, debug"),
+        (["log-level", "info", "nobody"], 2, "there is no trial nobody"),
+    ] {
+        let refused = order(&words);
+        assert_eq!(refused.code, Some(code), "{words:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{words:?}: {}", refused.stderr);
+    }
+    gate.open(1);
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    let late = order(&["flush", &trial]);
+    assert_ne!(late.code, Some(0), "nobody is left to obey");
+}
