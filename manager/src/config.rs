@@ -144,6 +144,13 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     check::check(document, base).map_err(|problem| problem.in_file(file))
 }
 
+/// Reads a file of another kind, JSON or YAML: a search space, results.
+pub fn read(file: &Path) -> Result<Value, Error> {
+    let fault = |problem: String| Error { file: file.to_owned(), problem };
+    let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
+    document::parse(&bytes).map_err(fault)
+}
+
 /// Checks a canonical form that was stored earlier.
 pub fn from_canonical(canonical: &Value) -> Result<ExperimentSpec, Error> {
     check::check(canonical.clone(), Path::new("/"))

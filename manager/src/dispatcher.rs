@@ -30,6 +30,7 @@ use trial_protocol::{MetricValue, TrialJobId};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;
+pub use crate::tuner::Sample;
 
 /// An algorithm that NNI's dispatcher makes.
 #[derive(Debug, Clone, PartialEq)]
@@ -157,15 +158,6 @@ pub enum Order {
     Import(Vec<Sample>),
     /// The search space is another from now on.
     Space(Value),
-}
-
-/// Parameters and what they achieved.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
-    /// The parameters.
-    pub parameters: Parameters,
-    /// The result.
-    pub value: MetricValue,
 }
 
 /// What the experiment hears.

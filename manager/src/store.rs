@@ -36,8 +36,8 @@ pub use notifications::{NewNotification, NotificationRow};
 pub use query::{AttemptRow, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
-    Arrival, AttemptState, ExperimentRow, Ingested, LogChunkRow, MetricRow, NewTrial, ReportRow,
-    TrialChange, TrialEventRow, TrialRow,
+    Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LogChunkRow, MetricRow, NewTrial,
+    ReportRow, TrialChange, TrialEventRow, TrialRow,
 };
 use writer::{Message, Shared, Write};
 
@@ -127,6 +127,16 @@ impl Store {
         self.write(move |c| trials::set_canonical(c, &canonical)).await
     }
 
+    /// Stores results from elsewhere, all or none.
+    pub async fn import(&self, rows: Vec<ImportedRow>, at_ms: i64) -> Result<(), Error> {
+        self.write(move |c| trials::import(c, &rows, at_ms)).await
+    }
+
+    /// All results from elsewhere, in the order of their import.
+    pub async fn imported(&self) -> Result<Vec<ImportedRow>, Error> {
+        self.read(trials::imported).await
+    }
+
     /// Notes the experiment's state and how long it has run. With `DONE`, `STOPPED` and `ERROR`, NNI's
     /// words for an end, `at_ms` is kept as the time of it; with any other the end is forgotten.
     pub async fn set_experiment_state(
@@ -149,6 +159,16 @@ impl Store {
     pub async fn change_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |c| trials::change_trial(c, &id, &change)).await
+    }
+
+    /// Likewise, and counts one more try after a failure that may pass.
+    pub async fn retry_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
+        let id = id.clone();
+        self.write(move |c| {
+            trials::change_trial(c, &id, &change)?;
+            trials::count_retry(c, &id)
+        })
+        .await
     }
 
     /// Stores why we mean to stop a trial, before we do; `None` takes it back.

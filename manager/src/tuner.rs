@@ -12,6 +12,7 @@ mod gp;
 mod grid;
 mod guided;
 mod hyperband;
+pub mod import;
 mod random;
 mod tpe;
 
@@ -45,6 +46,15 @@ pub enum Outcome {
     Failed,
 }
 
+/// Parameters that were tried elsewhere, and what they achieved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// The parameters.
+    pub parameters: Parameters,
+    /// The result; its number is `value.number()`.
+    pub value: trial_protocol::MetricValue,
+}
+
 /// Proposes parameters. Same seed and same calls: the same proposals.
 pub trait Tuner: Send + std::fmt::Debug {
     /// Proposes the parameters with number `id` (from 0, rising by one for each request).
@@ -59,6 +69,10 @@ pub trait Tuner: Send + std::fmt::Debug {
 
     /// Learns how the trial of proposal `id` ended. Called at most once for an id.
     fn observe(&mut self, id: u64, outcome: &Outcome);
+
+    /// Learns results from elsewhere, in the order in which they were imported. What it proposes next may
+    /// depend on them, and not on when they came.
+    fn import(&mut self, samples: &[Sample]);
 }
 
 /// Which tuner, and its arguments.

@@ -107,6 +107,37 @@ fn a_killed_program_is_told_everything_again() {
 }
 
 #[test]
+fn a_program_hears_of_results_from_elsewhere_and_of_another_space() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+    let search = search(&bed, "good", command);
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    wait_for("a trial", BOUND, || (!bed.read("gate.begun").is_empty()).then_some(()));
+    let space = json!({"x": {"_type": "uniform", "_value": [0, 0.5]}});
+    bed.write("space.json", &space.to_string());
+    bed.write("known.json", &json!([{"parameter": {"x": 0.25}, "value": 3}]).to_string());
+    for words in [["import", "known.json", "-ojson"], ["update", "--search-space", "space.json"]] {
+        let mut command = bed.manager();
+        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
+        let told = bed.start(&mut command).finish(BOUND);
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+    }
+    wait_for("the space", BOUND, || (heard(&bed, "search_space").len() == 1).then_some(()));
+    let samples = json!([{"parameters": {"x": 0.25}, "value": 3.0}]);
+    assert_eq!(heard(&bed, "import")[0]["samples"], samples);
+    assert_eq!(heard(&bed, "search_space")[0]["search_space"], space);
+    running.signal(Signal::SIGINT);
+    let id = Outcome::of(running.finish(BOUND)).id;
+    // Another process of another manager hears it as well.
+    let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
+    gate.open(4);
+    Outcome::of(resumed.finish(BOUND)).expect_done(4, 0);
+    assert_eq!(heard(&bed, "hello")[1]["search_space"], space);
+    assert_eq!(heard(&bed, "import")[1]["samples"], samples);
+}
+
+#[test]
 fn optuna_drives_a_search_and_goes_on_after_a_resume() {
     let Some(python) = optuna_python() else { return };
     let bed = TestBed::new();

@@ -120,6 +120,40 @@ fn nni_s_own_tuner_and_assessor_run_unchanged() {
 }
 
 #[test]
+fn nni_s_dispatcher_hears_of_results_from_elsewhere_and_of_another_space() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let gate = Gate::new(&bed.path("gate"));
+    let search = search(&python, 6, &stepper(&bed, &json!({})))
+        .with("trialCommand", "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score=1");
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    wait_for("a trial", BOUND, || (!bed.read("gate.begun").is_empty()).then_some(()));
+    let space = json!({"x": {"_type": "uniform", "_value": [0, 0.75]}});
+    bed.write("space.json", &space.to_string());
+    bed.write("known.json", &json!([{"parameter": {"x": 0.5}, "value": 3.5}]).to_string());
+    for words in [["import", "known.json", "-ojson"], ["update", "--search-space", "space.json"]] {
+        let mut command = bed.manager();
+        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
+        let told = bed.start(&mut command).finish(BOUND);
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+    }
+    wait_for("the space", BOUND, || (told(&bed, "space").len() == 2).then_some(()));
+    assert_eq!(told(&bed, "import")[0][1], json!([0.5]));
+    running.signal(Signal::SIGINT);
+    let id = Outcome::of(running.finish(BOUND)).id;
+    // Another dispatcher of another manager hears it as well.
+    let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
+    gate.open(6);
+    let outcome = Outcome::of(resumed.finish(BOUND));
+    outcome.expect_done(6, 0);
+    let again = told(&bed, "import")[1][1].clone();
+    assert!(again.as_array().unwrap().contains(&json!(0.5)), "{again}");
+    // The trial that was interrupted tries 0.1; the stepper goes on after what it was told.
+    assert_eq!(outcome.trial(1).parameters["x"], 0.6, "{outcome:#?}");
+    bed.wait_until_empty();
+}
+
+#[test]
 fn a_built_in_tuner_of_nni_is_found_by_its_name() {
     let Some(python) = nni_python() else { return };
     let bed = bed();

@@ -24,3 +24,4 @@ mod pods;
 mod portal;
 mod sdk;
 mod secure;
+mod steering;

@@ -242,7 +242,7 @@ impl From<Refused> for Error {
         let detail = refused.to_string();
         match refused {
             Refused::UnknownTrial(trial) => Self::UnknownTrial(trial),
-            Refused::Zero(_) => Self::BadRequest(detail),
+            Refused::Zero(_) | Refused::Wrong(_) => Self::BadRequest(detail),
             Refused::Ended { .. }
             | Refused::NotEnded { .. }
             | Refused::Over(_)

@@ -18,7 +18,7 @@ use trial_protocol::{MetricKind, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::auth::User;
-use super::user::{Asked, Named, attempt, json_body, whole_log};
+use super::user::{Asked, Named, attempt, large_json_body, whole_log};
 use super::{Error, Shared};
 use crate::config::units;
 use crate::experiment::command::{Command, NewLimits, Refused};
@@ -37,8 +37,8 @@ pub(super) fn routes() -> Router<Shared> {
         .route(&path("/version"), get(version))
         .route(&path("/check-status"), get(status))
         .route(&path("/experiment"), get(profile).put(update).delete(stop).post(not_here))
-        .route(&path("/experiment/import-data"), post(not_here))
-        .route(&path("/experiment/imported-data"), get(nothing))
+        .route(&path("/experiment/import-data"), post(import))
+        .route(&path("/experiment/imported-data"), get(imported))
         .route(&path("/experiment-metadata"), get(metadata))
         .route(&path("/experiments-info"), get(infos))
         .route(&path("/experiment/cluster-metadata"), axum::routing::put(not_here))
@@ -127,7 +127,7 @@ async fn update(
     Asked(query): Asked<UpdateQuery>,
     request: Request,
 ) -> Result<(), Refusal> {
-    let body: Value = json_body(request).await?;
+    let body = large_json_body(request).await?;
     let bad = |problem: String| Refusal(Error::BadRequest(problem));
     let field = |name: &str| {
         let value = body.get("params").and_then(|params| params.get(name));
@@ -149,13 +149,35 @@ async fn update(
             let value = field("maxExperimentDuration")?;
             limits.duration = Some(units::duration(&value).map_err(bad)?);
         }
+        "SEARCH_SPACE" => {
+            let command = Command::Space(field("searchSpace")?);
+            return Ok(shared.changes.make(&shared, &headers, command).await?);
+        }
         other => {
             return Err(bad(format!(
-                "update_type is {other:?}; TRIAL_CONCURRENCY, MAX_TRIAL_NUM and MAX_EXEC_DURATION are possible"
+                "update_type is {other:?}; SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM and MAX_EXEC_DURATION are possible"
             )));
         }
     }
     Ok(shared.changes.make(&shared, &headers, Command::Limit(limits)).await?)
+}
+
+async fn import(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<(), Refusal> {
+    let list = large_json_body(request).await?;
+    Ok(shared.changes.make(&shared, &headers, Command::Import(list)).await?)
+}
+
+/// What was imported: NNI gives a text for each time, and here there is one for all.
+async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+    let rows = shared.state.store.imported().await?.into_iter();
+    let list: Vec<Value> =
+        rows.map(|row| json!({"parameter": row.parameters, "value": row.value})).collect();
+    Ok(Json(if list.is_empty() { json!([]) } else { json!([json!(list).to_string()]) }))
 }
 
 async fn stop(_: User, State(shared): State<Shared>) -> Result<(), Refusal> {

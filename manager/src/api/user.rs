@@ -10,11 +10,11 @@ mod log;
 mod trials;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 
 use super::Shared;
 pub(super) use act::Changes;
-pub(super) use asked::{Asked, Named, json_body};
+pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use log::{LogQuery, view as log_view, whole_log};
 pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
@@ -27,6 +27,8 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/experiment/points", get(experiment::points_route))
         .route("/api/v1/experiment/importance", get(experiment::importance))
         .route("/api/v1/experiment/stop", post(act::stop))
+        .route("/api/v1/experiment/import", post(act::import))
+        .route("/api/v1/experiment/search-space", put(act::search_space))
         .route("/api/v1/events", get(follow::events))
         .route("/api/v1/trials", get(trials::list))
         .route("/api/v1/trials/{trial}", get(trials::one))

@@ -9,6 +9,7 @@ use trial_protocol::ExperimentId;
 use super::data_dir;
 use crate::api::client::{self, Client};
 use crate::app;
+use crate::config;
 use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 
@@ -64,9 +65,15 @@ pub(super) enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A file that was given, and what is wrong in it.
+    #[error(transparent)]
+    Given(#[from] config::Error),
     /// Standard output takes nothing more.
     #[error("cannot write the answer")]
     Output(#[source] std::io::Error),
+    /// Nobody is there to change anything.
+    #[error("the experiment is not running; `trial-manager resume` goes on with it")]
+    NotRunning,
     /// The store cannot be read.
     #[error(transparent)]
     Stored(#[from] app::Error),
@@ -79,10 +86,10 @@ impl Error {
     /// Whether other input mends it.
     pub(super) fn is_usage(&self) -> bool {
         match self {
-            Self::None(_) | Self::Several(_) | Self::File { .. } => true,
+            Self::None(_) | Self::Several(_) | Self::File { .. } | Self::Given(_) => true,
             Self::Stored(error) => error.is_usage(),
             Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),
-            Self::Client(_) | Self::Output(_) => false,
+            Self::Client(_) | Self::Output(_) | Self::NotRunning => false,
         }
     }
 }
@@ -144,6 +151,14 @@ impl Place {
         };
         let dir = ExperimentDir::new(&data_dir, &id);
         Ok((id, dir))
+    }
+
+    /// Who changes something about the experiment: its manager, and nobody else.
+    pub(super) async fn manager(&self) -> Result<Client, Error> {
+        match self.client().await? {
+            far @ Client::Far { .. } => Ok(far),
+            Client::Near(_) => Err(Error::NotRunning),
+        }
     }
 
     /// Who answers for the experiment.

@@ -1,7 +1,7 @@
 //! `experiment`, `trial` and `metrics`: asked of whoever answers, shown as a table or as data.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
@@ -10,7 +10,8 @@ use trial_protocol::{ExperimentId, TrialJobId};
 use super::ask::{Error, Format, Place, experiments};
 use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show};
-use crate::api::client::Client;
+use crate::api::client::{self, Client};
+use crate::config;
 use crate::store::Store;
 
 /// Trials that are asked for at a time.
@@ -45,6 +46,21 @@ pub(super) enum ExperimentCommand {
         /// Running time, such as 90m.
         #[arg(long)]
         max_experiment_duration: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Let an experiment's tuner learn results from elsewhere.
+    Import {
+        /// A list of {"parameter": ..., "value": ...} as NNI has it, or what `export --form json` wrote. JSON or YAML.
+        file: PathBuf,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change what an experiment that runs searches.
+    Update {
+        /// File with the search space from now on, JSON or YAML.
+        #[arg(long, value_name = "FILE")]
+        search_space: PathBuf,
         #[command(flatten)]
         place: Place,
     },
@@ -207,6 +223,12 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
             });
             change(&place, "PATCH", "/api/v1/experiment", Some(&limits)).await
         }
+        ExperimentCommand::Import { file, place } => {
+            give(&place, "POST", "/api/v1/experiment/import", &file).await
+        }
+        ExperimentCommand::Update { search_space, place } => {
+            give(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
+        }
         ExperimentCommand::Export { form, to, place } => return exported(form, to, &place).await,
         ExperimentCommand::Rm { id, data_dir } => return remove(&id, data_dir),
     };
@@ -311,8 +333,20 @@ async fn change(
     path: &str,
     body: Option<&Value>,
 ) -> Result<(), Error> {
-    place.client().await?.ask(method, path, body).await?;
+    place.manager().await?.ask(method, path, body).await?;
     Ok(())
+}
+
+/// Hands over what a file holds. A refusal names the file.
+async fn give(place: &Place, method: &str, path: &str, file: &Path) -> Result<(), Error> {
+    let document = config::read(file)?;
+    match place.manager().await?.ask(method, path, Some(&document)).await {
+        Ok(_) => Ok(()),
+        Err(client::Error::Refused { status: 400, detail }) => {
+            Err(config::Error { file: file.to_owned(), problem: detail }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// All trials that a query finds, at most `limit`.
@@ -380,7 +414,7 @@ async fn each(
     verb: &str,
     body: Option<&Value>,
 ) -> Result<(), Error> {
-    let client = place.client().await?;
+    let client = place.manager().await?;
     for trial in trials {
         client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await?;
     }
@@ -388,7 +422,7 @@ async fn each(
 }
 
 async fn retry_failed(place: &Place) -> Result<(), Error> {
-    let client = place.client().await?;
+    let client = place.manager().await?;
     for trial in found(&client, "state=FAILED", None).await? {
         let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
         client.ask("POST", &format!("/api/v1/trials/{id}/retry"), None).await?;

@@ -253,7 +253,11 @@ impl Conversation for Dialogue {
                 let known = samples.iter().map(|known| (&known.parameters, known.value.as_json()));
                 turn.say.push(import(known));
             }
-            Order::Space(space) => turn.say.push(frame("SS", &space.to_string())),
+            Order::Space(space) => {
+                // Nobody has asked for these yet, and they are of another space.
+                self.stock.clear();
+                turn.say.push(frame("SS", &space.to_string()));
+            }
         }
         turn
     }

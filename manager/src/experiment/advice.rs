@@ -1,11 +1,12 @@
 //! Who advises an experiment: its tuner and its assessor, built in or outside, behind one face. What is built
 //! in answers at once; what is outside answers later, through [`Advice::heard`]. It decides nothing itself.
 
+use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::result::Steps;
 use crate::assessor::{Assessor, Judgement};
-use crate::dispatcher::{Order, Outside, Said};
+use crate::dispatcher::{Order, Outside, Said, Sample};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::{Outcome, Proposal, Tuner};
@@ -42,6 +43,24 @@ impl Advice {
             proposal,
             parameters: parameters.clone(),
         });
+    }
+
+    /// Results from elsewhere are known.
+    pub(super) fn import(&mut self, samples: Vec<Sample>) {
+        if samples.is_empty() {
+            return;
+        }
+        if let Some(tuner) = &mut self.tuner {
+            tuner.import(&samples);
+        }
+        self.order(|| Order::Import(samples));
+    }
+
+    /// The search space is another from now on. `tuner`: the built-in one for it, where there is one, taught
+    /// everything.
+    pub(super) fn space(&mut self, space: &Value, tuner: Option<Box<dyn Tuner>>) {
+        self.tuner = tuner;
+        self.order(|| Order::Space(space.clone()));
     }
 
     /// Parameters are wanted. `None`: they will be heard.

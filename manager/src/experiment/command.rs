@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use trial_protocol::{LogLevel, TrialJobId};
 
 use super::state::ExperimentState;
@@ -21,6 +22,10 @@ pub enum Command {
     LogLevel(TrialJobId, LogLevel),
     /// Change what bounds the experiment; what is `None` stays.
     Limit(NewLimits),
+    /// Let the tuner know results from elsewhere: a list as [`crate::tuner::import`] describes it.
+    Import(Value),
+    /// Search another space from now on, in NNI's form.
+    Space(Value),
 }
 
 /// Other limits. They are kept, so that a resumed experiment has them too.
@@ -59,6 +64,9 @@ pub enum Refused {
     /// A limit of nothing.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// What is given is not right: where, and what is allowed.
+    #[error("{0}")]
+    Wrong(String),
     /// The experiment starts nothing any more.
     #[error(
         "the experiment is {0} and starts nothing any more; `trial-manager resume` goes on with it"

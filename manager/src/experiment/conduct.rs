@@ -7,6 +7,7 @@ mod jobs;
 mod patience;
 mod prepare;
 mod silence;
+mod steer;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -267,11 +268,7 @@ impl Run {
                 }
                 Effect::Retry { trial, message } => {
                     info!(%trial, "the trial failed: {message}");
-                    self.leases.forget(&trial);
-                    if let Some(job) = self.jobs.get(&trial) {
-                        self.c.handle.forget(&trial, &job.attempt);
-                    }
-                    self.record(&trial, JobState::Waiting, Some(message), None).await?;
+                    self.retried(&trial, message).await?;
                 }
                 Effect::Tell(message) => self.notify(Notice::Told(message)),
                 Effect::Hold(why) => {

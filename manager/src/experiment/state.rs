@@ -84,6 +84,7 @@ impl State {
         state.elapsed = elapsed;
         for known in trials {
             state.next_sequence = state.next_sequence.max(known.sequence + 1);
+            state.budget.remember(known.trial.clone(), known.retries);
             if let Some(id) = known.parameter_id {
                 state.next_parameter_id = state.next_parameter_id.max(id + 1);
             }
@@ -109,7 +110,7 @@ impl State {
     /// The same experiment under a policy.
     #[must_use]
     pub fn under(mut self, policy: Policy) -> Self {
-        self.budget = Budget::new(policy);
+        self.budget = self.budget.under(policy);
         self
     }
 

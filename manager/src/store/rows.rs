@@ -27,6 +27,15 @@ pub struct ExperimentRow {
     pub elapsed_ms: u64,
 }
 
+/// A result from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportedRow {
+    /// The parameters.
+    pub parameters: Value,
+    /// What they achieved.
+    pub value: Value,
+}
+
 /// The intent to run a trial, stored before anything is started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTrial {
@@ -77,6 +86,8 @@ pub struct TrialRow {
     pub state: JobState,
     /// Why we mean to stop it. `None`: we do not.
     pub intent: Option<StopReason>,
+    /// How often it was tried again after a failure that may pass.
+    pub retries: u32,
     /// When its intent was stored.
     pub created_at_ms: i64,
     /// When the current attempt was first RUNNING.

@@ -5,11 +5,11 @@ use serde_json::Value;
 use trial_protocol::{AttemptId, ExperimentId, StopReason, TrialJobId};
 
 use super::read::{json, parsed, parsed_if_any, storable, unsigned, unsigned_if_any};
-use super::{Error, ExperimentRow, NewTrial, TrialChange, TrialEventRow, TrialRow};
+use super::{Error, ExperimentRow, ImportedRow, NewTrial, TrialChange, TrialEventRow, TrialRow};
 use crate::job_state::JobState;
 
 pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
-     created_at_ms, started_at_ms, ended_at_ms, message, exit_code";
+     created_at_ms, started_at_ms, ended_at_ms, message, exit_code, retries";
 
 pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
     if let Some(there) = experiment(c)? {
@@ -56,6 +56,23 @@ pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Err
 /// Whether the state is one of NNI's words for an end.
 pub(super) fn is_end(state: &str) -> bool {
     matches!(state, "DONE" | "STOPPED" | "ERROR")
+}
+
+pub(super) fn import(c: &Connection, rows: &[ImportedRow], at_ms: i64) -> Result<(), Error> {
+    let mut statement =
+        c.prepare_cached("INSERT INTO imported (parameters, value, at_ms) VALUES (?, ?, ?)")?;
+    for row in rows {
+        statement.execute(params![row.parameters.to_string(), row.value.to_string(), at_ms])?;
+    }
+    Ok(())
+}
+
+pub(super) fn imported(c: &Connection) -> Result<Vec<ImportedRow>, Error> {
+    let mut statement = c.prepare_cached("SELECT parameters, value FROM imported ORDER BY key")?;
+    let read = |row: &Row<'_>| {
+        Ok(ImportedRow { parameters: json(row, "parameters")?, value: json(row, "value")? })
+    };
+    statement.query_and_then([], read)?.collect()
 }
 
 pub(super) fn set_experiment_state(
@@ -120,6 +137,12 @@ pub(super) fn change_trial(
         key,
     ])?;
     append_event(c, key, change.at_ms, change.exit_code)
+}
+
+pub(super) fn count_retry(c: &Connection, id: &TrialJobId) -> Result<(), Error> {
+    c.prepare_cached("UPDATE trial SET retries = retries + 1 WHERE id = ?")?
+        .execute([id.as_str()])?;
+    Ok(())
 }
 
 pub(super) fn set_intent(
@@ -187,6 +210,7 @@ pub(super) fn trial_row(row: &Row<'_>) -> Result<TrialRow, Error> {
         ended_at_ms: row.get("ended_at_ms")?,
         message: row.get("message")?,
         exit_code: row.get("exit_code")?,
+        retries: row.get("retries")?,
     })
 }
 

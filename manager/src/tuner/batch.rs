@@ -1,6 +1,6 @@
 //! Batch: the parameter sets that the experiment file lists, one after the other.
 
-use super::{Error, Outcome, Proposal, Tuner};
+use super::{Error, Outcome, Proposal, Sample, Tuner};
 use crate::search_space::{Domain, Parameters, SearchSpace};
 
 /// NNI's `Batch`: the space is one `choice` whose options are whole parameter sets.
@@ -13,6 +13,14 @@ impl Batch {
     pub(super) fn new(space: &SearchSpace) -> Result<Self, Error> {
         Ok(Self { waiting: sets(space)?.into_iter().rev().collect() })
     }
+
+    /// One that was tried need not be proposed.
+    fn take(&mut self, parameters: &Parameters) {
+        // The last one that is equal is the first one in the list.
+        if let Some(at) = self.waiting.iter().rposition(|waiting| waiting == parameters) {
+            self.waiting.remove(at);
+        }
+    }
 }
 
 impl Tuner for Batch {
@@ -24,13 +32,16 @@ impl Tuner for Batch {
     }
 
     fn adopt(&mut self, _id: u64, parameters: &Parameters) {
-        // The last one that is equal is the first one in the list.
-        if let Some(at) = self.waiting.iter().rposition(|waiting| waiting == parameters) {
-            self.waiting.remove(at);
-        }
+        self.take(parameters);
     }
 
     fn observe(&mut self, _id: u64, _outcome: &Outcome) {}
+
+    fn import(&mut self, samples: &[Sample]) {
+        for sample in samples {
+            self.take(&sample.parameters);
+        }
+    }
 }
 
 /// The parameter sets of a batch, in order.

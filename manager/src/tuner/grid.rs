@@ -7,7 +7,7 @@
 //! parameter varies fastest, and combinations of an earlier epoch are passed over.
 
 use super::dedup::History;
-use super::{Outcome, Proposal, Tuner};
+use super::{Outcome, Proposal, Sample, Tuner};
 use crate::search_space::{Coordinate, Domain, Parameters, Point, Real, SearchSpace};
 
 /// NNI's `GridSearch`.
@@ -36,6 +36,12 @@ impl Tuner for GridSearch {
     }
 
     fn observe(&mut self, _id: u64, _outcome: &Outcome) {}
+
+    fn import(&mut self, samples: &[Sample]) {
+        for sample in samples {
+            self.history.insert(&sample.parameters);
+        }
+    }
 }
 
 /// A walk over all points of ever finer grids; ends when no grid can be finer.

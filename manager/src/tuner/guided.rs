@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::dedup::Dedup;
 use super::random::generator;
-use super::{OptimizeMode, Outcome, Proposal, Tuner};
+use super::{OptimizeMode, Outcome, Proposal, Sample, Tuner};
 use crate::search_space::{Parameters, Point, SearchSpace};
 
 /// Suggests a point that is worth a trial.
@@ -21,6 +21,8 @@ pub(super) trait Model: Send + std::fmt::Debug {
 #[derive(Debug)]
 pub(super) struct Trials {
     mode: OptimizeMode,
+    /// Results from elsewhere, in the order of their import.
+    imported: Vec<(Point, Standing)>,
     known: BTreeMap<u64, (Point, Standing)>,
 }
 
@@ -34,7 +36,7 @@ enum Standing {
 
 impl Trials {
     pub(super) fn new(mode: OptimizeMode) -> Self {
-        Self { mode, known: BTreeMap::new() }
+        Self { mode, imported: Vec::new(), known: BTreeMap::new() }
     }
 
     /// Which metrics are the better ones.
@@ -42,19 +44,24 @@ impl Trials {
         self.mode
     }
 
-    /// How many were proposed.
+    /// How many were proposed or imported.
     pub(super) fn count(&self) -> usize {
-        self.known.len()
+        self.all().count()
     }
 
     /// How many ended without a result.
     pub(super) fn failed(&self) -> usize {
-        self.known.values().filter(|(_, standing)| *standing == Standing::Failed).count()
+        self.all().filter(|(_, standing)| *standing == Standing::Failed).count()
+    }
+
+    /// What was imported, then what was proposed.
+    fn all(&self) -> impl Iterator<Item = &(Point, Standing)> {
+        self.imported.iter().chain(self.known.values())
     }
 
     /// Those with a result, and their losses.
     pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
-        self.known.values().filter_map(|(point, standing)| match standing {
+        self.all().filter_map(|(point, standing)| match standing {
             Standing::Done(loss) => Some((point, *loss)),
             Standing::Running | Standing::Failed => None,
         })
@@ -73,23 +80,35 @@ impl Trials {
     }
 
     pub(super) fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let Some((_, standing)) = self.known.get_mut(&id) else { return };
         let number = match outcome {
             Outcome::Result(value) => value.number(),
             Outcome::Failed => None,
         };
+        let ended = self.standing(number);
+        if let Some((_, standing)) = self.known.get_mut(&id) {
+            *standing = ended;
+        }
+    }
+
+    pub(super) fn import(&mut self, point: Point, number: Option<f64>) {
+        let standing = self.standing(number);
+        self.imported.push((point, standing));
+    }
+
+    /// Where a trial stands that ended with this number.
+    fn standing(&self, number: Option<f64>) -> Standing {
         let loss = number.map(|number| match self.mode {
             OptimizeMode::Minimize => number,
             OptimizeMode::Maximize => -number,
         });
-        *standing = match loss {
+        match loss {
             // A metric cannot be infinitely good; whatever this trial says is not about the parameters.
             Some(loss) if loss == f64::NEG_INFINITY => Standing::Failed,
             // Diverged: as bad as can be, and worth knowing.
             Some(loss) if loss.is_nan() => Standing::Done(f64::INFINITY),
             Some(loss) => Standing::Done(loss),
             None => Standing::Failed,
-        };
+        }
     }
 }
 
@@ -149,5 +168,14 @@ impl<M: Model> Tuner for Guided<M> {
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
         self.trials.observe(id, outcome);
+    }
+
+    fn import(&mut self, samples: &[Sample]) {
+        for Sample { parameters, value } in samples {
+            self.dedup.adopt(parameters);
+            if let Ok(point) = self.space.locate(parameters) {
+                self.trials.import(point, value.number());
+            }
+        }
     }
 }

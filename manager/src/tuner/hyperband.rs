@@ -3,13 +3,13 @@
 //! budget reaches the trial as the parameter `TRIAL_BUDGET`; a point that goes on is a new trial.
 //!
 //! A trial that failed never goes on (NNI's Hyperband ends where too many did). Which place a proposal has follows
-//! from the proposals before it and the results that were known then; the budget in its parameters tells a
-//! rebuilt tuner which it was.
+//! from the parameters, with their budget, of it and of those before it alone, see [`Hyperband::place`]: a rebuilt tuner
+//! knows no more, and where equal points make several places possible, the one that lived chose in the same way.
 
 use serde_json::Value;
 
 use super::random::generator;
-use super::{Error, OptimizeMode, Outcome, Proposal, Tuner};
+use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Tuner};
 use crate::class_args::Arguments;
 use crate::search_space::{Parameters, SearchSpace};
 
@@ -44,6 +44,8 @@ struct Member {
     id: u64,
     /// Without the budget.
     parameters: Parameters,
+    /// Whether the space contains them: one that was made for another space goes no further.
+    fits: bool,
     end: End,
 }
 
@@ -70,7 +72,7 @@ impl Bracket {
             End::Running | End::Failed => None,
         };
         let mut ranked: Vec<_> =
-            members.iter().filter_map(|member| Some((loss(member)?, member))).collect();
+            members.iter().filter(|m| m.fits).filter_map(|m| Some((loss(m)?, m))).collect();
         // Of equal ones the earlier goes first.
         ranked.sort_by(|(a, one), (b, other)| a.total_cmp(b).then(one.id.cmp(&other.id)));
         let places = self.plan.get(round + 1).map_or(0, |(count, _)| *count);
@@ -79,7 +81,29 @@ impl Bracket {
 
     /// How many points a round will have, failures before it considered.
     fn due(&self, round: usize) -> usize {
-        if round == 0 { self.plan[0].0 } else { self.promoted(round - 1).len() }
+        if round == 0 {
+            return self.plan[0].0;
+        }
+        self.promoted(round - 1).len().max(self.rounds[round].len())
+    }
+
+    /// The first of those that go on into a round which is not in it yet.
+    fn next_into(&self, round: usize) -> Option<&Parameters> {
+        let mut there: Vec<_> = self.rounds[round].iter().map(|m| &m.parameters).collect();
+        self.promoted(round - 1).into_iter().find(|parameters| {
+            let known = there.iter().position(|known| known == parameters);
+            known.map(|at| there.swap_remove(at)).is_none()
+        })
+    }
+
+    /// How many members of a round have these parameters.
+    fn count(&self, round: usize, parameters: &Parameters) -> usize {
+        self.rounds[round].iter().filter(|member| member.parameters == *parameters).count()
+    }
+
+    /// Whether new points are still to be drawn for it.
+    fn has_room(&self) -> bool {
+        self.rounds[0].len() < self.plan[0].0
     }
 
     /// Whether nothing of it is left to be proposed or awaited.
@@ -129,21 +153,49 @@ impl Hyperband {
         (0..=s).map(round).take_while(|(points, _)| *points > 0).collect()
     }
 
-    /// The first point that may go on: its bracket, its next round, itself.
-    fn next_promoted(&self) -> Option<(usize, usize, Parameters)> {
-        self.brackets.iter().enumerate().find_map(|(at, bracket)| {
-            (1..bracket.plan.len()).find_map(|round| {
-                let begun = bracket.rounds[round].len();
-                let next = bracket.promoted(round - 1).into_iter().nth(begun)?;
-                Some((at, round, next.clone()))
-            })
+    /// The first point that may go on, and the budget of its next round.
+    fn next_promoted(&self) -> Option<(Parameters, u64)> {
+        self.brackets.iter().find_map(|bracket| {
+            (1..bracket.plan.len())
+                .find_map(|round| Some((bracket.next_into(round)?.clone(), bracket.plan[round].1)))
         })
+    }
+
+    /// A new point.
+    fn fresh(&self, id: u64) -> Parameters {
+        self.space.sample(&mut generator(self.seed, id))
+    }
+
+    /// The place of a proposal: its bracket and its round. One that is the new point of its number, with the
+    /// budget of new points, is that; another one goes on from the first round that holds it more often than the
+    /// next one does.
+    fn place(
+        &mut self,
+        id: u64,
+        parameters: &Parameters,
+        budget: Option<u64>,
+    ) -> Option<(usize, usize)> {
+        let first = match self.brackets.iter().find(|bracket| bracket.has_room()) {
+            Some(bracket) => bracket.plan[0].1,
+            None => self.next_plan()[0].1,
+        };
+        if budget == Some(first) && *parameters == self.fresh(id) {
+            return Some((self.open(true)?, 0));
+        }
+        let promoted = self.brackets.iter().enumerate().find_map(|(at, bracket)| {
+            (1..bracket.plan.len()).find_map(|round| {
+                let fits = Some(bracket.plan[round].1) == budget;
+                let left =
+                    || bracket.count(round - 1, parameters) > bracket.count(round, parameters);
+                (fits && left()).then_some((at, round))
+            })
+        });
+        promoted.or_else(|| Some((self.open(true)?, 0)))
     }
 
     /// A bracket with room for new points; opens one if `may_open`.
     fn open(&mut self, may_open: bool) -> Option<usize> {
-        let room = |bracket: &Bracket| bracket.rounds[0].len() < bracket.plan[0].0;
-        if let Some(at) = self.brackets.iter().position(room) {
+        if let Some(at) = self.brackets.iter().position(Bracket::has_room) {
             return Some(at);
         }
         if !may_open {
@@ -155,26 +207,27 @@ impl Hyperband {
         Some(self.brackets.len() - 1)
     }
 
-    /// Takes a place in a round, and says with which budget.
-    fn enter(&mut self, at: usize, round: usize, id: u64, parameters: Parameters) -> u64 {
-        let bracket = &mut self.brackets[at];
-        bracket.rounds[round].push(Member { id, parameters, end: End::Running });
-        bracket.plan[round].1
+    /// Takes a proposal in.
+    fn enter(&mut self, id: u64, parameters: Parameters, budget: Option<u64>) {
+        let fits = self.space.validate(&parameters).is_ok();
+        if let Some((at, round)) = self.place(id, &parameters, budget) {
+            let member = Member { id, parameters, fits, end: End::Running };
+            self.brackets[at].rounds[round].push(member);
+        }
     }
 }
 
 impl Tuner for Hyperband {
     fn propose(&mut self, id: u64) -> Proposal {
-        let (at, round, parameters) = match self.next_promoted() {
+        let (mut parameters, budget) = match self.next_promoted() {
             Some(found) => found,
             None => {
                 let may_open = !self.serial || self.brackets.iter().all(Bracket::is_over);
                 let Some(at) = self.open(may_open) else { return Proposal::Wait };
-                (at, 0, self.space.sample(&mut generator(self.seed, id)))
+                (self.fresh(id), self.brackets[at].plan[0].1)
             }
         };
-        let budget = self.enter(at, round, id, parameters.clone());
-        let mut parameters = parameters;
+        self.enter(id, parameters.clone(), Some(budget));
         parameters.insert(BUDGET.to_owned(), Value::from(budget));
         Proposal::Parameters(parameters)
     }
@@ -182,18 +235,7 @@ impl Tuner for Hyperband {
     fn adopt(&mut self, id: u64, parameters: &Parameters) {
         let mut parameters = parameters.clone();
         let budget = parameters.shift_remove(BUDGET).and_then(|budget| budget.as_u64());
-        let promoted = self.brackets.iter().enumerate().find_map(|(at, bracket)| {
-            (1..bracket.plan.len()).find_map(|round| {
-                let fits = Some(bracket.plan[round].1) == budget;
-                let before = bracket.rounds[round - 1].iter().any(|m| m.parameters == parameters);
-                let there = bracket.rounds[round].iter().any(|m| m.parameters == parameters);
-                (fits && before && !there).then_some((at, round))
-            })
-        });
-        let place = promoted.or_else(|| Some((self.open(true)?, 0)));
-        if let Some((at, round)) = place {
-            self.enter(at, round, id, parameters);
-        }
+        self.enter(id, parameters, budget);
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
@@ -212,6 +254,9 @@ impl Tuner for Hyperband {
             member.end = end;
         }
     }
+
+    /// A bracket holds its own trials only; NNI's passes over what is imported, too.
+    fn import(&mut self, _samples: &[Sample]) {}
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::dedup::Dedup;
-use super::{Outcome, Proposal, Tuner};
+use super::{Outcome, Proposal, Sample, Tuner};
 use crate::search_space::{Parameters, SearchSpace};
 
 /// NNI's `Random`: draws from the space, and repeats nothing where repeating is possible.
@@ -35,6 +35,12 @@ impl Tuner for Random {
     }
 
     fn observe(&mut self, _id: u64, _outcome: &Outcome) {}
+
+    fn import(&mut self, samples: &[Sample]) {
+        for sample in samples {
+            self.dedup.adopt(&sample.parameters);
+        }
+    }
 }
 
 /// The randomness of proposal `id`: a stream of its own, so that nothing else moves it.

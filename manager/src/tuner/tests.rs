@@ -184,6 +184,8 @@ fn everyone() -> Vec<(&'static str, Value)> {
         ("GridSearch", mixed()),
         ("GridSearch", finite()),
         ("Batch", batch()),
+        ("Hyperband", mixed()),
+        ("Hyperband", finite()),
     ]
 }
 
@@ -221,6 +223,77 @@ fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
                 (proposals(steady.as_mut(), stop, 40), proposals(rebuilt.as_mut(), stop, 40));
             assert_eq!(a, b, "{name} after {stop} of {json}");
         }
+    }
+}
+
+/// Some points of a space and how good they are, as a person hands them over.
+fn samples(json: &Value) -> Vec<Sample> {
+    let mut random = tuner(if *json == batch() { "Batch" } else { "Random" }, json, 99);
+    let known = proposals(random.as_mut(), 0, 3);
+    let value = |parameters: &Parameters| match outcome(0, parameters) {
+        Outcome::Result(value) => value,
+        Outcome::Failed => panic!("it has a result"),
+    };
+    known.into_iter().map(|p| Sample { value: value(&p), parameters: p }).collect()
+}
+
+#[test]
+fn imported_results_are_known_alike_whenever_they_came() {
+    for (name, json) in everyone() {
+        let samples = samples(&json);
+        let mut steady = tuner(name, &json, 11);
+        let mut rebuilt = tuner(name, &json, 11);
+        rebuilt.import(&samples);
+        let mut proposed = Vec::new();
+        for id in 0..30 {
+            if id == 15 {
+                steady.import(&samples);
+            }
+            let Proposal::Parameters(parameters) = steady.propose(id) else { break };
+            steady.observe(id, &outcome(id, &parameters));
+            rebuilt.adopt(id, &parameters);
+            rebuilt.observe(id, &outcome(id, &parameters));
+            proposed.push(parameters);
+        }
+        if proposed.len() == 30 {
+            let (a, b) = (proposals(steady.as_mut(), 30, 36), proposals(rebuilt.as_mut(), 30, 36));
+            assert_eq!(a, b, "{name} of {json}");
+        }
+    }
+}
+
+#[test]
+fn what_was_imported_is_not_proposed_where_points_can_repeat() {
+    for (name, json) in everyone() {
+        if name == "Hyperband" || json == mixed() {
+            continue; // Its brackets are its own; and nothing repeats in a continuous space.
+        }
+        let samples = samples(&json);
+        let mut tuner = tuner(name, &json, 3);
+        tuner.import(&samples);
+        for parameters in proposals(tuner.as_mut(), 0, 100) {
+            let known = samples.iter().any(|sample| sample.parameters == parameters);
+            assert!(!known, "{name} proposes {parameters:?} again");
+        }
+    }
+}
+
+#[test]
+fn imported_results_count_as_results() {
+    let json = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
+    for name in ["TPE", "GP", "Anneal", "Evolution"] {
+        let args = json!({"optimize_mode": "minimize"});
+        let mut tuner = build(&spec(name, &args), &space(&json), 5).unwrap();
+        let known = (0..60).map(|i| f64::from(i) / 60.0);
+        let sample = |x: f64| Sample {
+            parameters: json!({"x": x}).as_object().unwrap().clone(),
+            value: MetricValue::from((x - 0.7).abs()),
+        };
+        tuner.import(&known.map(sample).collect::<Vec<_>>());
+        let proposed = proposals(tuner.as_mut(), 0, 20);
+        let near = proposed.iter().filter(|p| (p["x"].as_f64().unwrap() - 0.7).abs() < 0.2);
+        // By chance two of five are so near.
+        assert!(near.count() >= 12, "{name}: {proposed:?}");
     }
 }
 

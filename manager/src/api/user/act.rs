@@ -1,5 +1,5 @@
-//! Changes: stop a trial, run one again, order its agent something, stop the experiment, bound it otherwise. Each may carry an
-//! `Idempotency-Key`, so that a client that heard no answer can ask again.
+//! Changes: stop a trial, run one again, order its agent something, stop the experiment, bound it otherwise, give its
+//! tuner results or another space. Each may carry an `Idempotency-Key`, so that a client that heard no answer can ask again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::asked::{Named, json_body};
+use super::asked::{Named, json_body, large_json_body};
 use crate::config::units;
 use crate::experiment::command::{Command, NewLimits};
 
@@ -224,5 +224,48 @@ pub(super) async fn limit(
     let limits =
         NewLimits { concurrency: body.trial_concurrency, trials: body.max_trial_number, duration };
     shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
+    Ok(accepted())
+}
+
+/// Let the tuner learn results from elsewhere
+///
+/// A list, as NNI's `experiment import` takes it, or as `experiment export --form json` writes it. What was imported before
+/// is passed over.
+#[utoipa::path(
+    post, path = "/api/v1/experiment/import", tag = "changes", request_body = Vec<Object>,
+    params(("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 400, description = "an entry is not right: its path and why"), (status = 409, description = "it is not running")),
+    security(("token" = [])),
+)]
+pub(super) async fn import(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    _: Method,
+    request: Request,
+) -> Result<Response, Error> {
+    let list = large_json_body(request).await?;
+    shared.changes.make(&shared, &headers, Command::Import(list)).await?;
+    Ok(accepted())
+}
+
+/// Search another space from now on
+///
+/// The trials that run are let end. What was tried before and fits into the new space still counts.
+#[utoipa::path(
+    put, path = "/api/v1/experiment/search-space", tag = "changes", request_body = Object,
+    params(("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202), (status = 400, description = "no search space: the path and why"), (status = 409, description = "it is not running")),
+    security(("token" = [])),
+)]
+pub(super) async fn search_space(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    _: Method,
+    request: Request,
+) -> Result<Response, Error> {
+    let space = large_json_body(request).await?;
+    shared.changes.make(&shared, &headers, Command::Space(space)).await?;
     Ok(accepted())
 }

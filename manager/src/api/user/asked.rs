@@ -3,12 +3,15 @@
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use trial_protocol::TrialJobId;
 
 use super::super::{Error, Shared};
 
 /// The largest body of a change, in bytes.
 const BODY_LIMIT: usize = 64 << 10;
+/// The largest list of results, in bytes: some 50,000 of them.
+const LARGE_BODY_LIMIT: usize = 16 << 20;
 
 /// A request's query, checked.
 pub(in crate::api) struct Asked<T>(pub(in crate::api) T);
@@ -44,11 +47,23 @@ impl FromRequestParts<Shared> for Named {
 
 /// A request's JSON body; none at all stands for `{}`.
 pub(in crate::api) async fn json_body<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
+    json_body_within(request, BODY_LIMIT).await
+}
+
+/// What a person gives a tuner, a list of results or a space: as [`json_body`], and larger.
+pub(in crate::api) async fn large_json_body(request: Request) -> Result<Value, Error> {
+    json_body_within(request, LARGE_BODY_LIMIT).await
+}
+
+async fn json_body_within<T: DeserializeOwned>(
+    request: Request,
+    limit_bytes: usize,
+) -> Result<T, Error> {
     let body = axum::body::Bytes::from_request(
-        request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, BODY_LIMIT))),
+        request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, limit_bytes))),
         &(),
     );
-    let bytes = body.await.map_err(|_| Error::TooLarge { limit_bytes: BODY_LIMIT })?;
+    let bytes = body.await.map_err(|_| Error::TooLarge { limit_bytes })?;
     let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
     serde_json::from_slice(text)
         .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))

@@ -34,6 +34,8 @@ use super::{act, experiment, follow, log, trials};
         act::log_level,
         act::stop,
         act::limit,
+        act::import,
+        act::search_space,
         json,
     )
 )]

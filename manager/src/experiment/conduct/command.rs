@@ -1,4 +1,5 @@
-//! What a person asks of an experiment that runs: checked against the store, recorded, then done.
+//! What a person asks of an experiment that runs: checked against the store, recorded, then done. What a tuner is
+//! given is in `steer`.
 
 use serde_json::{Value, json};
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
@@ -23,6 +24,8 @@ impl Run {
                 self.tell(trial, DirectiveBody::LogLevel { level }).await?
             }
             Command::Limit(limits) => self.limit(&limits).await,
+            Command::Import(list) => self.import(&list).await,
+            Command::Space(space) => self.space(space).await?,
         };
         match checked {
             Ok(Asked::Event(event)) => self.perform(event).await?,
@@ -91,7 +94,7 @@ impl Run {
         Job { sequence, parameters, attempt, submitted: true, steps, given_up: None }
     }
 
-    fn goes_on(&self) -> Result<(), Refused> {
+    pub(super) fn goes_on(&self) -> Result<(), Refused> {
         match self.state.stands() {
             ExperimentState::Running
             | ExperimentState::NoMoreTrial
@@ -135,7 +138,7 @@ impl Run {
 }
 
 /// What the state machine or an agent is told.
-enum Asked {
+pub(super) enum Asked {
     Event(state::Event),
     Steer(Steer),
     Order(TrialJobId, DirectiveBody),

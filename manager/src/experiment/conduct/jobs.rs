@@ -136,6 +136,25 @@ impl Run {
         Ok(self.submit(trial, row.parameter_id).await)
     }
 
+    /// Records that a trial is to be tried again, with the number of its next attempt: a manager that dies before
+    /// that has begun finds nothing of it that has ended.
+    pub(super) async fn retried(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+    ) -> Result<(), store::Error> {
+        self.leases.forget(trial);
+        let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
+        self.c.handle.forget(trial, &job.attempt);
+        job.attempt = ids::next_attempt(trial, &job.attempt);
+        job.steps = Steps::new(self.c.spec.objective.as_deref());
+        (job.submitted, job.given_up) = (false, None);
+        let (attempt, at_ms) = (job.attempt.clone(), self.c.clock.now_ms());
+        let (state, message) = (JobState::Waiting, Some(message));
+        let change = TrialChange { state, at_ms, message, exit_code: None, attempt: Some(attempt) };
+        patiently(|| self.c.store.retry_trial(trial, change.clone())).await
+    }
+
     /// Submits a recorded trial; a refusal is the trial's end, not the experiment's.
     async fn submit(
         &mut self,

@@ -7,14 +7,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use trial_protocol::{MetricValue, StopReason};
 
+use super::steer::learnt;
 use super::{Conductor, Job, Run, trial_result};
+use crate::config::ExperimentSpec;
 use crate::experiment::Event;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{self, Fate, Limits, Policy, Remembered, State};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
-use crate::store::{self, TrialRow};
+use crate::store::{self, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::tuner::Outcome;
 
@@ -33,6 +35,7 @@ impl Run {
         let rows = c.store.trials().await?;
         let taken = rows.iter().map(|row| row.id.clone()).collect();
         let (mut jobs, mut remembered) = (HashMap::new(), Vec::new());
+        c.advice.import(learnt(c.store.imported().await?));
         let (mut said, mut gone) = (Vec::new(), Vec::new());
         let mut results = Vec::new();
         let mut leases = Leases::new(c.lease);
@@ -53,8 +56,8 @@ impl Run {
                 let job = Job { sequence, parameters, attempt, submitted, steps, given_up: None };
                 jobs.insert(row.id.clone(), job);
             }
-            let (sequence, parameter_id, intent) = (row.sequence, row.parameter_id, row.intent);
-            remembered.push(Remembered { trial: row.id, sequence, parameter_id, fate, intent });
+            let TrialRow { id: trial, sequence, parameter_id, intent, retries, .. } = row;
+            remembered.push(Remembered { trial, sequence, parameter_id, fate, intent, retries });
         }
         let policy = Policy {
             target: c.spec.target_metric.map(|target| (c.spec.optimize_mode, target)),
@@ -103,10 +106,8 @@ impl Run {
         said: &mut Vec<Event>,
         gone: &mut Vec<JobEvent>,
     ) -> Result<Fate, store::Error> {
-        let interrupted = row.intent == Some(StopReason::ManagerShutdown);
         if row.state.is_final() {
-            let again = interrupted && row.state != JobState::Succeeded;
-            return Ok(if again { Fate::Again } else { Fate::Ended });
+            return Ok(if Self::is_interrupted(row) { Fate::Again } else { Fate::Ended });
         }
         // Reports that arrive meanwhile must not fill the channel, or the agents' delivery would wait for us.
         // What they tell may be known from the store by then; to be told twice does no harm.
@@ -147,16 +148,34 @@ impl Run {
         c.advice.adopt(&row.id, row.parameter_id, parameters);
         if fate == Fate::Ended {
             let steps = Self::steps(c, row).await?;
-            let result = trial_result(&c.store, &c.spec, &row.id, &row.attempt).await?;
-            let counts = state::counts(row.state, row.intent);
-            let number = result.last.filter(|value| counts && value.number().is_some());
-            let told = number.clone();
-            let outcome = number.map_or(Outcome::Failed, Outcome::Result);
+            let outcome = Self::outcome(&c.store, &c.spec, row).await?;
+            let told = match &outcome {
+                Outcome::Result(value) => Some(value.clone()),
+                Outcome::Failed => None,
+            };
             c.advice.assessed(&row.id, row.state, &steps);
             c.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
             return Ok(told);
         }
         Ok(None)
+    }
+
+    /// Whether a trial was ended by a manager's own end, and so runs again.
+    pub(super) fn is_interrupted(row: &TrialRow) -> bool {
+        let interrupted = row.intent == Some(StopReason::ManagerShutdown);
+        interrupted && row.state.is_final() && row.state != JobState::Succeeded
+    }
+
+    /// What a tuner learns of a trial that has ended.
+    pub(super) async fn outcome(
+        store: &Store,
+        spec: &ExperimentSpec,
+        row: &TrialRow,
+    ) -> Result<Outcome, store::Error> {
+        let result = trial_result(store, spec, &row.id, &row.attempt).await?;
+        let counts = state::counts(row.state, row.intent);
+        let number = result.last.filter(|value| counts && value.number().is_some());
+        Ok(number.map_or(Outcome::Failed, Outcome::Result))
     }
 
     /// The intermediate results of a trial's attempt, where somebody wants them.

@@ -20,7 +20,7 @@ use crate::intake::{self, Intake};
 use crate::search_space::Parameters;
 use crate::store::TrialRow;
 use crate::training_service::{self, Adopted, JobEvent, JobNews, TrialJobSpec};
-use crate::tuner::{Outcome, Proposal, Tuner};
+use crate::tuner::{Outcome, Proposal, Sample, Tuner};
 
 /// How long a state may take to come, in the world's time.
 const BOUND: Duration = Duration::from_secs(20);
@@ -63,6 +63,8 @@ impl Tuner for Observed {
     fn observe(&mut self, _: u64, outcome: &Outcome) {
         self.0.lock().unwrap().push(outcome.clone());
     }
+
+    fn import(&mut self, _: &[Sample]) {}
 }
 
 struct Bed {

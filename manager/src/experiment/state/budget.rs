@@ -19,7 +19,7 @@ pub struct Policy {
     pub retries: u32,
 }
 
-/// What has been used of it in this run of the manager.
+/// What has been used of it. Failures in a row are counted in this run of the manager: who resumes has mended them.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     policy: Policy,
@@ -29,8 +29,15 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(policy: Policy) -> Self {
-        Self { policy, ..Self::default() }
+    pub(super) fn under(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// A trial was tried again so often before this run.
+    pub(super) fn remember(&mut self, trial: TrialJobId, times: u32) {
+        if times > 0 {
+            self.retried.insert(trial, times);
+        }
     }
 
     /// Whether a failed trial is to be tried again: which try of how many it will be.

@@ -20,6 +20,11 @@ pub enum Steer {
         /// Running time of the experiment.
         duration: Option<Duration>,
     },
+    /// The tuner knows more, or has another space: if it waited or had nothing more, it is asked again.
+    Advised {
+        /// Whether it has another space.
+        space: bool,
+    },
 }
 
 impl State {
@@ -43,6 +48,13 @@ impl State {
                 // hold, does not.
                 let wider = trials.is_some() || duration.is_some();
                 if self.stands == ExperimentState::NoMoreTrial && wider && !self.held {
+                    self.stands = ExperimentState::Running;
+                }
+            }
+            Steer::Advised { space } => {
+                self.tuner_waits = false;
+                let used_up = self.stands == ExperimentState::TunerNoMoreTrial;
+                if space && used_up && !self.tuner_lost && !self.held {
                     self.stands = ExperimentState::Running;
                 }
             }
@@ -133,6 +145,35 @@ mod tests {
         };
         let late = state.steer(time, Duration::from_secs(2));
         assert!(matches!(late.as_slice(), [Effect::Tell(_)]), "its time is up: {late:?}");
+    }
+
+    #[test]
+    fn another_space_gives_a_tuner_that_had_used_up_its_own_more_to_propose() {
+        let mut state = state(2, 9);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        let exhausted =
+            Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: trial("x") };
+        state.step(exhausted, Duration::ZERO);
+        assert_eq!(state.stands(), ExperimentState::TunerNoMoreTrial);
+        let imported = state.steer(Steer::Advised { space: false }, Duration::ZERO);
+        assert_eq!(imported, [], "results make no space larger");
+        let effects = state.steer(Steer::Advised { space: true }, Duration::ZERO);
+        let expected =
+            [Effect::Propose { parameter_id: 2 }, Effect::RecordState(ExperimentState::Running)];
+        assert_eq!(effects, expected);
+    }
+
+    #[test]
+    fn a_tuner_that_waits_is_asked_again_once_it_knows_more() {
+        let mut state = state(2, 9);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        let waits =
+            Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: trial("x") };
+        state.step(waits, Duration::ZERO);
+        let effects = state.steer(Steer::Advised { space: false }, Duration::ZERO);
+        assert_eq!(effects, [Effect::Propose { parameter_id: 1 }]);
     }
 
     #[test]

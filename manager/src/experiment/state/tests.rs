@@ -187,6 +187,7 @@ fn a_stop_ends_the_trials_and_starts_none() {
 #[test]
 fn a_search_goes_on_where_it_was() {
     let known = |number, fate| Remembered {
+        retries: 0,
         trial: id(number),
         sequence: number,
         parameter_id: Some(number),
@@ -205,8 +206,31 @@ fn a_search_goes_on_where_it_was() {
 }
 
 #[test]
+fn how_often_a_trial_was_tried_again_outlives_the_manager() {
+    let known = Remembered {
+        retries: 1,
+        trial: id(0),
+        sequence: 0,
+        parameter_id: Some(0),
+        fate: Fate::Alive { running_for: None },
+        intent: None,
+    };
+    for (retries, tried_again) in [(1, false), (2, true)] {
+        let policy = Policy { retries, ..Policy::default() };
+        let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
+        let gone = Gone { exit_code: None, message: None };
+        // Nobody knows how it ended: the machine went down.
+        let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
+        let effects = state.step(event, SECOND);
+        let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
+        assert_eq!(again, tried_again, "{retries}: {effects:?}");
+    }
+}
+
+#[test]
 fn an_interrupted_trial_that_outlived_its_manager_runs_again_when_it_is_gone() {
     let known = Remembered {
+        retries: 0,
         trial: id(0),
         sequence: 0,
         parameter_id: Some(0),

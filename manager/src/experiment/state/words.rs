@@ -190,6 +190,8 @@ pub struct Remembered {
     pub fate: Fate,
     /// The stop that was intended.
     pub intent: Option<StopReason>,
+    /// How often it was tried again after a failure that may pass.
+    pub retries: u32,
 }
 
 /// What became of a remembered trial.

@@ -162,7 +162,9 @@ async fn a_store_that_is_only_read_refuses_writes() {
     let old = bed.folder.path().join("old");
     let mut connection = Connection::open(&old).unwrap();
     migrate(&mut connection, 0, &MIGRATIONS[..1]).unwrap();
-    assert!(matches!(Store::open_to_read(&old), Err(Error::Older { found: 1, known: 3, .. })));
+    assert!(
+        matches!(Store::open_to_read(&old), Err(Error::Older { found: 1, known, .. }) if known > 1)
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn trial(
     parameters: Value,
 ) -> Arc<TrialSummary> {
     let row = TrialRow {
+        retries: 0,
         id: TrialJobId::new(format!("t{sequence}")).unwrap(),
         sequence,
         parameter_id: Some(sequence),

@@ -1,0 +1,145 @@
+//! What a person gives a search that runs: results from elsewhere, another space. A resumed search has both.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+/// Every trial says that it has begun, and waits for the test.
+const HELD: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+
+fn begun(bed: &TestBed, count: usize) {
+    let lines = || bed.read("gate.begun").lines().count();
+    wait_for("a trial", BOUND, || (lines() >= count).then_some(()));
+}
+
+/// `trial-manager experiment ...`.
+fn experiment(bed: &TestBed, words: &[&str]) -> Finished {
+    let mut command = bed.manager();
+    command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
+    bed.start(&mut command).finish(BOUND)
+}
+
+fn accepted(bed: &TestBed, words: &[&str]) {
+    let told = experiment(bed, words);
+    assert_eq!(told.code, Some(0), "{words:?}: {}", told.stderr);
+}
+
+fn choice(values: &[u64]) -> Value {
+    json!({"x": {"_type": "choice", "_value": values}})
+}
+
+fn start(bed: &TestBed, gate: &Gate, search: &Search) -> Running {
+    bed.start(search.command(bed).env("GATE", gate.path()))
+}
+
+fn interrupted(running: Running) -> String {
+    running.signal(Signal::SIGINT);
+    let outcome = Outcome::of(running.finish(BOUND));
+    assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
+    outcome.id
+}
+
+fn resumed(bed: &TestBed, gate: &Gate, id: &str) -> Running {
+    bed.start(Outcome::resume_command(bed, id).env("GATE", gate.path()))
+}
+
+fn xs(outcome: &Outcome) -> Vec<f64> {
+    outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn what_is_known_is_not_tried_and_another_space_is_searched_from_then_on() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let search = Search::new(HELD, 10)
+        .with("searchSpace", choice(&[1, 2, 3, 4]))
+        .with("tuner", json!({"name": "GridSearch"}));
+    let running = start(&bed, &gate, &search);
+    begun(&bed, 1);
+    let known = json!([
+        {"parameter": {"x": 2}, "value": 0.5},
+        {"parameter": {"x": 3}, "value": {"default": 0.5, "loss": 7}},
+    ]);
+    bed.write("known.json", &known.to_string());
+    accepted(&bed, &["import", "known.json"]);
+    accepted(&bed, &["import", "known.json"]); // Once more does no harm.
+    gate.open(1);
+    begun(&bed, 2);
+    bed.write("space.yml", &choice(&[3, 4, 5, 6]).to_string());
+    accepted(&bed, &["update", "--search-space", "space.yml"]);
+    let id = interrupted(running);
+    let running = resumed(&bed, &gate, &id);
+    gate.open(10);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(4, 0);
+    assert_eq!(xs(&outcome), [1.0, 4.0, 5.0, 6.0]);
+}
+
+/// The proposals of a search that is given results and another space while its second trial runs.
+fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let args = json!({"optimize_mode": "minimize", "seed": 5});
+    let search = Search::new(HELD, 7).with("tuner", json!({"name": tuner, "classArgs": args}));
+    let running = start(&bed, &gate, &search);
+    gate.open(1);
+    begun(&bed, 2);
+    let known = (0..40).map(|i| f64::from(i) / 40.0);
+    let known: Value =
+        known.map(|x| json!({"parameter": {"x": x}, "value": (x - 0.2).abs()})).collect();
+    bed.write("known.json", &known.to_string());
+    accepted(&bed, &["import", "known.json"]);
+    let space = json!({"x": {"_type": "uniform", "_value": [0, 0.5]}});
+    bed.write("space.json", &space.to_string());
+    accepted(&bed, &["update", "--search-space", "space.json"]);
+    let running = if interrupt {
+        let id = interrupted(running);
+        resumed(&bed, &gate, &id)
+    } else {
+        running
+    };
+    gate.open(10);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(7, 0);
+    xs(&outcome)
+}
+
+#[test]
+fn a_search_that_was_given_something_goes_on_alike_after_a_resume() {
+    for tuner in ["TPE", "Evolution", "Hyperband"] {
+        let (steady, resumed) = (steered(tuner, false), steered(tuner, true));
+        assert_eq!(steady, resumed, "{tuner}");
+        assert!(steady[2..].iter().all(|x| *x <= 0.5), "{tuner}: {steady:?}");
+    }
+}
+
+#[test]
+fn what_is_not_right_is_named_with_its_place() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let running = start(&bed, &gate, &Search::new(HELD, 1));
+    begun(&bed, 1);
+    #[rustfmt::skip]
+    let table = [
+        (vec!["import"],                   r#"[{"parameter": {"x": 0.5}, "value": 1}, {"parameter": {"x": 2}, "value": 1}]"#, "[1].parameter.x: 2 is not"),
+        (vec!["import"],                   r#"[{"parameter": {"x": 0.5}, "value": "good"}]"#,   "[0].value: expected a number"),
+        (vec!["import"],                   r#"[{"parameter": {"x": 0.5}, "#,                    "given: line 1, column"),
+        (vec!["update", "--search-space"], r#"{"x": {"_type": "unifrom", "_value": [0, 1]}}"#,  "searchSpace.x._type: `unifrom` is not a type"),
+        (vec!["update", "--search-space"], r#"{"y": {"_type": "uniform", "_value": [0, 1]}}"#,  "trialCommand: "),
+        (vec!["update", "--search-space"], "{}",                                                "searchSpace: is empty"),
+    ];
+    for (mut words, text, problem) in table {
+        bed.write("given", text);
+        words.push("given");
+        let told = experiment(&bed, &words);
+        assert_eq!(told.code, Some(2), "{words:?} {text}: {}", told.stderr);
+        assert!(told.stderr.contains("given: "), "the file is named: {}", told.stderr);
+        assert!(told.stderr.contains(problem), "{problem}: {}", told.stderr);
+    }
+    gate.open(1);
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    bed.write("given", "[]");
+    let told = experiment(&bed, &["import", "given"]);
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    assert!(told.stderr.contains("not running"), "{}", told.stderr);
+}
