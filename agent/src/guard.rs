@@ -7,13 +7,14 @@
 //!
 //! Invariants: it holds nothing of the trial's and none of the agent's files; it is a helper and so no part of the
 //! trial's tree; it never outlives the agent by more than the hunt; when the agent ends in an orderly way it is killed
-//! before its pipe closes, and so harms nobody. If the agent's process executes another program, which closes the pipe
-//! too, the guard goes without a hunt: that program has the trial now.
+//! before its pipe closes, and so harms nobody. Where the agent's process becomes `hold`, that has the guard from then
+//! on; if the pipe closes and the agent lives on all the same, the guard goes without a hunt.
 
 use std::ffi::OsString;
 use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -38,7 +39,7 @@ const HUNTS: u32 = 500;
 /// The agent's side: the guard lives as long as this.
 #[derive(Debug)]
 pub struct Guard {
-    child: Child,
+    process: u32,
     pipe: PipeWriter,
     reaper: Reaper,
 }
@@ -54,7 +55,19 @@ impl Guard {
         command.args([GUARD_WORD, mark, &agent, &group]).env_clear().current_dir("/");
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let (child, _) = reaper.spawn(&mut command, Role::Helper)?;
-        Ok(Self { child, pipe, reaper: reaper.clone() })
+        Ok(Self { process: child.id(), pipe, reaper: reaper.clone() })
+    }
+
+    /// The guard `process` that the program before us has started, and `pipe`, the agent's end of its pipe.
+    pub fn adopt(reaper: &Reaper, process: u32, pipe: OwnedFd) -> Self {
+        // Nobody waits for its end.
+        drop(reaper.adopt(process, Role::Helper));
+        Self { process, pipe: pipe.into(), reaper: reaper.clone() }
+    }
+
+    /// Its process, and the agent's end of its pipe.
+    pub fn parts(&self) -> (u32, RawFd) {
+        (self.process, self.pipe.as_raw_fd())
     }
 
     /// The trial's own process was reaped: the number of its group may be somebody else's one day.
@@ -68,7 +81,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // A bug that ends the agent is as good as a kill: then the guard is needed.
         if !std::thread::panicking() {
-            self.reaper.end(&mut self.child);
+            self.reaper.end(self.process);
         }
     }
 }

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
 use crate::cli::KEEPER_FAULT;
+use crate::guard::Guard;
 use crate::last_bytes::LastBytes;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
@@ -78,7 +79,11 @@ struct Holder {
     reaper: Reaper,
     grace: Duration,
     drain: Duration,
+    /// How the trial's own process ended, if the program before us had reaped it.
+    reaped_before: Option<ExitStatus>,
     status: Option<ExitStatus>,
+    /// The trial's own process is gone, and nobody knows how it ended.
+    lost: bool,
     stop: Option<Stop>,
     leftovers: Vec<String>,
 }
@@ -96,14 +101,19 @@ struct Stream {
 
 impl Holder {
     fn new(estate: &Estate) -> Result<Self, io::Error> {
+        // Before anything is opened: what was closed in the last moment must not be taken for what is ours.
+        let live = &estate.live;
+        let reaper = Reaper::default();
+        let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
+        let guard = live.guard.and_then(|(process, pipe)| {
+            Some(Guard::adopt(&reaper, process.unsigned_abs(), inherited(pipe)?))
+        });
         let all = SigSet::all();
         // They are blocked already, by the program before us: one that came meanwhile is still there.
         all.thread_block()?;
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Reaper::adopt_orphans()?;
-        let reaper = Reaper::default();
-        let (trial, exit) = Trial::adopt(Pid::from_raw(estate.pid), &reaper);
-        let [stdout, stderr] = estate.outputs.map(|number| number.map(inherited));
+        let (trial, exit) = Trial::adopt(Pid::from_raw(estate.pid), guard, &reaper);
         Ok(Self {
             signals,
             streams: [
@@ -115,9 +125,11 @@ impl Holder {
             reaper,
             grace: Duration::from_millis(estate.grace_ms),
             drain: Duration::from_millis(estate.drain_ms),
+            reaped_before: live.status.map(ExitStatus::from_raw),
             status: None,
+            lost: false,
             // By whom is not known any more; TERM is what everybody sends.
-            stop: estate.stopping.then_some(ASKED),
+            stop: live.stopping.then_some(ASKED),
             leftovers: Vec::new(),
         })
     }
@@ -126,6 +138,14 @@ impl Holder {
         let mut phase = Phase::Running;
         // Its end may have come before us.
         let mut events: Vec<Event> = self.looked(&phase).into_iter().collect();
+        if events.is_empty() && !self.reaper.sweep() {
+            events.extend(self.looked(&phase));
+            // The program before us had reaped it that moment, and could not say so any more.
+            self.lost = events.is_empty();
+            if self.lost {
+                return;
+            }
+        }
         if self.stop.is_some() {
             events.push(Event::StopRequested { grace: self.grace });
         }
@@ -140,8 +160,10 @@ impl Holder {
             }
             let open = self.open();
             self.wait(&phase);
-            self.hear_signals(&phase, &mut events);
+            // First, so that the end of the trial is told with what is left then: a stream that ended between the two
+            // would not be seen to end any more.
             self.streams.iter_mut().for_each(Stream::carry);
+            self.hear_signals(&phase, &mut events);
             if phase.hunts() {
                 self.trial.kill(phase.reaped());
             }
@@ -171,6 +193,10 @@ impl Holder {
     fn hear_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
         let mut ended = false;
         while let Ok(Some(heard)) = self.signals.read_signal() {
+            if heard.ssi_pid == std::process::id() {
+                // A thread of the program before us has failed as well, and called for what has happened.
+                continue;
+            }
             let heard = i32::try_from(heard.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
             match heard {
                 Some(Signal::SIGCHLD) => ended = true,
@@ -201,8 +227,9 @@ impl Holder {
         let children = self.reaper.sweep();
         let processes = children && !self.trial.tree().is_empty();
         let left = Left { output: self.open() > 0, processes };
-        if let Ok(status) = self.exit.try_recv() {
+        if let Some(status) = self.reaped_before.take().or_else(|| self.exit.try_recv().ok()) {
             self.status = Some(status);
+            self.trial.reaped(false);
             return Some(Event::Exited { exit: trial_exit(status), left });
         }
         phase.reaped().then_some(Event::Looked(left))
@@ -240,6 +267,9 @@ impl Holder {
         let end = match self.status {
             Some(status) => {
                 End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+            }
+            None if self.lost => {
+                End::KeeperFailed { why: "how the trial ended was lost".to_owned() }
             }
             None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
         };

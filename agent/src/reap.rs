@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::WaitOptions;
@@ -37,6 +38,15 @@ struct Entry {
     tell: oneshot::Sender<ExitStatus>,
     /// The signal that has stopped it, until somebody asks.
     stopped: Option<i32>,
+}
+
+/// The wait status of the trial's own process, -1 until it was reaped: it can be had only once, and whoever
+/// takes our place needs it.
+static TRIAL_STATUS: AtomicI32 = AtomicI32::new(-1);
+
+/// The wait status of the trial's own process, if it was reaped. May be called in the handler of a signal.
+pub fn trial_status() -> Option<i32> {
+    Some(TRIAL_STATUS.load(Ordering::Acquire)).filter(|status| *status >= 0)
 }
 
 impl Reaper {
@@ -85,6 +95,9 @@ impl Reaper {
                             entry.stopped = Some(signal);
                         }
                     } else if let Some(entry) = table.remove(&pid) {
+                        if entry.role == Role::Trial {
+                            TRIAL_STATUS.store(status.as_raw(), Ordering::Release);
+                        }
                         // Nobody listens for a helper that was given up.
                         entry.tell.send(ExitStatus::from_raw(status.as_raw())).ok();
                     }
@@ -103,12 +116,17 @@ impl Reaper {
     }
 
     /// Kills a helper and reaps it, unless [`Self::sweep`] has: then its number may be somebody else's.
-    pub fn end(&self, child: &mut Child) {
+    pub fn end(&self, helper: u32) {
         let mut table = self.lock();
-        if table.remove(&child.id()).is_some() {
-            child.kill().ok();
+        let pid = i32::try_from(helper).ok().and_then(rustix::process::Pid::from_raw);
+        let (Some(_), Some(pid)) = (table.remove(&helper), pid) else { return };
+        // A helper that we have adopted may never have been there.
+        if rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_ok_and(|end| end.is_none()) {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
             // It is ours and was not reaped, so this ends as soon as the kernel has done what it was told.
-            child.wait().ok();
+            while rustix::process::waitpid(Some(pid), WaitOptions::empty())
+                .is_err_and(|error| error == rustix::io::Errno::INTR)
+            {}
         }
     }
 

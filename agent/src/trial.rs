@@ -186,13 +186,15 @@ fn prepare_child(command: &mut Command, die_with_us: bool, take_terminal: bool) 
 }
 
 impl Trial {
-    /// A trial that runs already, started by the program that this process executed before.
-    pub fn adopt(pid: Pid, reaper: &Reaper) -> (Self, oneshot::Receiver<ExitStatus>) {
+    /// A trial that runs already, started by the program that this process executed before, as its `guard` was.
+    pub fn adopt(
+        pid: Pid,
+        guard: Option<Guard>,
+        reaper: &Reaper,
+    ) -> (Self, oneshot::Receiver<ExitStatus>) {
         let exit = reaper.adopt(pid.as_raw().unsigned_abs(), Role::Trial);
         let reaper = reaper.clone();
-        let this =
-            Self { pid, reaper, unguarded: None, guard: None, terminal: None, reaped: false };
-        (this, exit)
+        (Self { pid, reaper, unguarded: None, guard, terminal: None, reaped: false }, exit)
     }
 
     /// Its process id, which is also its process group.
@@ -205,7 +207,10 @@ impl Trial {
     pub fn guard(&mut self) {
         let Some(run) = self.unguarded.take() else { return };
         match Guard::start(&self.reaper, &run, Some(self.pid()).filter(|_| !self.reaped)) {
-            Ok(guard) => self.guard = Some(guard),
+            Ok(guard) => {
+                hand_over::guarded(&guard);
+                self.guard = Some(guard);
+            }
             Err(source) => tracing::debug!(
                 "no guard ({source}); what the trial starts would outlive a killed trialkeeper"
             ),

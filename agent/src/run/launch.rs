@@ -13,7 +13,7 @@ use crate::cli::ExitCodeMap;
 use crate::reap::Reaper;
 use crate::settings::Settings;
 use crate::spool::Claim;
-use crate::trial::hand_over::{self, Estate};
+use crate::trial::hand_over::{self, Estate, Live};
 use crate::trial::{self, Plan, Trial};
 
 /// A trial that was started, or was not, and what comes out of it.
@@ -50,11 +50,13 @@ pub(super) fn launch(
             pid: trial.pid().cast_signed(),
             grace_ms: millis(settings.grace),
             drain_ms: millis(settings.drain),
-            outputs: [0, 1].map(|index: usize| outputs[index].as_ref().map(AsRawFd::as_raw_fd)),
             dir: will.dir.map(Path::to_owned),
             termination_log: will.termination_log.map(Path::to_owned),
             mapped: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
-            stopping: false,
+            live: Live {
+                outputs: outputs.each_ref().map(|output| output.as_ref().map(AsRawFd::as_raw_fd)),
+                ..Live::default()
+            },
         };
         hand_over::arm(&estate, will.claim.and_then(Claim::descriptor));
     }

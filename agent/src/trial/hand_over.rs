@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use nix::libc;
 
 use crate::cli::KEEPER_FAULT;
+use crate::guard::Guard;
+use crate::reap;
 
 /// The word that makes the program hold a trial.
 pub const HOLD: &str = "--hold";
@@ -39,32 +41,51 @@ pub struct Estate {
     pub grace_ms: u64,
     /// From the end of the trial's own process to the end of everything, in milliseconds.
     pub drain_ms: u64,
-    /// Where the trial's standard output and error come out.
-    pub outputs: [Option<RawFd>; 2],
     /// The output directory.
     pub dir: Option<PathBuf>,
     /// A file for the verdict in short.
     pub termination_log: Option<PathBuf>,
     /// Whether the exit code is to tell the verdict's class.
     pub mapped: bool,
+    /// What changes while the trial runs. [`arm`] takes the outputs from it, the rest is told when it comes.
+    pub live: Live,
+}
+
+/// The part of an estate that changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Where the trial's standard output and error come out, while they are open.
+    pub outputs: [Option<RawFd>; 2],
     /// Whether the trial was asked to end before.
     pub stopping: bool,
+    /// The wait status of the trial's own process, if it was reaped before.
+    pub status: Option<i32>,
+    /// The guard's process, and our end of its pipe.
+    pub guard: Option<(i32, RawFd)>,
 }
 
 struct Plan {
     process: i32,
     program: CString,
-    calm: Words,
-    stopping: Words,
-    keep: Vec<RawFd>,
+    words: Vec<CString>,
+    outputs: [Option<Opened>; 2],
+    /// The spool's lock.
+    claim: Option<RawFd>,
 }
 
-/// A command line, ready to be executed.
-struct Words {
-    /// Points into `_texts`, and ends with a null.
-    pointers: Vec<*const c_char>,
-    _texts: Vec<CString>,
+/// A descriptor, and the inode behind it: when it is closed, its number may soon be something else's.
+struct Opened {
+    number: RawFd,
+    inode: libc::ino_t,
 }
+
+/// How many words say what does not change, and how many numbers the rest; and a null.
+const FIXED: usize = 8;
+const LIVE: usize = 6;
+const WORDS: usize = FIXED + LIVE + 1;
+
+/// A number in decimal that ends with a NUL.
+type Decimal = [u8; 12];
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(ptr::null_mut());
 
@@ -74,31 +95,22 @@ static OVER: AtomicI32 = AtomicI32::new(-1);
 /// Whether the trial was asked to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-impl Words {
-    fn of(estate: &Estate) -> Self {
-        let texts = estate.words();
-        let pointers = texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
-        Self { pointers, _texts: texts }
-    }
-}
+/// The guard's process and our end of its pipe, -1 while there is none.
+static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 impl Estate {
-    /// As words of a command line.
+    /// What does not change, as words of a command line.
     fn words(&self) -> Vec<CString> {
-        let number = |fd: Option<RawFd>| fd.map_or(-1, i64::from).to_string();
         let path = |path: &Option<PathBuf>| {
             path.as_deref().map(Path::as_os_str).map(OsStr::as_bytes).unwrap_or_default().to_vec()
         };
-        let words = [
+        let words: [Vec<u8>; FIXED] = [
             b"trialkeeper".to_vec(),
             HOLD.into(),
             self.pid.to_string().into_bytes(),
             self.grace_ms.to_string().into_bytes(),
             self.drain_ms.to_string().into_bytes(),
-            number(self.outputs[0]).into_bytes(),
-            number(self.outputs[1]).into_bytes(),
             i32::from(self.mapped).to_string().into_bytes(),
-            i32::from(self.stopping).to_string().into_bytes(),
             path(&self.dir),
             path(&self.termination_log),
         ];
@@ -106,35 +118,92 @@ impl Estate {
         words.into_iter().map(|word| CString::new(word).unwrap_or_default()).collect()
     }
 
-    /// Reads what [`arm`] wrote, from the word after [`HOLD`] on.
+    /// Reads what a fault wrote, from the word after [`HOLD`] on.
     pub fn read(words: &[impl AsRef<OsStr>]) -> Option<Self> {
-        let [pid, grace, drain, stdout, stderr, mapped, stopping, dir, termination_log] = words
-        else {
+        let [pid, grace, drain, mapped, dir, termination_log, live @ ..] = words else {
             return None;
         };
         let text = |word: &dyn AsRef<OsStr>| word.as_ref().to_str().map(str::to_owned);
-        let fd = |word: &dyn AsRef<OsStr>| -> Option<Option<RawFd>> {
-            let number: RawFd = text(word)?.parse().ok()?;
-            Some(Some(number).filter(|number| *number > 2))
-        };
         let path = |word: &dyn AsRef<OsStr>| {
             Some(PathBuf::from(word.as_ref())).filter(|path| !path.as_os_str().is_empty())
         };
+        let live: Vec<i32> =
+            live.iter().map(|word| text(word)?.parse().ok()).collect::<Option<_>>()?;
         Some(Self {
             pid: text(pid)?.parse().ok().filter(|pid| *pid > 1)?,
             grace_ms: text(grace)?.parse().ok()?,
             drain_ms: text(drain)?.parse().ok()?,
-            outputs: [fd(stdout)?, fd(stderr)?],
             dir: path(dir),
             termination_log: path(termination_log),
             mapped: text(mapped)? == "1",
-            stopping: text(stopping)? == "1",
+            live: Live::of(live.try_into().ok()?),
         })
     }
 }
 
-/// From now on a fault of ours hands the trial over. `keep`: further descriptors that must not be closed then.
-pub fn arm(estate: &Estate, keep: Option<RawFd>) {
+impl Live {
+    /// -1 is nothing.
+    fn numbers(&self) -> [i32; LIVE] {
+        let [stdout, stderr] = self.outputs;
+        let [guard, pipe] = [self.guard.map(|(process, _)| process), self.guard.map(|two| two.1)];
+        let none = |number: Option<i32>| number.unwrap_or(-1);
+        let stopping = i32::from(self.stopping);
+        [none(stdout), none(stderr), stopping, none(self.status), none(guard), none(pipe)]
+    }
+
+    fn of([stdout, stderr, stopping, status, guard, pipe]: [i32; LIVE]) -> Self {
+        let fd = |number: RawFd| Some(number).filter(|number| *number > 2);
+        Self {
+            outputs: [fd(stdout), fd(stderr)],
+            stopping: stopping == 1,
+            status: Some(status).filter(|status| *status >= 0),
+            guard: Some(guard).filter(|process| *process > 1).zip(fd(pipe)),
+        }
+    }
+}
+
+impl Opened {
+    fn at(number: RawFd) -> Option<Self> {
+        Some(Self { number, inode: inode(number)? })
+    }
+
+    fn still(&self) -> Option<RawFd> {
+        (inode(self.number) == Some(self.inode)).then_some(self.number)
+    }
+}
+
+/// The inode behind a descriptor, if it is open. May be called in the handler of a signal.
+fn inode(number: RawFd) -> Option<libc::ino_t> {
+    let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
+    #[expect(unsafe_code, reason = "nix wants a descriptor that is known to be open")]
+    // SAFETY: it takes any number, and fills in what it is given unless it fails.
+    unsafe {
+        (libc::fstat(number, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_ino)
+    }
+}
+
+/// Writes a number without allocating.
+fn decimal(number: i32) -> Decimal {
+    let mut text = [0; 12];
+    let mut left = number.unsigned_abs();
+    let mut digits = [0; 10];
+    let mut count = 0;
+    for digit in &mut digits {
+        *digit = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        left /= 10;
+        count += 1;
+        if left == 0 {
+            break;
+        }
+    }
+    let sign: &[u8] = if number < 0 { b"-" } else { b"" };
+    let bytes = sign.iter().chain(digits.iter().take(count).rev());
+    text.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+    text
+}
+
+/// From now on a fault of ours hands the trial over, and the `claim` on the spool with it.
+pub fn arm(estate: &Estate, claim: Option<RawFd>) {
     // Without /proc, the name that we were started with must do.
     let named = || std::env::args_os().next().and_then(|name| CString::new(name.as_bytes()).ok());
     let there = Path::new(OURSELVES).exists();
@@ -142,9 +211,9 @@ pub fn arm(estate: &Estate, keep: Option<RawFd>) {
     let plan = Plan {
         process: nix::unistd::getpid().as_raw(),
         program: program.unwrap_or_default(),
-        calm: Words::of(estate),
-        stopping: Words::of(&Estate { stopping: true, ..estate.clone() }),
-        keep: estate.outputs.into_iter().flatten().chain(keep).collect(),
+        words: estate.words(),
+        outputs: estate.live.outputs.map(|output| output.and_then(Opened::at)),
+        claim,
     };
     // Never freed: a fault may come at any time.
     let before = PLAN.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
@@ -156,6 +225,13 @@ pub fn arm(estate: &Estate, keep: Option<RawFd>) {
 /// The trial was asked to end: whoever holds it then sees to that.
 pub fn stopping() {
     STOPPING.store(true, Ordering::Release);
+}
+
+/// The trial has a guard from now on.
+pub fn guarded(guard: &Guard) {
+    let (process, pipe) = guard.parts();
+    GUARD[1].store(pipe, Ordering::Release);
+    GUARD[0].store(process.cast_signed(), Ordering::Release);
 }
 
 /// The trial has ended, and this is the code to exit with, whatever happens to us from now on.
@@ -202,7 +278,8 @@ pub fn hand_over() {
     unsafe {
         // Not `gettid()`: std names it as a weak symbol, and a static program has it as a null pointer then.
         if libc::syscall(libc::SYS_gettid) != libc::c_long::from(plan.process) {
-            // The kernel gives it to the main thread, which never blocks it, whatever that one waits for.
+            // The kernel gives it to the main thread, which never blocks it, whatever that one waits for. Another
+            // thread's may come when that one has followed the first: the new program knows it by its sender.
             libc::kill(plan.process, libc::SIGABRT);
             loop {
                 libc::pause();
@@ -212,16 +289,32 @@ pub fn hand_over() {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), ptr::null_mut());
-        // Another thread may have failed as well; its call must not reach the new program.
-        libc::signal(libc::SIGABRT, libc::SIG_IGN);
-        for fd in &plan.keep {
-            libc::fcntl(*fd, libc::F_SETFD, 0);
+        let live = plan.live();
+        let [stdout, stderr] = live.outputs;
+        let pipe = live.guard.map(|(_, pipe)| pipe);
+        for fd in [stdout, stderr, pipe, plan.claim].into_iter().flatten() {
+            libc::fcntl(fd, libc::F_SETFD, 0);
         }
-        let stopping = STOPPING.load(Ordering::Acquire);
-        let words = if stopping { &plan.stopping } else { &plan.calm };
-        libc::execve(plan.program.as_ptr(), words.pointers.as_ptr(), environ.cast());
+        let numbers = live.numbers().map(decimal);
+        let live = numbers.iter().map(|number| number.as_ptr().cast());
+        let words = plan.words.iter().map(|word| word.as_ptr()).chain(live);
+        let mut pointers: [*const c_char; WORDS] = [ptr::null(); WORDS];
+        pointers.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+        libc::execve(plan.program.as_ptr(), pointers.as_ptr(), environ.cast());
         // No memory, or no such file any more: then the kernel ends the trial with us.
         libc::_exit(125);
+    }
+}
+
+impl Plan {
+    fn live(&self) -> Live {
+        let [process, pipe] = GUARD.each_ref().map(|number| number.load(Ordering::Acquire));
+        Live {
+            outputs: self.outputs.each_ref().map(|output| output.as_ref().and_then(Opened::still)),
+            stopping: STOPPING.load(Ordering::Acquire),
+            status: reap::trial_status(),
+            guard: (process > 0).then_some((process, pipe)),
+        }
     }
 }
 
@@ -258,45 +351,82 @@ fn listen() {
     }
 }
 
-/// A descriptor that the program before us left open for us.
-pub fn inherited(number: RawFd) -> OwnedFd {
+/// A descriptor that the program before us left open for us, unless one of its threads has closed it in the last
+/// moment.
+pub fn inherited(number: RawFd) -> Option<OwnedFd> {
+    inode(number)?;
     #[expect(unsafe_code, reason = "a number on the command line names a descriptor")]
-    // SAFETY: the program that executed this one kept it open and told its number; nothing here was opened
-    // under it, since it was never free.
+    // SAFETY: it is open, the program that executed this one told its number, and nothing here was opened under it,
+    // since this is called before anything is opened.
     unsafe {
-        OwnedFd::from_raw_fd(number)
+        Some(OwnedFd::from_raw_fd(number))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
     fn an_estate_is_read_as_it_was_written() {
+        let live = Live {
+            outputs: [Some(5), None],
+            stopping: true,
+            status: Some(0),
+            guard: Some((1 << 22, 9)),
+        };
         let full = Estate {
             pid: 7,
             grace_ms: 20_000,
             drain_ms: 2_000,
-            outputs: [Some(5), None],
             dir: Some("/a b/c".into()),
             termination_log: None,
             mapped: true,
-            stopping: true,
+            live,
         };
         for estate in [full, Estate { pid: 2, ..Estate::default() }] {
+            let numbers = estate.live.numbers().map(decimal);
+            let live = numbers.iter().map(|number| CStr::from_bytes_until_nul(number).unwrap());
             let words = estate.words();
-            let words: Vec<_> =
-                words[2..].iter().map(|word| OsStr::from_bytes(word.to_bytes())).collect();
+            assert_eq!(words.len(), FIXED);
+            let words: Vec<&OsStr> = words[2..]
+                .iter()
+                .map(CString::as_c_str)
+                .chain(live)
+                .map(|word| OsStr::from_bytes(word.to_bytes()))
+                .collect();
             assert_eq!(Estate::read(&words), Some(estate));
         }
-        for broken in [&["x"; 9][..], &["7"; 8], &[]] {
+        for broken in [&["x"; 12][..], &["7"; 11], &[]] {
             assert_eq!(Estate::read(broken), None, "{broken:?}");
         }
         // A pid that would mean everybody, or the first process, is nobody's trial.
-        let pids = ["-1", "0", "1"];
-        for pid in pids {
-            assert_eq!(Estate::read(&[pid, "1", "1", "3", "4", "0", "0", "", ""]), None, "{pid}");
+        for pid in ["-1", "0", "1"] {
+            let mut words = ["1"; 12];
+            words[0] = pid;
+            assert_eq!(Estate::read(&words), None, "{pid}");
         }
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        for number in [0, 7, 10, -1, 4_194_304, i32::MAX, i32::MIN] {
+            let text = decimal(number);
+            let text = CStr::from_bytes_until_nul(&text).unwrap();
+            assert_eq!(text.to_str().unwrap(), number.to_string());
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_was_closed_and_opened_anew_is_another() {
+        let (first, _other) = std::io::pipe().unwrap();
+        let opened = Opened::at(first.as_raw_fd()).unwrap();
+        assert_eq!(opened.still(), Some(first.as_raw_fd()));
+        let (second, _other) = std::io::pipe().unwrap();
+        let moved = Opened { number: second.as_raw_fd(), ..opened };
+        assert_eq!(moved.still(), None);
     }
 }

@@ -70,6 +70,38 @@ fn a_trial_that_was_asked_to_end_before_the_fault_ends_all_the_same() {
     assert_eq!(ended.verdict().cause, Cause::Stopped);
 }
 
+/// Each of two threads that fail at once calls for the main thread; the second call may come too late.
+#[test]
+fn two_faults_at_once_are_one() {
+    for _ in 0..20 {
+        let ended = failing("pump", "echo out & echo err >&2; wait; sleep 0.05; exit 5").run();
+        assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+        assert_eq!(ended.stderr.matches(HELD).count(), 1, "{}", ended.stderr);
+    }
+}
+
+/// The trial ends while the agent fails because of the last that it prints.
+#[test]
+fn a_trial_that_ends_at_the_moment_of_the_fault_has_its_exit_code() {
+    for _ in 0..20 {
+        let ended = failing("pump", "sleep 0.02; echo out; exit 5").run();
+        assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_held_trial_keeps_its_guard() {
+    let line = "(setsid sleep 600 >/dev/null 2>&1 & echo $! >orphan); until [ -e guarded ]; do sleep 0.01; done; \
+                echo x; exec sleep 600";
+    let running = failing("pump", line).start().wait_for("orphan");
+    let orphan = running.wait_for_pid("orphan");
+    until("the guard", || crate::tree::is_guarded(running.pid()));
+    std::fs::write(running.path("guarded"), "").unwrap();
+    until_held(running.pid());
+    running.send(Signal::SIGKILL);
+    until("the end of what the trial started", || !crate::bed::lives(orphan));
+}
+
 #[test]
 fn other_signals_reach_a_held_trial_and_orphans_are_reaped() {
     let line = format!(

@@ -118,7 +118,7 @@ fn is_a_guard(pid: u32) -> bool {
         .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"guard-of-a-trial"))
 }
 
-fn is_guarded(keeper: u32) -> bool {
+pub(crate) fn is_guarded(keeper: u32) -> bool {
     children(keeper).iter().any(|(pid, _)| is_a_guard(*pid))
 }
 
