@@ -39,8 +39,31 @@ pub fn first_attempt(trial: &TrialJobId) -> AttemptId {
 
 /// The attempt after `last`.
 pub fn next_attempt(trial: &TrialJobId, last: &AttemptId) -> AttemptId {
+    let last = submitted(last);
     let number = last.as_str().rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
     attempt(trial, number.unwrap_or(0).saturating_add(1))
+}
+
+/// What an attempt was submitted as. A cluster may start a pod again by itself; its agent then says so with two
+/// numbers behind the attempt's name, `k3f9a-1_0_1`, of which the first counts more.
+pub fn submitted(attempt: &AttemptId) -> AttemptId {
+    parts(attempt).0
+}
+
+/// Whether one attempt is a later try of the other, by the cluster that both were submitted to once.
+pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
+    let ((one, try_one), (other, try_other)) = (parts(later), parts(than));
+    one == other && try_one > try_other
+}
+
+fn parts(attempt: &AttemptId) -> (AttemptId, (u64, u64)) {
+    let split = || {
+        let (rest, task) = attempt.as_str().rsplit_once('_')?;
+        let (name, framework) = rest.rsplit_once('_')?;
+        let name = AttemptId::new(name).ok()?;
+        Some((name, (framework.parse().ok()?, task.parse().ok()?)))
+    };
+    split().unwrap_or_else(|| (attempt.clone(), (0, 0)))
 }
 
 fn attempt(trial: &TrialJobId, number: u64) -> AttemptId {
@@ -66,5 +89,31 @@ mod tests {
         let first = first_attempt(&trial);
         assert_eq!(first.as_str(), "abcde-1");
         assert_eq!(next_attempt(&trial, &first).as_str(), "abcde-2");
+        assert_eq!(next_attempt(&trial, &known("abcde-2_0_7")).as_str(), "abcde-3");
+    }
+
+    fn known(attempt: &str) -> AttemptId {
+        AttemptId::new(attempt).unwrap()
+    }
+
+    #[test]
+    fn a_cluster_s_own_tries_are_later_ones_of_what_was_submitted() {
+        #[rustfmt::skip]
+        let table = [
+            ("k-1_0_1",      "k-1",     true),
+            ("k-1_1_0",      "k-1_0_7", true),
+            ("k-1_0_10",     "k-1_0_9", true),
+            ("k-1",          "k-1_0_1", false),
+            ("k-1_0_1",      "k-1_0_1", false),
+            ("k-2_0_1",      "k-1",     false),
+            ("k-1_0_1-ps-0", "k-1",     false),
+            ("k-1_x_1",      "k-1",     false),
+            ("_1_1",         "k-1",     false),
+        ];
+        for (later, than, is) in table {
+            assert_eq!(is_later(&known(later), &known(than)), is, "{later} {than}");
+        }
+        assert_eq!(submitted(&known("k-1_2_1")).as_str(), "k-1");
+        assert_eq!(submitted(&known("My_trial-1")).as_str(), "My_trial-1");
     }
 }

@@ -126,6 +126,34 @@ fn a_pod_that_fails_beside_the_first_fails_the_trial() {
     assert_eq!(left(&kube), Vec::<Value>::new());
 }
 
+/// Its first pod reports and fails; its second reports as much and succeeds.
+const SECOND: &str = r#"
+n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
+for step in 1 2 3; do echo "score=$n$step"; done
+[ $n = 2 ]"#;
+
+#[test]
+fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
+        "name": "worker", "taskNumber": 1,
+        "task": {
+            "retryPolicy": {"fancyRetryPolicy": false, "maxRetryCount": 1},
+            "pod": {"spec": {"containers": [{"name": "main", "image": "any"}]}},
+        },
+    }]}});
+    let section = service(&bed, &json!({"template": template, "taskRoles": null}));
+    let search = run(&bed, &search(&bed, &kube, SECOND, 1).with("trainingService", section));
+    search.expect_done(1, 0);
+    let trial = search.trial(0);
+    assert_eq!(trial.intermediate, [21, 22, 23].map(Value::from), "of the second alone");
+    assert_eq!(trial.final_result, 23);
+    assert_eq!(bed.read("tries"), "2\n", "and the manager tried nothing again");
+    assert_eq!(kube.made("frameworks").len(), 1 + 1);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
 #[test]
 fn a_rough_cluster_loses_and_doubles_nothing() {
     let bed = TestBed::new();

@@ -97,6 +97,10 @@ pub(super) fn resolve(
     let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
+    let again = Again::of(variable).filter(|_| managed && args.attempt.is_some());
+    let again = again.unwrap_or_default();
+    let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
+
     let first = || Some(Task { role: pod.roles.first()?.name.clone(), index: 0 });
     let bearer = pod.metrics_from.clone().or_else(first);
     let flag = if pod.roles.is_empty() { "metrics-from" } else { "roles" };
@@ -107,6 +111,7 @@ pub(super) fn resolve(
             let own = own()?;
             check(roles, &own, bearer.as_ref())?;
             let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
+            let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
             Some(Meeting { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
         }
     };
@@ -131,6 +136,35 @@ pub(super) fn resolve(
         bears_metrics,
     };
     Ok((pod, attempt))
+}
+
+/// Which try of `FrameworkController`'s own a pod is. The manager has named the attempt once, for all of them; reports of
+/// a later one are a later attempt's, or their numbers would meet those of the first.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Again {
+    framework: u64,
+    task: u64,
+}
+
+impl Again {
+    fn of(variable: Lookup<'_>) -> Option<Self> {
+        let number = |name| text(variable(name))?.parse().ok();
+        let framework = number("FC_FRAMEWORK_ATTEMPT_ID")?;
+        Some(Self { framework, task: number("FC_TASK_ATTEMPT_ID")? })
+    }
+
+    /// The attempt that a pod's reports are of: `k3f9a-1`, `k3f9a-1_0_1`, ...
+    fn reports_as(&self, attempt: AttemptId) -> Result<AttemptId, IdError> {
+        match self {
+            Self { framework: 0, task: 0 } => Ok(attempt),
+            Self { framework, task } => AttemptId::new(format!("{attempt}_{framework}_{task}")),
+        }
+    }
+
+    /// The attempt that its pods meet as: one that was started again alone finds the others where they are.
+    fn meets_as(&self, attempt: &AttemptId) -> Result<AttemptId, IdError> {
+        Self { framework: self.framework, task: 0 }.reports_as(attempt.clone())
+    }
 }
 
 fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error> {
@@ -202,6 +236,43 @@ mod tests {
             if let Some(meeting) = settings.pod.meeting {
                 assert_eq!(meeting.attempt.as_str(), "t-1", "{says}: all meet as one");
             }
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_tried_again_is_a_later_attempt() {
+        let words = [
+            "--manager",
+            "http://m",
+            "--experiment",
+            "e",
+            "--trial",
+            "t",
+            "--attempt",
+            "t-1",
+            "--roles",
+            "worker:1,ps:1",
+            "x",
+        ];
+        #[rustfmt::skip]
+        let table = [
+            ("worker", "0", "0", "t-1",          "t-1"),
+            ("worker", "0", "2", "t-1_0_2",      "t-1"),
+            ("worker", "1", "0", "t-1_1_0",      "t-1_1_0"),
+            ("worker", "1", "3", "t-1_1_3",      "t-1_1_0"),
+            ("ps",     "0", "1", "t-1_0_1-ps-0", "t-1"),
+            ("worker", "x", "1", "t-1",          "t-1"),
+        ];
+        for (role, framework, task, reports, meets) in table {
+            let variables = [
+                ("FC_TASKROLE_NAME", role),
+                ("FC_TASK_INDEX", "0"),
+                ("FC_FRAMEWORK_ATTEMPT_ID", framework),
+                ("FC_TASK_ATTEMPT_ID", task),
+            ];
+            let settings = settle(&words, &variables).unwrap();
+            assert_eq!(settings.attempt.as_str(), reports, "{variables:?}");
+            assert_eq!(settings.pod.meeting.unwrap().attempt.as_str(), meets, "{variables:?}");
         }
     }
 

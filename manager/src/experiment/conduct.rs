@@ -34,6 +34,7 @@ use crate::assessor::Judgement;
 use crate::clock::Clock;
 use crate::config::ExperimentSpec;
 use crate::dispatcher::Said;
+use crate::ids;
 use crate::job_state::JobState;
 use crate::notify::Bell;
 use crate::notify::event::Best;
@@ -148,7 +149,10 @@ impl Run {
                 return Ok(());
             }
         };
-        if self.jobs.get(&trial).is_none_or(|job| job.attempt != attempt) {
+        let Some(job) = self.jobs.get(&trial) else { return Ok(()) };
+        if ids::is_later(&attempt, &job.attempt) {
+            self.started_again(&trial, attempt).await?;
+        } else if job.attempt != attempt {
             return Ok(());
         }
         self.heard(&trial).await?;
@@ -224,13 +228,14 @@ impl Run {
     /// A job is gone. The store, not the order in which events came, says what its agent reported.
     async fn gone(&mut self, event: JobEvent) -> Result<(), store::Error> {
         let JobEvent { trial, attempt, exit_code, message } = event;
-        if self.jobs.get(&trial).is_none_or(|job| job.attempt != attempt) {
+        if !self.is_present(&trial, &attempt) {
             return Ok(()); // An attempt that was given up before.
         }
         // What an agent said before it went was told before it went: its start, above all.
         while let Ok(event) = self.c.events.try_recv() {
             self.told(event).await?;
         }
+        let attempt = self.jobs.get(&trial).map_or(attempt, |job| job.attempt.clone());
         let ended = self.ended(&trial, &attempt).await?;
         let verdict = if ended { self.c.store.verdict(&trial, &attempt).await? } else { None };
         let result = self.result(&trial, &attempt).await?;

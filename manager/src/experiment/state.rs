@@ -129,6 +129,11 @@ impl State {
         self.live.get(trial)?.intent
     }
 
+    /// Whether a trial that has not ended has started.
+    pub fn runs(&self, trial: &TrialJobId) -> bool {
+        self.live.get(trial).is_some_and(|live| live.running_since.is_some())
+    }
+
     /// The running time at which [`Event::Tick`] is needed next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let trials = self.limits.trial_duration.into_iter().flat_map(|limit| {

@@ -24,6 +24,8 @@ struct Pod {
     index: u64,
     child: Child,
     code: Option<i32>,
+    /// How often the controller has tried it again.
+    again: u64,
 }
 
 /// Runs a Framework's pods to their end.
@@ -39,14 +41,14 @@ pub(super) fn run(stage: &Stage<'_>) {
     for role in &roles {
         for index in 0..role["taskNumber"].as_u64().unwrap_or(1) {
             let name = stage.pod(role, index, &json!({"phase": "Pending"}));
-            let child = match start(stage, role, index, &name) {
+            let child = match start(stage, role, index, (&name, 0)) {
                 Ok(child) => child,
                 Err(problem) => {
                     end(stage, &role["name"], index, 128, "StartError", &problem);
                     return;
                 }
             };
-            pods.push(Pod { name, role: text(role, "/name"), index, child, code: None });
+            pods.push(Pod { name, role: text(role, "/name"), index, child, code: None, again: 0 });
         }
     }
     for pod in &pods {
@@ -66,6 +68,7 @@ pub(super) fn run(stage: &Stage<'_>) {
                 pod.code = pod.child.try_wait().ok().flatten().map(|status| {
                     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
                 });
+                try_again(stage, &roles, pod);
             }
         }
         if let Some(decided) = decide(&roles, &pods) {
@@ -84,6 +87,19 @@ pub(super) fn run(stage: &Stage<'_>) {
             let Pod { role, index, code, .. } = &pods[pod];
             end(stage, &Value::from(role.as_str()), *index, code.unwrap_or(1), "Error", "");
         }
+    }
+}
+
+/// Starts a pod that failed again, with new volumes, as often as its task's policy says.
+fn try_again(stage: &Stage<'_>, roles: &[Value], pod: &mut Pod) {
+    let role = roles.iter().find(|role| text(role, "/name") == pod.role);
+    let most = role.and_then(|role| role.pointer("/task/retryPolicy/maxRetryCount")?.as_u64());
+    if let Some(role) = role
+        && pod.code.is_some_and(|code| code != 0)
+        && pod.again < most.unwrap_or(0)
+        && let Ok(child) = start(stage, role, pod.index, (&pod.name, pod.again + 1))
+    {
+        (pod.child, pod.code, pod.again) = (child, None, pod.again + 1);
     }
 }
 
@@ -160,10 +176,21 @@ fn signal(pod: &Pod, signal: Signal) {
     let _gone = kill(Pid::from_raw(pid), signal);
 }
 
+/// Where the volumes of a pod's present try are.
+fn folder_of(stage: &Stage<'_>, (name, again): (&str, u64)) -> PathBuf {
+    let name = if again == 0 { name.to_owned() } else { format!("{name}.{again}") };
+    stage.shared.folder.join("pods").join(name)
+}
+
 /// Starts a pod's container.
-fn start(stage: &Stage<'_>, role: &Value, index: u64, name: &str) -> Result<Child, String> {
+fn start(
+    stage: &Stage<'_>,
+    role: &Value,
+    index: u64,
+    (name, again): (&str, u64),
+) -> Result<Child, String> {
     let spec = role.pointer("/task/pod/spec").cloned().unwrap_or_default();
-    let folder = stage.shared.folder.join("pods").join(name);
+    let folder = folder_of(stage, (name, again));
     let container = &spec["containers"][0];
     let mounts = mount(stage, &spec, container, &folder)?;
     // A path in the pod, on this machine.
@@ -199,6 +226,7 @@ fn start(stage: &Stage<'_>, role: &Value, index: u64, name: &str) -> Result<Chil
     // Whose processes these are.
     command.env("TEST_BED", &stage.shared.folder);
     command.env("FC_FRAMEWORK_NAME", &stage.name).env("FC_POD_NAME", name);
+    command.env("FC_FRAMEWORK_ATTEMPT_ID", "0").env("FC_TASK_ATTEMPT_ID", again.to_string());
     command.env("FC_TASKROLE_NAME", text(role, "/name")).env("FC_TASK_INDEX", index.to_string());
     for variable in container["env"].as_array().into_iter().flatten() {
         command.env(text(variable, "/name"), plain(&text(variable, "/value")));
@@ -258,7 +286,7 @@ fn renew(stage: &Stage<'_>, roles: &[Value], pods: &[Pod]) {
         let role = roles.iter().find(|role| text(role, "/name") == pod.role);
         let volumes = role.and_then(|role| role.pointer("/task/pod/spec/volumes")?.as_array());
         for volume in volumes.into_iter().flatten() {
-            let place = stage.shared.folder.join("pods").join(&pod.name).join("volumes");
+            let place = folder_of(stage, (&pod.name, pod.again)).join("volumes");
             // A Secret that was deleted leaves what it was.
             drop(project(stage, volume, &place.join(text(volume, "/name"))));
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tracing::warn;
+use tracing::{info, warn};
 use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId,
 };
@@ -155,6 +155,37 @@ impl Run {
         patiently(|| self.c.store.retry_trial(trial, change.clone())).await
     }
 
+    /// Whether what was submitted as this attempt is what the trial waits for.
+    pub(super) fn is_present(&self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
+        let submitted = self.jobs.get(trial).map(|job| ids::submitted(&job.attempt));
+        submitted.is_some_and(|submitted| submitted == ids::submitted(attempt))
+    }
+
+    /// The cluster started a trial's pod again by itself: what its agent says counts from here on, and what the
+    /// earlier one said does not.
+    pub(super) async fn started_again(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: AttemptId,
+    ) -> Result<(), store::Error> {
+        let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
+        info!(%trial, "its pod was started again by the cluster");
+        let before = std::mem::replace(&mut job.attempt, attempt.clone());
+        job.steps = Steps::new(self.c.spec.objective.as_deref());
+        self.c.handle.forget(trial, &before);
+        let runs = self.state.runs(trial);
+        let state = if runs { JobState::Running } else { JobState::Waiting };
+        self.record(trial, state, None, Some(attempt)).await?;
+        // What the earlier one was ordered, this one has not heard.
+        if let Some(reason) = self.state.intent(trial) {
+            self.order_stop(trial, reason);
+        }
+        if runs {
+            self.order_rules(trial);
+        }
+        Ok(())
+    }
+
     /// Submits a recorded trial; a refusal is the trial's end, not the experiment's.
     async fn submit(
         &mut self,
@@ -189,7 +220,7 @@ impl Run {
     /// A job waits, and why is known.
     pub(super) async fn waits(&mut self, news: JobWaits) -> Result<(), store::Error> {
         let JobWaits { trial, attempt, why } = news;
-        let Some(job) = self.jobs.get(&trial).filter(|job| job.attempt == attempt) else {
+        let Some(job) = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt)) else {
             return Ok(()); // An attempt that was given up before.
         };
         let sequence = job.sequence;

@@ -14,6 +14,7 @@ use crate::experiment::Event;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{self, Fate, Limits, Policy, Remembered, State};
+use crate::ids;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::store::{self, Store, TrialRow};
@@ -111,7 +112,8 @@ impl Run {
         }
         // Reports that arrive meanwhile must not fill the channel, or the agents' delivery would wait for us.
         // What they tell may be known from the store by then; to be told twice does no harm.
-        let adopt = c.service.adopt(&row.id, &row.attempt);
+        let submitted = ids::submitted(&row.attempt);
+        let adopt = c.service.adopt(&row.id, &submitted);
         tokio::pin!(adopt);
         let adopted = loop {
             tokio::select! {
