@@ -3,8 +3,12 @@
 //! * milliseconds for one proposal after 1,000 results in 20 dimensions;
 //! * the best loss after 100 trials on standard functions, median of 30 seeds, one trial at a time.
 //!
-//! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_nni.py` prints NNI's figures.
+//! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_table.py` sets them beside NNI's and Optuna's. With
+//! `--json` a line of JSON for each figure and no times, with `--seeds N` fewer seeds, with `--digits PYTHON` the search of
+//! `benches/tuners_digits.py` besides.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
@@ -116,7 +120,7 @@ fn problems() -> [Problem; 4] {
 }
 
 /// One trial: proposed, judged, learned from.
-fn turn(tuner: &mut dyn Tuner, id: u64, loss: fn(&Parameters) -> f64) -> f64 {
+fn turn(tuner: &mut dyn Tuner, id: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
     let Proposal::Parameters(parameters) = tuner.propose(id) else { return f64::INFINITY };
     let loss = loss(&parameters);
     tuner.observe(id, &Outcome::Result(MetricValue::from(loss)));
@@ -150,22 +154,92 @@ fn milliseconds(name: &str, results: u64, dimensions: usize) -> f64 {
     median((results..results + 21).map(once).collect())
 }
 
+/// `benches/tuners_digits.py`: its space, and the loss of a point.
+struct Digits {
+    space: Value,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    child: Child,
+}
+
+impl Digits {
+    fn start(python: &str) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/tuners_digits.py");
+        let mut command = Command::new(python);
+        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the interpreter that was named");
+        let ask = child.stdin.take().expect("it is piped");
+        let mut answers = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        answers.read_line(&mut line).expect("it says its space");
+        let space = serde_json::from_str(&line).expect("the space is JSON");
+        Self { space, ask, answers, child }
+    }
+
+    fn loss(&mut self, parameters: &Parameters) -> f64 {
+        writeln!(self.ask, "{}", Value::Object(parameters.clone())).expect("it listens");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("it answers");
+        line.trim().parse().expect("a loss is a number")
+    }
+
+    /// Lets the program end.
+    fn end(mut self) {
+        drop(self.ask);
+        self.child.wait().expect("it is our child");
+    }
+}
+
+/// The median over the seeds of the best loss after so many trials.
+fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
+    let mut best = |seed| {
+        let mut tuner = tuner(name, space, seed);
+        (0..TRIALS).map(|id| turn(tuner.as_mut(), id, &mut loss)).fold(f64::INFINITY, f64::min)
+    };
+    median((0..seeds).map(&mut best).collect())
+}
+
 #[expect(clippy::print_stdout, reason = "the tables are the purpose")]
 fn main() {
-    println!("one proposal after 1,000 results in 20 dimensions, median in ms");
-    for name in TUNERS {
-        println!("  {name:<10} {:8.3}", milliseconds(name, 1000, 20));
-    }
-    println!("best loss after {TRIALS} trials, median of {SEEDS} seeds");
-    for (says, space, loss) in problems() {
-        print!("  {says:<14}");
-        for name in TUNERS {
-            let best = |seed| {
-                let mut tuner = tuner(name, &space, seed);
-                (0..TRIALS).map(|id| turn(tuner.as_mut(), id, loss)).fold(f64::INFINITY, f64::min)
-            };
-            print!("  {name} {:.4}", median((0..SEEDS).map(best).collect()));
+    let words: Vec<String> = std::env::args().collect();
+    let after = |name: &str| {
+        let at = words.iter().position(|word| word == name)?;
+        words.get(at + 1).cloned()
+    };
+    let seeds = after("--seeds").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
+    let json = words.iter().any(|word| word == "--json");
+    let show = |problem: &str, name: &str, loss: f64| {
+        if json {
+            println!(
+                "{}",
+                json!({"tuner": name, "problem": problem, "seeds": seeds, "loss": loss})
+            );
+        } else {
+            println!("  {problem:<14} {name:<10} {loss:10.4}");
         }
-        println!();
+    };
+    if !json {
+        println!("one proposal after 1,000 results in 20 dimensions, median in ms");
+        for name in TUNERS {
+            println!("  {name:<10} {:8.3}", milliseconds(name, 1000, 20));
+        }
+        println!("best loss after {TRIALS} trials, median of {seeds} seeds");
+    }
+    for (says, space, loss) in problems() {
+        for name in TUNERS {
+            show(says, name, quality(name, &space, seeds, loss));
+        }
+    }
+    if let Some(python) = after("--digits") {
+        let mut digits = Digits::start(&python);
+        let space = digits.space.clone();
+        for name in TUNERS {
+            show(
+                "digits",
+                name,
+                quality(name, &space, seeds, |parameters| digits.loss(parameters)),
+            );
+        }
+        digits.end();
     }
 }

@@ -1,12 +1,15 @@
-"""NNI 3.0's figures for the tables that `cargo bench --bench tuners` prints.
+"""NNI 3.0's figures for the table that `tuners_table.py` makes.
 
-Run it with an interpreter that has `pip install nni==3.0 hyperopt==0.1.2` (Python 3.11 or older):
+Run it with an interpreter that has `pip install nni==3.0 'numpy<2' 'pandas<3' 'setuptools<81' scikit-learn` (Python 3.11):
 
-    python tuners_nni.py [Random Evolution Anneal TPE]
+    python tuners_nni.py [--seeds N] [--problems 'NAME;...'] [Random Evolution TPE GP Metis]
 
-GP is not among them: SciPy 1.10 and 1.17, which were tried, both refuse what NNI's calls them with.
+NNI's GP and Metis hand SciPy a start of two dimensions, which SciPy 1.11 and later refuse; it is flattened here, as
+SciPy itself did before, and nothing else is changed. Anneal needs `hyperopt==0.1.2` besides.
 """
 
+import argparse
+import json
 import logging
 import math
 import random
@@ -16,7 +19,12 @@ import time
 import warnings
 
 import numpy
+import scipy.optimize
 
+from tuners_digits import PROBLEM as DIGITS
+
+minimize = scipy.optimize.minimize
+scipy.optimize.minimize = lambda function, start, *args, **more: minimize(function, numpy.ravel(start), *args, **more)
 logging.disable(logging.CRITICAL)
 warnings.simplefilter('ignore')
 
@@ -64,6 +72,7 @@ PROBLEMS = [
     ('Hartmann-6', uniform(6, 0, 1), hartmann6),
     ('Rosenbrock-5', uniform(5, -2, 2), rosenbrock5),
     ('mixed, nested', MIXED, mixed),
+    DIGITS,
 ]
 
 
@@ -79,6 +88,12 @@ def make(name, seed):
     if name == 'Anneal':
         from nni.algorithms.hpo.hyperopt_tuner import HyperoptTuner
         return HyperoptTuner('anneal', 'minimize')
+    if name == 'GP':
+        from nni.algorithms.hpo.gp_tuner import GPTuner
+        return GPTuner('minimize')
+    if name == 'Metis':
+        from nni.algorithms.hpo.metis_tuner import MetisTuner
+        return MetisTuner('minimize')
     from nni.algorithms.hpo.tpe_tuner import TpeTuner
     return TpeTuner('minimize', seed=seed)
 
@@ -111,9 +126,31 @@ def milliseconds(name):
     return statistics.median(times)
 
 
+def arguments(tuners):
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--seeds', type=int, default=30)
+    parser.add_argument('--problems', default=';'.join(says for says, _, _ in PROBLEMS if says != 'digits'))
+    parser.add_argument('--fast', action='store_true', help='leave the time of a proposal out')
+    parser.add_argument('tuners', nargs='*', default=tuners)
+    given = parser.parse_args()
+    given.problems = [problem for problem in PROBLEMS if problem[0] in given.problems.split(';')]
+    return given
+
+
+def report(given, best, milliseconds):
+    """A line of JSON for each figure."""
+    for name in given.tuners:
+        if not given.fast:
+            print(json.dumps({'tuner': name, 'ms': milliseconds(name)}), flush=True)
+        for says, space, function in given.problems:
+            figure = {'tuner': name, 'problem': says, 'seeds': given.seeds}
+            try:
+                losses = [best(name, space, function, seed) for seed in range(given.seeds)]
+                figure['loss'] = statistics.median(losses)
+            except Exception as error:  # What NNI's cannot do is a result, too.
+                figure['fails'] = f'{type(error).__name__}: {error}'[:200]
+            print(json.dumps(figure), flush=True)
+
+
 if __name__ == '__main__':
-    for name in sys.argv[1:] or ['Random', 'Evolution', 'Anneal', 'TPE']:
-        print(f'{name}: {milliseconds(name):.3f} ms', flush=True)
-        for says, space, function in PROBLEMS:
-            losses = [best(name, space, function, seed) for seed in range(30)]
-            print(f'  {says}: {statistics.median(losses):.4f}', flush=True)
+    report(arguments(['Random', 'Evolution', 'TPE']), best, milliseconds)

@@ -1,8 +1,8 @@
-"""Optuna's figures for the tables that `cargo bench --bench tuners` prints.
+"""Optuna's figures for the table that `tuners_table.py` makes.
 
-Run it with an interpreter that has `pip install optuna`:
+Run it with an interpreter that has `pip install optuna scikit-learn`:
 
-    python tuners_optuna.py
+    python tuners_optuna.py [--seeds N] [--problems 'NAME;...']
 """
 
 import statistics
@@ -16,7 +16,7 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / '../../exam
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 from optuna_search import propose  # noqa: E402
-from tuners_nni import PROBLEMS, uniform  # noqa: E402
+from tuners_nni import arguments, report, uniform  # noqa: E402
 
 
 def study(seed):
@@ -30,12 +30,12 @@ def turn(study, space, function):
     return loss
 
 
-def best(space, function, seed):
+def best(_, space, function, seed):
     own = study(seed)
     return min(turn(own, space, function) for _ in range(100))
 
 
-def milliseconds():
+def milliseconds(_):
     own, space = study(1), uniform(20, 0, 1)
     sphere = lambda p: sum((x - 0.3) ** 2 for x in p.values())
     distributions = {name: optuna.distributions.FloatDistribution(0, 1) for name in space}
@@ -53,7 +53,4 @@ def milliseconds():
 
 
 if __name__ == '__main__':
-    print(f'TPE: {milliseconds():.3f} ms', flush=True)
-    for says, space, function in PROBLEMS:
-        losses = [best(space, function, seed) for seed in range(30)]
-        print(f'  {says}: {statistics.median(losses):.4f}', flush=True)
+    report(arguments(['TPE']), best, milliseconds)

@@ -113,7 +113,7 @@ const ALGORITHMS: [Algorithm; 8] = [
         alias: None,
         default_mode: OptimizeMode::Minimize,
         build: |arguments, space, Setting { seed, mode }| {
-            let model = tpe::Tpe::from_arguments(arguments)?;
+            let model = tpe::Estimator::from_arguments(arguments)?;
             Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
         },
     },

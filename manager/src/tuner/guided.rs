@@ -34,6 +34,14 @@ enum Standing {
     Failed,
 }
 
+/// A trial that says something about its parameters, or will.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) point: &'a Point,
+    /// `None`: it still runs.
+    pub(super) loss: Option<f64>,
+}
+
 impl Trials {
     pub(super) fn new(mode: OptimizeMode) -> Self {
         Self { mode, imported: Vec::new(), known: BTreeMap::new() }
@@ -64,6 +72,15 @@ impl Trials {
         self.all().filter_map(|(point, standing)| match standing {
             Standing::Done(loss) => Some((point, *loss)),
             Standing::Running | Standing::Failed => None,
+        })
+    }
+
+    /// Those with a result or without an end, in the order of their ids, what was imported first.
+    pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
+        self.all().filter_map(|(point, standing)| match standing {
+            Standing::Done(loss) => Some(Known { point, loss: Some(*loss) }),
+            Standing::Running => Some(Known { point, loss: None }),
+            Standing::Failed => None,
         })
     }
 

@@ -1,12 +1,15 @@
 //! The tree-structured Parzen estimator (Bergstra and others, "Algorithms for Hyper-Parameter
-//! Optimization", 2011), with the choices of NNI 3.0's `nni/algorithms/hpo/tpe_tuner.py`.
+//! Optimization", 2011). Where `tpe_args` are given, with the choices of NNI 3.0's `nni/algorithms/hpo/tpe_tuner.py`, whose
+//! arguments they are; else as [`joint`] describes it, which finds more in as many trials (`docs/benchmarks.md`).
 //!
-//! Each parameter is looked at on its own. Its values in the good trials make one density, those in the
+//! Of NNI's: each parameter is looked at on its own. Its values in the good trials make one density, those in the
 //! others a second one; of some candidates from the first, the one is proposed whose ratio of the two
 //! is the largest. Trials that still run count with a made-up result, the lie, so that concurrent
 //! proposals do not crowd.
 
 mod density;
+mod joint;
+mod kernels;
 
 #[cfg(test)]
 mod tests;
@@ -14,10 +17,36 @@ mod tests;
 use rand_chacha::ChaCha8Rng;
 
 use self::density::{Categories, Mixture, Prior};
+use self::joint::Joint;
 use super::Error;
 use super::guided::{Model, Trials};
 use crate::class_args::Arguments;
 use crate::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
+
+/// NNI's `TPE`: with `tpe_args` its own estimator, else the one over whole points, which finds more.
+#[derive(Debug)]
+pub(super) enum Estimator {
+    Nni(Tpe),
+    Joint(Joint),
+}
+
+impl Estimator {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let given = arguments.raw("tpe_args").is_some();
+        let nni = Tpe::from_arguments(arguments)?;
+        Ok(if given { Self::Nni(nni) } else { Self::Joint(Joint::default()) })
+    }
+}
+
+impl Model for Estimator {
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
+        match self {
+            Self::Nni(nni) => nni.suggest(space, trials, rng),
+            Self::Joint(joint) => joint.suggest(space, trials, rng),
+        }
+    }
+}
 
 /// NNI's `tpe_args`.
 #[derive(Debug, Clone, Copy, PartialEq)]
