@@ -302,6 +302,9 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let door = Door::build(&settings, address, &dir, advertise, ready.server())?;
     let Door { tls, ca_file, url, told, reach } = door;
     let user = UserToken::load_or_create(&dir.user_token())?;
+    let netrc = dir.netrc();
+    write_file(&netrc, 0o600, &user.netrc()?)
+        .map_err(|source| Error::DataDir { path: netrc, source })?;
     let gate = Gate::new(&id, user, secret.as_ref().clone(), reach);
     let secrets = Arc::clone(&secret);
     let state = api::State {

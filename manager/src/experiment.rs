@@ -83,7 +83,7 @@ impl Handle {
     }
 
     /// The experiment goes on after having run for `before`.
-    fn began(&self, before: Duration, began: Instant) {
+    pub(crate) fn began(&self, before: Duration, began: Instant) {
         self.began.get_or_init(|| (before, began));
     }
 

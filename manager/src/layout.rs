@@ -46,6 +46,11 @@ impl ExperimentDir {
         self.0.join("user.token")
     }
 
+    /// The same for programs that read a `.netrc`; readable by its owner only.
+    pub fn netrc(&self) -> PathBuf {
+        self.0.join("netrc")
+    }
+
     /// The certificate authority that the manager made for itself, with its key.
     pub fn authority(&self) -> PathBuf {
         self.0.join("tls")

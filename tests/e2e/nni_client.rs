@@ -37,6 +37,94 @@ print(json.dumps({
 }))
 "#;
 
+/// Does everything that NNI's client can do to a search, one after the other.
+const STEERING: &str = r#"
+import json, sys
+from nni.experiment import Experiment
+
+experiment = Experiment.connect(int(sys.argv[1]))
+running = []
+while not running:  # A trial is RUNNING a moment after it has started; the test has a bound.
+    running = [job for job in experiment.list_trial_jobs() if job.status == "RUNNING"]
+done = {}
+def tried(name, call):
+    try:
+        call()
+        done[name] = "done"
+    except Exception as error:
+        done[name] = error.response.status_code
+tried("concurrency", lambda: experiment.update_trial_concurrency(3))
+tried("trials", lambda: experiment.update_max_trial_number(77))
+tried("duration", lambda: experiment.update_max_experiment_duration("3h"))
+tried("space", lambda: experiment.update_search_space({"y": {"_type": "choice", "_value": [1]}}))
+tried("kill", lambda: experiment.kill_trial_job(running[0].trialJobId))
+tried("kill nobody", lambda: experiment.kill_trial_job("nobody"))
+params = experiment.get_experiment_profile()["params"]
+print(json.dumps({
+    "done": done,
+    "limits": [params[name] for name in ("trialConcurrency", "maxTrialNumber", "maxExperimentDuration")],
+    "space": list(params["searchSpace"]),
+    "statistics": sorted(entry["trialJobStatus"] for entry in experiment.get_job_statistics()),
+    "all metrics": len(experiment.get_job_metrics()) > 0,
+    "metadata": experiment.get_experiment_metadata(experiment.id)["id"] == experiment.id,
+    "experiments": len(experiment.get_all_experiments_metadata()),
+    "killed": running[0].trialJobId,
+}), flush=True)
+experiment.stop()
+print("stopped", flush=True)
+"#;
+
+#[test]
+fn nni_s_python_client_steers_a_search_with_a_netrc_and_stops_it() {
+    let Some(python) = nni_python() else { return };
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo score=1; echo >>../waits; read _ <../gate";
+    let search = Search::new(command, 9).start(&bed);
+    let reported = || (!bed.read("waits").is_empty()).then_some(());
+    wait_for("the first trial to wait", BOUND, reported);
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
+    let port = url.trim().rsplit(':').next().unwrap().to_owned();
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(folder.join("netrc")).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+
+    let client = bed.write("client.py", STEERING);
+    let mut command = Command::new(&python);
+    command.arg(&client).arg(&port).env("NETRC", folder.join("netrc"));
+    let client = bed.start(&mut command);
+    // It waits for the manager's end, as a stopped search's trials do not wait for the gate.
+    let stopped = search.finish(BOUND);
+    let client = client.finish(BOUND);
+    gate.open(1);
+    assert_eq!(client.code, Some(0), "{}", client.stderr);
+    let said = String::from_utf8(client.stdout).unwrap();
+    let mut lines = said.lines().filter(|line| line.starts_with('{') || *line == "stopped");
+    let told: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    assert_eq!(lines.next(), Some("stopped"), "{said}");
+    let mut expected = json!({
+        "done": {
+            "concurrency": "done", "trials": "done", "duration": "done", "kill": "done",
+            "space": "done", "kill nobody": 404,
+        },
+        "space": ["y"],
+        "limits": [3, 77, "10800s"],
+        "statistics": told["statistics"],
+        "all metrics": true,
+        "metadata": true,
+        "experiments": 1,
+    });
+    expected["killed"] = told["killed"].clone();
+    assert_eq!(told, expected);
+    assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
+    let outcome = trialkeeper_tests::Outcome::of(stopped);
+    let killed = told["killed"].as_str().unwrap();
+    let killed = outcome.trials.iter().find(|trial| trial.id == killed).unwrap();
+    assert_eq!(killed.state, "USER_CANCELED");
+}
+
 #[test]
 fn nni_s_python_client_reads_a_running_search() {
     let Some(python) = nni_python() else { return };

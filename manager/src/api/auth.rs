@@ -6,7 +6,10 @@
 //! | another one            | the user                | the user                  |
 //!
 //! A user shows the token as a bearer token or, in a browser that was given one by [`begin_session`], as a
-//! cookie. A browser also carries what others make it say, so two more things are checked:
+//! cookie. A program that knows nothing of us, such as NNI's client, finds it in its `.netrc` and shows it as the password
+//! of the scheme `Basic`; no browser may, and none is ever asked to, for it would remember it and show it for others.
+//!
+//! A browser also carries what others make it say, so two more things are checked:
 //!
 //! * what is open without a token is open under this machine's own names only: a stranger's page whose name
 //!   was made to mean 127.0.0.1 asks for the stranger's name;
@@ -19,6 +22,8 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 
 use super::{Error, Shared};
 use crate::token::{Secret, UserToken};
@@ -68,7 +73,19 @@ impl Gate {
             let detail = "a page of another site asks for a change; that is not done";
             return Err(Error::Forbidden(detail.to_owned()));
         }
-        if headers.contains_key(header::AUTHORIZATION) {
+        if let Some(password) = basic(headers) {
+            if of_a_browser(headers) {
+                let detail = "browsers log in on the page /login; the scheme Basic is for programs";
+                return Err(Error::Forbidden(detail.to_owned()));
+            }
+            if self.0.user.is(&password) {
+                return Ok(User(()));
+            }
+            // It may be another experiment's, or another server's of this machine: a program shows it everywhere.
+            if !(reads && self.0.reach == Reach::Machine) {
+                return self.shown(&password);
+            }
+        } else if headers.contains_key(header::AUTHORIZATION) {
             let token = bearer(headers).ok_or_else(|| self.wanted())?;
             return self.shown(token);
         }
@@ -172,6 +189,21 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
+/// The password of a request with the scheme `Basic`, whoever the user.
+fn basic(headers: &HeaderMap) -> Option<String> {
+    let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
+    let pair = String::from_utf8(pair.ok()?).ok()?;
+    pair.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+/// Whether a request bears a mark of browsers, which no page can take off.
+fn of_a_browser(headers: &HeaderMap) -> bool {
+    let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
+    marks.iter().any(|mark| headers.contains_key(mark))
+        || headers.keys().any(|name| name.as_str().starts_with("sec-"))
+}
+
 /// Whether a request was not made by another site's page. A browser says where a change comes from and
 /// lets no page say it; programs say nothing.
 fn of_our_own_page(headers: &HeaderMap) -> bool {
@@ -247,7 +279,19 @@ mod tests {
         let user = ("authorization", bed.token.as_str());
         let trial = ("authorization", bed.trial.as_str());
         let wrong = ("authorization", "Bearer tku1.let-me-in");
-        let basic = ("authorization", "Basic dXNlcjp1c2Vy");
+        let netrc = |user: &str, password: &str| {
+            format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
+        };
+        let (token, trials) = (&bed.token["Bearer ".len()..], &bed.trial["Bearer ".len()..]);
+        let (basic, anyone) = (netrc("nni", token), netrc("", token));
+        let (stale_basic, trial_basic) = (netrc("nni", "let-me-in"), netrc("nni", trials));
+        let (basic, anyone) =
+            (("authorization", basic.as_str()), ("authorization", anyone.as_str()));
+        let stale_basic = ("authorization", stale_basic.as_str());
+        let trial_basic = ("authorization", trial_basic.as_str());
+        let no_basic = ("authorization", "Basic %%%");
+        let fetched = ("sec-fetch-mode", "navigate");
+        let linked = ("referer", "http://evil.example/");
         let cookie = format!("theme=dark; trialkeeper-e={}", bed.session);
         let cookie = ("cookie", cookie.as_str());
         let other = format!("trialkeeper-f={}", bed.session);
@@ -287,7 +331,20 @@ mod tests {
             ("and opens nothing",                Machine, &post,   &[local, stale],            Err("unauthorized")),
             ("a wrong token is refused",         Machine, &get,    &[local, wrong],            Err("unauthorized")),
             ("also beside a cookie",             Machine, &get,    &[local, wrong, cookie],    Err("unauthorized")),
-            ("another scheme",                   Network, &get,    &[local, basic],            Err("unauthorized")),
+            ("a program's password",             Machine, &post,   &[local, basic],            Ok(())),
+            ("elsewhere too",                    Network, &get,    &[local, basic],            Ok(())),
+            ("whatever the name",                Machine, &delete, &[local, anyone],           Ok(())),
+            ("a password is no browser's",       Machine, &post,   &[local, basic, ours],      Err("forbidden")),
+            ("nor one's that reads",             Machine, &get,    &[local, basic, fetched],   Err("forbidden")),
+            ("nor an older one's",               Machine, &get,    &[local, basic, linked],    Err("forbidden")),
+            ("nor beside a cookie",              Machine, &post,   &[local, basic, cookie],    Err("forbidden")),
+            ("another's password reads",         Machine, &get,    &[local, stale_basic],      Ok(())),
+            ("under our name only",              Machine, &get,    &[evil, stale_basic],       Err("unauthorized")),
+            ("but changes nothing",              Machine, &post,   &[local, stale_basic],      Err("unauthorized")),
+            ("and reads nothing elsewhere",      Network, &get,    &[local, stale_basic],      Err("unauthorized")),
+            ("a trial is no user so either",     Machine, &post,   &[local, trial_basic],      Err("forbidden")),
+            ("no password at all",               Network, &get,    &[local, no_basic],         Err("unauthorized")),
+            ("nor here",                         Machine, &get,    &[local, no_basic],         Err("unauthorized")),
             ("a trial is no user",               Machine, &get,    &[local, trial],            Err("forbidden")),
             ("nor elsewhere",                    Network, &post,   &[local, trial],            Err("forbidden")),
             ("a name made to mean us",           Machine, &get,    &[evil],                    Err("unauthorized")),

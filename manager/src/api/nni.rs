@@ -18,10 +18,10 @@ use trial_protocol::{MetricKind, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::auth::User;
-use super::user::{Asked, Named, attempt, large_json_body, whole_log};
+use super::user::{Asked, Change, Named, attempt, large_json_body, whole_log};
 use super::{Error, Shared};
 use crate::config::units;
-use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::command::{Command, NewLimits};
 use crate::view::{self, TrialSummary};
 
 /// The release whose API this is.
@@ -180,12 +180,8 @@ async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, 
     Ok(Json(if list.is_empty() { json!([]) } else { json!([json!(list).to_string()]) }))
 }
 
-async fn stop(_: User, State(shared): State<Shared>) -> Result<(), Refusal> {
-    if shared.state.handle.elapsed().is_none() {
-        return Err(Refused::NotRunning.into());
-    }
-    shared.state.handle.stop();
-    Ok(())
+async fn stop(_: User, State(shared): State<Shared>, headers: HeaderMap) -> Result<(), Refusal> {
+    Ok(shared.changes.make(&shared, &headers, Change::Stop).await?)
 }
 
 async fn info(shared: &Shared) -> Result<Value, Error> {

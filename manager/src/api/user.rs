@@ -13,7 +13,7 @@ use axum::Router;
 use axum::routing::{get, post, put};
 
 use super::Shared;
-pub(super) use act::Changes;
+pub(super) use act::{Change, Changes};
 pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use log::{LogQuery, view as log_view, whole_log};

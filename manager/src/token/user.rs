@@ -62,6 +62,13 @@ impl UserToken {
         self.reveal().map(|token| session(&token)).ok()
     }
 
+    /// The token as programs find it that know of a `.netrc` (NNI's client, curl) and of us nothing.
+    pub fn netrc(&self) -> Result<String, Error> {
+        let token = self.reveal()?;
+        let line = |host: &str| format!("machine {host} login user password {token}\n");
+        Ok(["localhost", "127.0.0.1"].map(line).concat())
+    }
+
     /// Whether `shown` was made from the present token.
     pub fn is_session(&self, shown: &str) -> bool {
         self.with(|token| self.same(&session(token), shown))

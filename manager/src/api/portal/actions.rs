@@ -2,18 +2,18 @@
 //! JavaScript, and lead back to a page.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::super::user::Named;
+use super::super::user::{Change, Named};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, page};
 use crate::config::units;
-use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::command::{Command, NewLimits};
 
 /// The largest form, in bytes.
 const FORM_LIMIT: usize = 16 << 10;
@@ -42,9 +42,10 @@ pub(super) async fn kill(
     Named(trial): Named,
     request: Request,
 ) -> Result<Redirect, Refusal> {
+    let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.make(&shared, &HeaderMap::new(), Command::Kill(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::Kill(trial)).await?;
     Ok(Redirect::to(&back))
 }
 
@@ -53,9 +54,10 @@ pub(super) async fn retry(
     Named(trial): Named,
     request: Request,
 ) -> Result<Redirect, Refusal> {
+    let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.make(&shared, &HeaderMap::new(), Command::Retry(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
     Ok(Redirect::to(&back))
 }
 
@@ -63,11 +65,9 @@ pub(super) async fn stop(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Redirect, Refusal> {
+    let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
-    if shared.state.handle.elapsed().is_none() {
-        return Err(Refused::NotRunning.into());
-    }
-    shared.state.handle.stop();
+    shared.changes.make(&shared, &headers, Change::Stop).await?;
     Ok(Redirect::to("/"))
 }
 
@@ -86,6 +86,7 @@ pub(super) async fn limits(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Redirect, Refusal> {
+    let headers = request.headers().clone();
     let form: LimitsForm = form(&shared, request).await?;
     let duration = form.max_experiment_duration.trim();
     let duration = (!duration.is_empty()).then(|| units::duration(&Value::from(duration)));
@@ -96,7 +97,7 @@ pub(super) async fn limits(
             .transpose()
             .map_err(|problem| Error::BadRequest(format!("Time in all: {problem}")))?,
     };
-    shared.changes.make(&shared, &HeaderMap::new(), Command::Limit(limits)).await?;
+    shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
     Ok(Redirect::to("/"))
 }
 

@@ -1,7 +1,10 @@
 //! What users ask, called without a socket.
 
+use std::time::Duration;
+
 use axum::http::Method;
 use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 use trial_protocol::{
     Cause, Class, Confidence, Evidence, Lane, LogChunk, LogText, Metric, MetricKind, Offer, Report,
     ReportBatch, ReportBody, Started, Stream, TrialExit, Verdict,
@@ -253,6 +256,17 @@ async fn changes_need_the_user_and_are_made_once() {
     for (method, path, key, body, status, detail) in table {
         let (found, answer) = bed.ask(method, path, key, body).await;
         assert_eq!((found.as_u16(), answer["detail"].as_str()), (status, detail), "{path} {body}");
+    }
+    // Of an experiment that somebody conducts.
+    bed.handle.began(Duration::ZERO, Instant::now());
+    for (path, key, status) in [
+        ("/api/v1/experiment/stop", Some("k2"), 202),
+        ("/api/v1/experiment/stop", Some("k2"), 202),
+        ("/api/v1/trials/u/kill", Some("k2"), 409),
+        ("/api/v1/experiment/stop", Some(""), 400),
+    ] {
+        let (found, answer) = bed.ask(Method::POST, path, key, "").await;
+        assert_eq!(found.as_u16(), status, "{path} {key:?}: {answer}");
     }
     drop(bed);
     task.await.unwrap();

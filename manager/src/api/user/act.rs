@@ -18,7 +18,7 @@ use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Named, json_body, large_json_body};
 use crate::config::units;
-use crate::experiment::command::{Command, NewLimits};
+use crate::experiment::command::{Command, NewLimits, Refused};
 
 /// Answers that are remembered.
 const REMEMBERED: usize = 1000;
@@ -33,7 +33,36 @@ pub(in crate::api) struct Changes(Arc<Mutex<VecDeque<Made>>>);
 struct Made {
     key: String,
     /// What was asked for.
-    command: Command,
+    change: Change,
+}
+
+/// What a person may ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::api) enum Change {
+    /// Something that the experiment answers.
+    Command(Command),
+    /// The end of it all.
+    Stop,
+}
+
+impl From<Command> for Change {
+    fn from(command: Command) -> Self {
+        Self::Command(command)
+    }
+}
+
+impl Change {
+    async fn make(self, shared: &Shared) -> Result<(), Error> {
+        let handle = &shared.state.handle;
+        match self {
+            Self::Command(command) => Ok(handle.command(command).await?),
+            Self::Stop if handle.elapsed().is_none() => Err(Refused::NotRunning.into()),
+            Self::Stop => {
+                handle.stop();
+                Ok(())
+            }
+        }
+    }
 }
 
 impl Changes {
@@ -42,10 +71,11 @@ impl Changes {
         &self,
         shared: &Shared,
         headers: &HeaderMap,
-        command: Command,
+        change: impl Into<Change>,
     ) -> Result<(), Error> {
+        let change = change.into();
         let Some(key) = headers.get("idempotency-key") else {
-            return Ok(shared.state.handle.command(command).await?);
+            return change.make(shared).await;
         };
         let key = key.to_str().ok().filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
         let key = key.ok_or_else(|| {
@@ -56,18 +86,18 @@ impl Changes {
         // Held while the change is made: the same key at the same time waits for its fate.
         let mut made = self.0.lock().await;
         if let Some(before) = made.iter().find(|made| made.key == key) {
-            if before.command == command {
+            if before.change == change {
                 return Ok(());
             }
             return Err(Error::Conflict(
                 "this Idempotency-Key was used for another change".to_owned(),
             ));
         }
-        shared.state.handle.command(command.clone()).await?;
+        change.clone().make(shared).await?;
         if made.len() >= REMEMBERED {
             made.pop_front();
         }
-        made.push_back(Made { key: key.to_owned(), command });
+        made.push_back(Made { key: key.to_owned(), change });
         Ok(())
     }
 }
@@ -179,14 +209,16 @@ pub(super) async fn log_level(
 /// Stop the experiment's trials and leave it resumable
 #[utoipa::path(
     post, path = "/api/v1/experiment/stop", tag = "changes",
+    params(("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202), (status = 409, description = "it is not running")),
     security(("token" = [])),
 )]
-pub(super) async fn stop(_: User, State(shared): State<Shared>) -> Result<Response, Error> {
-    if shared.state.handle.elapsed().is_none() {
-        return Err(crate::experiment::command::Refused::NotRunning.into());
-    }
-    shared.state.handle.stop();
+pub(super) async fn stop(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    shared.changes.make(&shared, &headers, Change::Stop).await?;
     Ok(accepted())
 }
 
