@@ -18,6 +18,7 @@ mod quota;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod ticket;
 pub mod tls;
 mod user;
 
@@ -67,6 +68,7 @@ struct Shared {
     memory: body::Memory,
     quota: quota::Quota,
     changes: user::Changes,
+    tickets: ticket::Tickets,
 }
 
 /// Everything the manager serves.
@@ -74,6 +76,7 @@ pub fn router(state: State) -> Router {
     Router::new()
         .route("/api/v1/agent/reports", post(agent::reports))
         .route("/api/v1/session", post(auth::begin_session).delete(auth::end_session))
+        .route("/api/v1/session/ticket", post(ticket::issue))
         .route("/api/v1/agent/code", get(pod::code))
         .route("/api/v1/agent/parameters", get(pod::parameters))
         .route("/api/v1/agent/rendezvous", post(pod::rendezvous))
@@ -89,5 +92,6 @@ pub fn router(state: State) -> Router {
             memory: body::Memory::new(),
             quota: quota::Quota::default(),
             changes: user::Changes::default(),
+            tickets: ticket::Tickets::default(),
         })
 }

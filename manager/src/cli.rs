@@ -16,6 +16,7 @@ mod ask;
 mod clean;
 mod doctor;
 mod export;
+mod open;
 mod progress;
 mod query;
 mod report;
@@ -93,6 +94,14 @@ enum Command {
     },
     /// Watch a search: its numbers, and the trials that run with their curves, memory and GPUs.
     Top {
+        #[command(flatten)]
+        place: ask::Place,
+    },
+    /// Show the portal in the browser, logged in; without a browser, print an address that lets one in.
+    Open {
+        /// Print the address in any case.
+        #[arg(long)]
+        print: bool,
         #[command(flatten)]
         place: ask::Place,
     },
@@ -215,6 +224,7 @@ pub fn main() -> ExitCode {
         Command::Trial(command) => Asked::Trial(command),
         Command::Metrics { trial, place } => Asked::Metrics(trial, place),
         Command::Top { place } => Asked::Top(place),
+        Command::Open { print, place } => Asked::Open(print, place),
         Command::Serve { host, port, place } => Asked::Serve(host, port, place),
         Command::Completions { shell } => {
             let mut command = Cli::command();
@@ -242,6 +252,7 @@ enum Asked {
     Trial(query::TrialCommand),
     Metrics(TrialJobId, ask::Place),
     Top(ask::Place),
+    Open(bool, ask::Place),
     Serve(String, u16, ask::Place),
 }
 
@@ -256,6 +267,7 @@ impl Asked {
             Self::Trial(command) => query::trial(command).await,
             Self::Metrics(trial, place) => query::metrics(&trial, &place).await,
             Self::Top(place) => top::top(&place).await,
+            Self::Open(print, place) => open::open(&place, print).await,
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,
         }
     }

@@ -17,6 +17,7 @@ mod interrupt;
 mod kube;
 mod nni_client;
 mod notifications;
+mod open;
 mod orders;
 mod output;
 mod parameters;

@@ -53,6 +53,9 @@ pub(super) enum Error {
     /// There is none to choose from.
     #[error("there is no experiment under {}; --data-dir looks elsewhere", .0.display())]
     None(PathBuf),
+    /// Nobody serves pages.
+    #[error("nobody serves experiment {0}; `trial-manager serve --experiment {0}` shows its pages")]
+    NotServed(ExperimentId),
     /// There are several.
     #[error("several experiments run: {0}; choose one with --experiment")]
     Several(String),
@@ -86,7 +89,11 @@ impl Error {
     /// Whether other input mends it.
     pub(super) fn is_usage(&self) -> bool {
         match self {
-            Self::None(_) | Self::Several(_) | Self::File { .. } | Self::Given(_) => true,
+            Self::None(_)
+            | Self::Several(_)
+            | Self::NotServed(_)
+            | Self::File { .. }
+            | Self::Given(_) => true,
             Self::Stored(error) => error.is_usage(),
             Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),
             Self::Client(_) | Self::Output(_) | Self::NotRunning => false,
@@ -174,19 +181,36 @@ impl Place {
             return Ok(Client::Far { url: url.trim_end_matches('/').to_owned(), token, ca_pem });
         }
         let (id, dir) = self.dir().await?;
-        if let Ok(url) = std::fs::read_to_string(dir.manager_url()) {
-            let url = url.lines().next().unwrap_or_default().trim().to_owned();
-            let token = std::fs::read_to_string(dir.user_token()).ok();
-            let token = token.map(|token| token.trim().to_owned());
-            let ca_pem =
-                url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
-            let far = Client::Far { url, token, ca_pem: ca_pem.flatten() };
-            // Another experiment's manager may have the port by now.
-            let answer = far.ask("GET", "/api/v1/experiment", None).await;
-            if answer.is_ok_and(|answer| answer.get("id") == Some(&Value::from(id.as_str()))) {
-                return Ok(far);
-            }
+        if let Some((far, _)) = served(&id, &dir, &dir.manager_url()).await {
+            return Ok(far);
         }
         Ok(app::stored(&id, &dir).await?)
     }
+
+    /// Who serves the experiment's pages, and where.
+    pub(super) async fn portal(&self) -> Result<(Client, String), Error> {
+        if let Some(url) = &self.manager {
+            return Ok((self.client().await?, url.trim_end_matches('/').to_owned()));
+        }
+        let (id, dir) = self.dir().await?;
+        for file in [dir.manager_url(), dir.view_url()] {
+            if let Some(found) = served(&id, &dir, &file).await {
+                return Ok(found);
+            }
+        }
+        Err(Error::NotServed(id))
+    }
+}
+
+/// Who serves the experiment at the address in a file, and that address.
+async fn served(id: &ExperimentId, dir: &ExperimentDir, file: &Path) -> Option<(Client, String)> {
+    let url = std::fs::read_to_string(file).ok()?;
+    let url = url.lines().next().unwrap_or_default().trim().to_owned();
+    let token = std::fs::read_to_string(dir.user_token()).ok();
+    let token = token.map(|token| token.trim().to_owned());
+    let ca_pem = url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
+    let far = Client::Far { url: url.clone(), token, ca_pem: ca_pem.flatten() };
+    // Another experiment's manager may have the port by now.
+    let answer = far.ask("GET", "/api/v1/experiment", None).await.ok()?;
+    (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((far, url))
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::super::user::{Change, Named};
+use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, page};
 use crate::config::units;
@@ -107,9 +107,35 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Err
     (!text.is_empty()).then(|| text.parse().map_err(bad)).transpose()
 }
 
-/// `GET /login`.
-pub(super) async fn login_page() -> Response {
-    login_form(None)
+#[derive(Deserialize)]
+pub(super) struct LoginQuery {
+    ticket: Option<String>,
+}
+
+/// `GET /login`: the form, or a cookie for whoever brings a ticket.
+pub(super) async fn login_page(
+    State(shared): State<Shared>,
+    Asked(query): Asked<LoginQuery>,
+) -> Result<Response, Refusal> {
+    let Some(ticket) = query.ticket else { return Ok(login_form(None)) };
+    if !shared.tickets.take(&ticket).await {
+        let problem =
+            "That address has been used, or is too old; `trial-manager open` gives a new one.";
+        return Ok(login_form(Some(problem)));
+    }
+    let viewer = Viewer { may_change: true, path: "/login".to_owned() };
+    let content = html! {
+        h1 { "Logged in" }
+        p { a href="/" { "To the overview" } }
+    };
+    let mut response = page(&viewer, "Logged in", None, &content);
+    let headers = response.headers_mut();
+    headers.insert(header::SET_COOKIE, shared.state.gate.session_cookie()?);
+    // A redirection would still count as the step from wherever the address stood, and a browser shows a strict
+    // cookie on our own pages' steps only.
+    headers.insert(header::REFRESH, HeaderValue::from_static("0; url=/"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    Ok(response)
 }
 
 fn login_form(problem: Option<&str>) -> Response {

@@ -127,3 +127,30 @@ async fn answers_are_squeezed_and_assets_are_kept() {
     let nothing = bed.send(request("/assets/..%2fsecret", header::ACCEPT, "*/*")).await;
     assert_eq!(nothing.status(), StatusCode::NOT_FOUND);
 }
+
+#[tokio::test]
+async fn a_ticket_lets_one_browser_in() {
+    let bed = Bed::searched().await;
+    let ask = |token: Option<String>| {
+        let mut request = Request::post("/api/v1/session/ticket");
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, token);
+        }
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(bed.send(ask(None)).await.status(), StatusCode::UNAUTHORIZED);
+    let answer = bed.send(ask(Some(bed.user()))).await;
+    let answer = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    let path = answer["path"].as_str().unwrap();
+    let (response, _) = bed.page(path, "127.0.0.1:8080", None).await;
+    let headers = response.headers();
+    assert_eq!(headers[header::REFRESH], "0; url=/");
+    assert_eq!(headers[header::REFERRER_POLICY], "no-referrer");
+    let cookie = headers[header::SET_COOKIE].to_str().unwrap().split(';').next().unwrap();
+    let (_, page) = bed.page("/", "127.0.0.1:8080", Some(cookie)).await;
+    assert!(page.contains("Log out"), "{page}");
+    let (response, page) = bed.page(path, "127.0.0.1:8080", None).await;
+    assert!(response.headers().get(header::SET_COOKIE).is_none(), "once");
+    assert!(page.contains("has been used"), "{page}");
+}

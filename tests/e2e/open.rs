@@ -1,0 +1,62 @@
+//! `trial-manager open`: a browser is let in, and no argument, no file of others and no address holds the token.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use trialkeeper_tests::{BOUND, Browser, Finished, Gate, Search, TestBed, wait_for};
+
+fn open(bed: &TestBed, arguments: &[&str], browser: Option<&str>) -> Finished {
+    let mut command = bed.manager();
+    command.arg("open").args(arguments).arg("--data-dir").arg(bed.data());
+    command.envs(browser.map(|browser| ("BROWSER", browser)));
+    bed.start(&mut command).finish(BOUND)
+}
+
+#[test]
+fn the_portal_is_opened_in_the_browser_logged_in() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let running = Search::new("echo score=1; read _ <../gate", 1).start(&bed);
+    let url = wait_for("the manager to listen", BOUND, || {
+        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        Some(std::fs::read_to_string(folder.join("manager.url")).ok()?.trim().to_owned())
+    });
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+
+    let program = bed.script("browser", "#!/bin/sh\necho \"$@\" >>\"$0.arguments\"\n");
+    let opened = open(&bed, &[], Some(program.to_str().unwrap()));
+    assert_eq!(opened.code, Some(0), "{}", opened.stderr);
+    let page = bed.data().join("open.html");
+    let arguments = bed.read("browser.arguments");
+    assert_eq!(arguments, format!("file://{}\n", page.display()), "the file and nothing else");
+    assert_eq!(std::fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
+    let inside = std::fs::read_to_string(&page).unwrap();
+    let said = String::from_utf8(opened.stdout).unwrap();
+    assert!(inside.contains("/login?ticket=") && !inside.contains(token.trim()), "{inside}");
+    assert!(said.contains(&url) && !said.contains("ticket"), "{said}");
+
+    if let Some(browser) = Browser::start() {
+        browser.open(&format!("file://{}", page.display()));
+        let inside =
+            "return location.pathname === '/' && document.body.textContent.includes('Log out')";
+        browser.wait("the overview of one who has logged in", BOUND, inside);
+        assert_eq!(browser.script("return document.referrer.includes('ticket')"), false);
+    }
+
+    // Without a browser, and with one that fails, the address is printed; it is good once.
+    for (arguments, browser) in [(["--print"].as_slice(), None), (&[], None), (&[], Some("false"))]
+    {
+        let printed = open(&bed, arguments, browser);
+        let said = String::from_utf8(printed.stdout).unwrap();
+        let path = said.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
+        assert!(!said.contains(token.trim()), "{said}");
+        let (_, first) = trialkeeper_tests::get(&url, &path).unwrap();
+        let (_, again) = trialkeeper_tests::get(&url, &path).unwrap();
+        assert!(first.contains("Logged in") && again.contains("has been used"), "{first}{again}");
+    }
+    gate.open(1);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+    let nobody = open(&bed, &[], None);
+    assert_eq!(nobody.code, Some(2));
+    assert!(nobody.stderr.contains("trial-manager serve"), "{}", nobody.stderr);
+}
