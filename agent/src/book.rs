@@ -4,12 +4,12 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody, StopReason};
+use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 
 use crate::clock::Clock;
 use crate::collect::{CollectSpec, Finding, Ledger, Line, Source};
 use crate::log_lines::Secrets;
-use crate::rules::Rules;
+use crate::rules::{Broken, Rules};
 use crate::spool::Spool;
 
 mod scribe;
@@ -30,8 +30,8 @@ pub struct Book {
     /// Whether metrics are another pod's to report.
     quiet: bool,
     rules: Rules,
-    /// Of a rule that was broken and that nobody has asked for yet.
-    broken: Option<StopReason>,
+    /// A rule that was broken and that nobody has asked for yet.
+    broken: Option<Broken>,
     /// Writes for an NNI manager, if it is one.
     scribe: Option<Scribe>,
 }
@@ -174,8 +174,8 @@ impl Book {
         &mut self.rules
     }
 
-    /// The reason of a rule that a metric has broken since this was last asked.
-    pub fn broken(&mut self) -> Option<StopReason> {
+    /// The rule that a metric has broken since this was last asked.
+    pub fn broken(&mut self) -> Option<Broken> {
         self.broken.take()
     }
 
@@ -194,7 +194,9 @@ impl Book {
 
     fn count(&mut self, metric: &Metric) {
         let now = tokio::time::Instant::now().into_std();
-        self.broken = self.broken.or_else(|| self.rules.broken_by(metric, now));
+        // Every metric is shown to the rules; the first that is broken counts.
+        let broken = self.rules.broken_by(metric, now);
+        self.broken = self.broken.take().or(broken);
         match metric.kind {
             MetricKind::Intermediate => self.tally.intermediate += 1,
             MetricKind::Final if self.tally.last.is_none() => {

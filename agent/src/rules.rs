@@ -1,68 +1,153 @@
 //! PURE: the manager's rules for ending the trial, which hold while it cannot be reached. Time comes in as
 //! a value.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use trial_protocol::{Metric, MetricKind, StopReason, StopRule, StopWhen};
+use trial_protocol::{Better, Metric, MetricKind, StopReason, StopRule, StopWhen};
 
-/// The rules that hold now.
+/// The rules that hold now, and what the trial's results have come to.
 #[derive(Debug, Default)]
 pub struct Rules {
-    rules: Vec<StopRule>,
-    /// When they expire. `None`: there are none, or never within this program's time.
-    until: Option<Instant>,
+    /// Each with when it expires. `None`: never within this program's time.
+    rules: Vec<(StopRule, Option<Instant>)>,
+    /// By the metric's name. Rules come late, and speak of all results.
+    trails: HashMap<String, Trail>,
+}
+
+/// A rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// What the rule gives as the reason.
+    pub reason: StopReason,
+    /// How it was broken, for a person.
+    pub why: String,
+}
+
+/// The intermediate results of a metric.
+#[derive(Debug)]
+struct Trail {
+    /// How many, without a gap from the first on. After a gap nothing is counted any more: then nobody here
+    /// knows how many results there were.
+    results: u64,
+    largest: f64,
+    smallest: f64,
+}
+
+impl Trail {
+    fn new() -> Self {
+        Self { results: 0, largest: f64::NEG_INFINITY, smallest: f64::INFINITY }
+    }
+
+    /// Takes in a result; `true` if it is the next one.
+    fn enter(&mut self, metric: &Metric) -> bool {
+        if metric.sequence != self.results {
+            return false;
+        }
+        self.results += 1;
+        let number = metric.value.number().unwrap_or(f64::NAN);
+        // What is no number changes neither.
+        self.largest = self.largest.max(number);
+        self.smallest = self.smallest.min(number);
+        true
+    }
+
+    /// How the best result is worse than the bound for so many results, if there is one.
+    fn worse(&self, better: Better, from_results: u64, bounds: &[f64]) -> Option<String> {
+        let at = usize::try_from(self.results.checked_sub(from_results.max(1))?).ok()?;
+        let bound = *bounds.get(at)?;
+        let (best, worse) = match better {
+            Better::Larger => (self.largest, self.largest < bound),
+            Better::Smaller => (self.smallest, self.smallest > bound),
+            Better::Other => return None,
+        };
+        let results = self.results;
+        worse.then(|| {
+            format!(
+                "its best of {results} results, {best}, is worse than {bound}, which its manager had left for a bound"
+            )
+        })
+    }
 }
 
 impl Rules {
-    /// Replaces all rules; they hold for `lease` from `now`.
+    /// Replaces all rules; they hold for `lease` from `now`, or less.
     pub fn replace(&mut self, rules: Vec<StopRule>, lease: Duration, now: Instant) {
-        self.rules = rules;
-        self.until = now.checked_add(lease);
+        let until = |rule: &StopRule| {
+            let own = rule.lease_ms.map_or(lease, |ms| Duration::from_millis(ms).min(lease));
+            now.checked_add(own)
+        };
+        self.rules = rules
+            .into_iter()
+            .map(|rule| {
+                let until = until(&rule);
+                (rule, until)
+            })
+            .collect();
     }
 
-    fn in_force(&self, now: Instant) -> &[StopRule] {
-        match self.until {
-            Some(until) if now >= until => &[],
-            Some(_) | None => &self.rules,
-        }
+    fn in_force(&self, now: Instant) -> impl Iterator<Item = &(StopRule, Option<Instant>)> {
+        self.rules.iter().filter(move |(_, until)| until.is_none_or(|until| now < until))
     }
 
     /// When a rule on the running time fits next, for a trial that was started then.
     pub fn next_due(&self, started: Instant, now: Instant) -> Option<Instant> {
-        let due = self.in_force(now).iter().filter_map(|rule| match rule.when {
-            StopWhen::RunningFor { ms } => started.checked_add(Duration::from_millis(ms)),
-            StopWhen::Metric { .. } | StopWhen::Unknown => None,
+        let due = self.in_force(now).filter_map(|(rule, until)| match rule.when {
+            StopWhen::RunningFor { ms } => {
+                let due = started.checked_add(Duration::from_millis(ms))?;
+                until.is_none_or(|until| due < until).then_some(due)
+            }
+            StopWhen::Metric { .. } | StopWhen::Best { .. } | StopWhen::Unknown => None,
         });
-        due.filter(|due| self.until.is_none_or(|until| *due < until)).min()
+        due.min()
     }
 
     /// Whether a rule on the running time fits, for a trial that was started then.
     pub fn overdue(&self, started: Instant, now: Instant) -> Option<StopReason> {
         let ran = now.saturating_duration_since(started);
-        let fits = |rule: &&StopRule| match rule.when {
+        let fits = |rule: &StopRule| match rule.when {
             StopWhen::RunningFor { ms } => ran >= Duration::from_millis(ms),
-            StopWhen::Metric { .. } | StopWhen::Unknown => false,
+            StopWhen::Metric { .. } | StopWhen::Best { .. } | StopWhen::Unknown => false,
         };
-        self.in_force(now).iter().find(fits).map(|rule| rule.reason)
+        self.in_force(now).find(|(rule, _)| fits(rule)).map(|(rule, _)| rule.reason)
     }
 
-    /// Whether a rule fits that the trial has broken with this metric.
-    pub fn broken_by(&self, metric: &Metric, now: Instant) -> Option<StopReason> {
+    /// Takes in a metric of the trial's: whether it has broken a rule with it.
+    pub fn broken_by(&mut self, metric: &Metric, now: Instant) -> Option<Broken> {
         if metric.kind != MetricKind::Intermediate {
             return None;
         }
-        let fits = |rule: &&StopRule| match &rule.when {
-            StopWhen::Metric { name, from_sequence, at_least, at_most } => {
-                let number = metric.value.number().unwrap_or(f64::NAN);
-                *name == metric.name
-                    && metric.sequence >= *from_sequence
-                    && (number.is_nan()
+        if !self.trails.contains_key(&metric.name) {
+            self.trails.insert(metric.name.clone(), Trail::new());
+        }
+        let next = self.trails.get_mut(&metric.name)?.enter(metric);
+        let trail = self.trails.get(&metric.name).filter(|_| next);
+        for (rule, _) in self.in_force(now) {
+            let why = match &rule.when {
+                StopWhen::Metric { name, from_sequence, at_least, at_most }
+                    if *name == metric.name && metric.sequence >= *from_sequence =>
+                {
+                    let number = metric.value.number().unwrap_or(f64::NAN);
+                    let out = number.is_nan()
                         || at_least.is_some_and(|least| number < least)
-                        || at_most.is_some_and(|most| number > most))
+                        || at_most.is_some_and(|most| number > most);
+                    out.then(|| {
+                        format!("result {} of {name} is out of bounds: {number}", metric.sequence)
+                    })
+                }
+                StopWhen::Best { name, better, from_results, bounds } if *name == metric.name => {
+                    trail.and_then(|trail| trail.worse(*better, *from_results, bounds))
+                }
+                StopWhen::Metric { .. }
+                | StopWhen::Best { .. }
+                | StopWhen::RunningFor { .. }
+                | StopWhen::Unknown => None,
+            };
+            if let Some(why) = why {
+                return Some(Broken { reason: rule.reason, why });
             }
-            StopWhen::RunningFor { .. } | StopWhen::Unknown => false,
-        };
-        self.in_force(now).iter().find(fits).map(|rule| rule.reason)
+        }
+        None
     }
 }
 
@@ -73,7 +158,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn rule(reason: StopReason, when: StopWhen) -> StopRule {
-        StopRule { reason, when }
+        StopRule { reason, lease_ms: None, when }
     }
 
     #[test]
@@ -144,8 +229,79 @@ mod tests {
         for (says, name, kind, sequence, value, expected) in table {
             let name = name.to_owned();
             let metric = Metric { name, kind, sequence, value: value.into(), derived: false };
-            assert_eq!(rules.broken_by(&metric, now), expected, "{says}");
+            let broken = rules.broken_by(&metric, now).map(|broken| broken.reason);
+            assert_eq!(broken, expected, "{says}");
             assert_eq!(rules.broken_by(&metric, now + 10 * SECOND), None, "{says}: expired");
         }
+    }
+
+    fn step(name: &str, sequence: u64, value: f64) -> Metric {
+        let kind = MetricKind::Intermediate;
+        Metric { name: name.to_owned(), kind, sequence, value: value.into(), derived: false }
+    }
+
+    /// What it says, which is better, sequences and results, and which of them breaks the rule.
+    type Row<'a> = (&'a str, Better, &'a [(u64, f64)], Option<usize>);
+
+    #[test]
+    fn the_best_so_far_is_held_against_a_bound_by_the_table() {
+        use Better::{Larger, Other, Smaller};
+        const NAN: f64 = f64::NAN;
+        #[rustfmt::skip]
+        let table: [Row<'_>; 11] = [
+            ("good enough",              Larger,  &[(0, 0.1), (1, 0.5), (2, 0.7)],            None),
+            ("too small after two",      Larger,  &[(0, 0.1), (1, 0.4)],                      Some(1)),
+            ("its best counts",          Larger,  &[(0, 0.9), (1, 0.1), (2, 0.1)],            None),
+            ("good enough, then not",    Larger,  &[(0, 0.1), (1, 0.6), (2, 0.6)],            Some(2)),
+            ("nothing is asked beyond",  Larger,  &[(0, 0.7), (1, 0.7), (2, 0.7), (3, 0.0)],  None),
+            ("no number is the worst",   Larger,  &[(0, NAN), (1, NAN)],                      Some(1)),
+            ("and hides no other",       Larger,  &[(0, 0.8), (1, NAN)],                      None),
+            ("small is good",            Smaller, &[(0, 0.9), (1, 0.5), (2, 0.7)],            None),
+            ("too large",                Smaller, &[(0, 0.9), (1, 0.6)],                      Some(1)),
+            ("an unknown order",         Other,   &[(0, NAN), (1, NAN), (2, NAN)],            None),
+            ("a gap: nobody can count",  Larger,  &[(0, 0.1), (2, 0.1), (3, 0.1)],            None),
+        ];
+        let now = Instant::now();
+        for (says, better, results, breaks) in table {
+            let mut rules = Rules::default();
+            // What came before the rule counts too.
+            let (before, after) = results.split_at(1);
+            assert_eq!(rules.broken_by(&step("m", before[0].0, before[0].1), now), None, "{says}");
+            let bounds = if better == Smaller { vec![0.5, 0.5] } else { vec![0.5, 0.7] };
+            let when = StopWhen::Best { name: "m".to_owned(), better, from_results: 2, bounds };
+            rules.replace(vec![rule(StopReason::EarlyStop, when)], SECOND, now);
+            let mut broken = None;
+            for (at, (sequence, value)) in (1..).zip(after) {
+                assert_eq!(rules.broken_by(&step("other", at, -1.0), now), None, "{says}");
+                let breaks = rules.broken_by(&step("m", *sequence, *value), now);
+                broken = broken.or(breaks.map(|_| usize::try_from(at).unwrap()));
+            }
+            assert_eq!(broken, breaks, "{says}");
+        }
+    }
+
+    #[test]
+    fn a_rule_may_expire_before_the_others() {
+        let now = Instant::now();
+        let mut rules = Rules::default();
+        let bounds = vec![1.0; 9];
+        let when = StopWhen::Best {
+            name: "m".to_owned(),
+            better: Better::Larger,
+            from_results: 1,
+            bounds,
+        };
+        let short =
+            |ms| StopRule { lease_ms: Some(ms), ..rule(StopReason::EarlyStop, when.clone()) };
+        let hour = rule(StopReason::Deadline, StopWhen::RunningFor { ms: 5_000 });
+        rules.replace(vec![short(2_000), hour.clone()], 10 * SECOND, now);
+        let broken = rules.broken_by(&step("m", 0, 0.0), now + SECOND).unwrap();
+        assert_eq!(broken.reason, StopReason::EarlyStop);
+        assert!(broken.why.contains("its best of 1 results, 0, is worse than 1"), "{}", broken.why);
+        assert_eq!(rules.broken_by(&step("m", 1, 0.0), now + 2 * SECOND), None, "expired");
+        assert_eq!(rules.overdue(now, now + 6 * SECOND), Some(StopReason::Deadline));
+        // Nor does it outlive the lease of all.
+        rules.replace(vec![short(u64::MAX)], SECOND, now);
+        assert_eq!(rules.broken_by(&step("m", 2, 0.0), now + SECOND), None);
     }
 }

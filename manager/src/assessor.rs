@@ -10,8 +10,8 @@ mod medianstop;
 
 use serde_json::{Map, Value};
 
-use crate::class_args::Arguments;
 pub use crate::class_args::Error;
+use crate::class_args::{Arguments, OptimizeMode};
 use crate::nearest::{advice, folded};
 
 /// What an assessor thinks of a running trial.
@@ -26,6 +26,17 @@ pub enum Judgement {
     },
 }
 
+/// What a trial will be stopped for: its best result is worse than a bound.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bounds {
+    /// Which results are better.
+    pub mode: OptimizeMode,
+    /// After how many results the first of the bounds applies, at least 1.
+    pub from: usize,
+    /// The worst that is good enough after so many results, after one more, and so on. At least one, all finite.
+    pub bounds: Vec<f64>,
+}
+
 /// Judges running trials.
 pub trait Assessor: Send + std::fmt::Debug {
     /// Judges a running trial by its intermediate results, oldest first, without a gap. Called after
@@ -35,6 +46,12 @@ pub trait Assessor: Send + std::fmt::Debug {
     /// Learns that a trial ended, and what its intermediate results were. `success` is false for one that
     /// failed or was stopped.
     fn ended(&mut self, trial: &str, history: &[f64], success: bool);
+
+    /// What it would stop a trial for that has taken so many steps, whichever `others` succeed meanwhile: what breaks a
+    /// bound is stopped for certain. `None`: nobody can say beforehand.
+    fn bounds(&self, _results: usize, _others: usize) -> Option<Bounds> {
+        None
+    }
 }
 
 /// Which assessor, and its arguments.

@@ -66,6 +66,10 @@ pub enum LogLevel {
 pub struct StopRule {
     /// Why, for the verdict.
     pub reason: StopReason,
+    /// How long this one holds, in milliseconds from when the agent reads it, if that is less than the
+    /// lease of all. Absence means as long as all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
     /// When.
     #[serde(flatten)]
     pub when: StopWhen,
@@ -94,9 +98,35 @@ pub enum StopWhen {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_most: Option<f64>,
     },
+    /// The best intermediate result so far is worse than is wanted after so many of them. One that is no
+    /// number, NaN included, is worse than any.
+    Best {
+        /// Name of the metric.
+        name: String,
+        /// Which of two results is the better one.
+        better: Better,
+        /// After how many results the first of the bounds applies, from 1.
+        from_results: u64,
+        /// The worst that is good enough after so many results, after one more, and so on. After more results than
+        /// have a bound nothing is wanted.
+        bounds: Vec<f64>,
+    },
     /// A condition that this build does not know: it never holds.
     #[serde(other)]
     Unknown,
+}
+
+/// Which of two results is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// The larger one.
+    Larger,
+    /// The smaller one.
+    Smaller,
+    /// By an order that this build does not know: then no result is worse than another.
+    #[serde(other)]
+    Other,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

@@ -22,7 +22,7 @@ mod report;
 mod sample;
 mod verdict;
 
-pub use directive::{Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
+pub use directive::{Better, Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
 pub use id::{AttemptId, ExperimentId, IdError, TrialJobId};
 pub use metric::{Metric, MetricKind, MetricValue, OBJECTIVE, ValueError};
 pub use negotiate::{

@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use trial_protocol::{
-    Cause, Class, Confidence, Directive, DirectiveBody, Lane, LogLevel, Offer, RendezvousReply,
-    RendezvousRequest, Report, ReportAck, ReportBatch, ReportBody, StopReason, StopRule, StopWhen,
-    Verdict,
+    Better, Cause, Class, Confidence, Directive, DirectiveBody, Lane, LogLevel, Offer,
+    RendezvousReply, RendezvousRequest, Report, ReportAck, ReportBatch, ReportBody, StopReason,
+    StopRule, StopWhen, Verdict,
 };
 
 /// Reads a document as one type and writes it again.
@@ -147,10 +147,16 @@ fn an_unknown_level_or_condition_is_kept_as_such() {
     assert_eq!(
         read(json!({"kind": "stop_rules", "rules": [rule], "lease_ms": 5})).body,
         DirectiveBody::StopRules {
-            rules: vec![StopRule { reason: StopReason::User, when: StopWhen::Unknown }],
+            rules: vec![StopRule {
+                reason: StopReason::User,
+                lease_ms: None,
+                when: StopWhen::Unknown
+            }],
             lease_ms: 5,
         }
     );
+    let better = json!("prettier");
+    assert_eq!(serde_json::from_value::<Better>(better).unwrap(), Better::Other);
 }
 
 #[test]

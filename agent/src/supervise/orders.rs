@@ -9,6 +9,7 @@ use trial_protocol::{Directive, DirectiveBody, StopReason};
 use super::{Memory, World};
 use crate::log;
 use crate::phase::Event;
+use crate::rules::Broken;
 use crate::verdict::StopBy;
 
 impl World {
@@ -63,7 +64,11 @@ impl World {
 
     /// Ends a trial whose metrics have broken a rule.
     pub(super) fn broken(&mut self, memory: &mut Memory) -> Option<Event> {
-        let reason = self.book.broken()?;
+        let Broken { reason, why } = self.book.broken()?;
+        if reason == StopReason::EarlyStop && memory.ending.stop.is_none() {
+            // The manager stores it as the reason of the stop.
+            self.book.note("early-stop", why);
+        }
         Some(stopped(memory, reason, self.grace))
     }
 }

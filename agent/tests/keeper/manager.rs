@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use trial_protocol::{
-    Cause, Directive, DirectiveBody, Lane, LogChunk, LogText, Metric, Offer, Report, ReportAck,
-    ReportBatch, ReportBody, StopReason, Stream, VERSION_NEWEST, VERSION_OLDEST,
+    Better, Cause, Directive, DirectiveBody, Lane, LogChunk, LogText, Metric, Offer, Report,
+    ReportAck, ReportBatch, ReportBody, StopReason, StopRule, StopWhen, Stream, VERSION_NEWEST,
+    VERSION_OLDEST,
 };
 
 use crate::bed::{Keeper, until};
@@ -20,6 +21,8 @@ pub(crate) struct Desk {
     pub(crate) bulk: Vec<Report>,
     orders: Vec<Directive>,
     obeyed: Vec<u64>,
+    /// It is there and answers nothing.
+    cut_off: bool,
 }
 
 pub(crate) struct Manager {
@@ -82,6 +85,9 @@ fn serve(stream: &TcpStream, desk: &Mutex<Desk>) {
             return;
         }
         let batch: ReportBatch = serde_json::from_slice(&body).unwrap();
+        if desk.lock().unwrap().cut_off {
+            return;
+        }
         let answer = serde_json::to_vec(&file(batch, &mut desk.lock().unwrap())).unwrap();
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -170,6 +176,41 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
     let verdict = ended.verdict();
     assert_eq!(verdict.cause, Cause::EarlyStopped, "{}", verdict.message);
     assert!(verdict.message.starts_with("The assessor gave"), "{}", verdict.message);
+}
+
+#[test]
+fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
+    let when = StopWhen::Best {
+        name: "score".to_owned(),
+        better: Better::Larger,
+        from_results: 2,
+        bounds: vec![0.5],
+    };
+    let rule = StopRule { reason: StopReason::EarlyStop, lease_ms: Some(600_000), when };
+    let body = DirectiveBody::StopRules { rules: vec![rule], lease_ms: 3_600_000 };
+    let manager = Manager::start(vec![Directive { id: 3, body }]);
+    let options = manager.options(&["--heartbeat", "100ms", "--flush", "100ms"]);
+    let line = "echo score=0.3; until [ -e go ]; do sleep 0.02; done; echo score=0.2; sleep 1000";
+    let running = Keeper::shell(&options, line).start();
+    until("it has the rule", || manager.desk.lock().unwrap().obeyed.contains(&3));
+    manager.desk.lock().unwrap().cut_off = true;
+    std::fs::write(running.path("go"), "").unwrap();
+    let ended = running.wait();
+    let verdict = ended.verdict();
+    assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
+
+    manager.desk.lock().unwrap().cut_off = false;
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]);
+    assert_eq!(replay.output().unwrap().status.code(), Some(0));
+    let desk = manager.desk.lock().unwrap();
+    let why = desk.facts.iter().find_map(|report| {
+        let ReportBody::Note { code, message } = &report.body else { return None };
+        (code == "early-stop").then(|| message.clone())
+    });
+    let expected =
+        "its best of 2 results, 0.3, is worse than 0.5, which its manager had left for a bound";
+    assert_eq!(why.as_deref(), Some(expected));
 }
 
 #[test]

@@ -2,8 +2,11 @@
 //! `nni/algorithms/hpo/medianstop_assessor.py`: a trial is stopped when its best result so far is worse than
 //! the median of the averages that the successful trials had reached by the same step.
 
-use super::{Assessor, Error, Judgement};
+use super::{Assessor, Bounds, Error, Judgement};
 use crate::class_args::{Arguments, OptimizeMode};
+
+/// Steps that bounds are given for at once.
+const AHEAD: usize = 1000;
 
 /// NNI's `Medianstop`.
 #[derive(Debug)]
@@ -82,12 +85,29 @@ impl Assessor for Medianstop {
             sorted.insert(sorted.partition_point(|other| *other < average), average);
         }
     }
+
+    /// The medians as they would be if all others were the worst there can be.
+    fn bounds(&self, results: usize, others: usize) -> Option<Bounds> {
+        let from = self.start_step.max(results + 1);
+        let steps = self.averages.get(from - 1..).unwrap_or_default().iter().take(AHEAD);
+        let bounds = steps.map_while(|averages| {
+            let all = averages.len() + others;
+            let at = match self.mode {
+                OptimizeMode::Maximize => (all.checked_sub(1)? / 2).checked_sub(others)?,
+                OptimizeMode::Minimize => all / 2,
+            };
+            averages.get(at).copied().filter(|bound| bound.is_finite())
+        });
+        let bounds: Vec<_> = bounds.collect();
+        (!bounds.is_empty()).then_some(Bounds { mode: self.mode, from, bounds })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::super::{AssessorSpec, build};
@@ -154,5 +174,79 @@ mod tests {
             refused(json!({"start_step": -1})),
             "assessor.classArgs.start_step: expected an integer of at least 0 and at most 9999, found -1"
         );
+    }
+
+    /// Whether the bounds stop a trial after these results, as an agent would see it.
+    fn stops(bounds: &Bounds, history: &[f64]) -> bool {
+        let at = history.len().checked_sub(bounds.from).and_then(|at| bounds.bounds.get(at));
+        let best = match bounds.mode {
+            OptimizeMode::Maximize => history.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            OptimizeMode::Minimize => history.iter().copied().fold(f64::INFINITY, f64::min),
+        };
+        at.is_some_and(|bound| match bounds.mode {
+            OptimizeMode::Maximize => best < *bound,
+            OptimizeMode::Minimize => best > *bound,
+        })
+    }
+
+    fn histories(most: usize) -> impl Strategy<Value = Vec<Vec<f64>>> {
+        // Few numbers, so that they meet.
+        let number = prop_oneof![9 => (0..10_i8).prop_map(f64::from), 1 => Just(f64::NAN)];
+        prop::collection::vec(prop::collection::vec(number, 0..6), 0..most)
+    }
+
+    proptest! {
+        #[test]
+        fn a_bound_stops_nothing_that_would_be_let_run(
+            before in histories(12), after in histories(4), more in 0..3_usize, maximize: bool,
+            start_step in 0..4, judged in histories(2),
+        ) {
+            let mode = if maximize { "maximize" } else { "minimize" };
+            let args = json!({"optimize_mode": mode, "start_step": start_step});
+            let mut assessor = assessor(&args).unwrap();
+            for history in &before {
+                assessor.ended("t", history, true);
+            }
+            let others = after.len() + more;
+            let histories = judged.iter().flat_map(|all| (0..=all.len()).map(|to| &all[..to]));
+            let left: Vec<_> = histories
+                .clone()
+                .map(|history| assessor.bounds(history.len().saturating_sub(1), others))
+                .collect();
+            for history in &after {
+                assessor.ended("t", history, true);
+            }
+            for (history, bounds) in histories.zip(left) {
+                if bounds.is_some_and(|bounds| stops(&bounds, history)) {
+                    prop_assert_ne!(assessor.judge("t", history), Judgement::Good);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_are_the_medians_with_room_for_the_others() {
+        let bounds = |mode, results, others| {
+            let mut assessor = assessor(&json!({"optimize_mode": mode, "start_step": 2})).unwrap();
+            for average in [1.0, 2.0, 3.0, 4.0, 5.0] {
+                assessor.ended("t", &[average; 3], true);
+            }
+            assessor.bounds(results, others).map(|found| (found.from, found.bounds))
+        };
+        #[rustfmt::skip]
+        let table = [
+            ("the medians",             "maximize", 0, 0, Some((2, vec![3.0, 3.0]))),
+            ("of what is left",         "maximize", 2, 0, Some((3, vec![3.0]))),
+            ("with room for two",       "maximize", 2, 2, Some((3, vec![2.0]))),
+            ("with room for four",      "maximize", 2, 4, Some((3, vec![1.0]))),
+            ("more than are known",     "maximize", 2, 5, None),
+            ("nobody came so far",      "maximize", 3, 0, None),
+            ("small is good",           "minimize", 2, 0, Some((3, vec![3.0]))),
+            ("and there is room",       "minimize", 2, 3, Some((3, vec![5.0]))),
+            ("and then none",           "minimize", 2, 5, None),
+        ];
+        for (says, mode, results, others, expected) in table {
+            assert_eq!(bounds(mode, results, others), expected, "{says}");
+        }
     }
 }

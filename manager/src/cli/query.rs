@@ -9,10 +9,9 @@ use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::{Error, Format, Place, experiments};
 use super::table;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
 use crate::api::client::{self, Client};
 use crate::config;
-use crate::store::Store;
 
 /// Trials that are asked for at a time.
 const PAGE: usize = 1000;
@@ -230,7 +229,7 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
             give(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
         }
         ExperimentCommand::Export { form, to, place } => return exported(form, to, &place).await,
-        ExperimentCommand::Rm { id, data_dir } => return remove(&id, data_dir),
+        ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
     told(done)
 }
@@ -469,25 +468,6 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
     };
     match export::write(form, to.as_deref(), &trials) {
         Ok(()) => DONE,
-        Err(error) => {
-            show(&error);
-            BAD_INPUT
-        }
-    }
-}
-
-fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
-    let dir = super::data_dir_of(given, id);
-    // Whoever opens it to write keeps managers away, and is kept away by one.
-    let removed = Store::open(&dir.database()).map(drop);
-    match removed {
-        Ok(()) => match std::fs::remove_dir_all(dir.path()) {
-            Ok(()) => DONE,
-            Err(source) => {
-                show(&Error::File { path: dir.path().to_owned(), source });
-                NOTHING_SUCCEEDED
-            }
-        },
         Err(error) => {
             show(&error);
             BAD_INPUT

@@ -5,7 +5,7 @@ use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::result::Steps;
-use crate::assessor::{Assessor, Judgement};
+use crate::assessor::{Assessor, Bounds, Judgement};
 use crate::dispatcher::{Order, Outside, Said, Sample};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
@@ -98,6 +98,11 @@ impl Advice {
             let trial = trial.clone();
             self.order(|| Order::Step { trial, sequence, value: number.into() });
         }
+    }
+
+    /// What a running trial will be stopped for, while at most `others` more succeed, as far as an agent can be told.
+    pub(super) fn bounds(&self, steps: &Steps, others: usize) -> Option<Bounds> {
+        self.assessor.as_ref()?.bounds(steps.history().len(), others)
     }
 
     /// Whether anybody wants to see intermediate results.

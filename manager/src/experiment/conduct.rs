@@ -6,6 +6,7 @@ mod command;
 mod jobs;
 mod patience;
 mod prepare;
+mod rules;
 mod silence;
 mod steer;
 
@@ -18,8 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{error, info};
 use trial_protocol::{
-    AttemptId, DirectiveBody, ExperimentId, Metric, ReportBody, StopReason, StopRule, StopWhen,
-    TrialJobId,
+    AttemptId, DirectiveBody, ExperimentId, Metric, ReportBody, StopReason, TrialJobId,
 };
 
 use self::patience::patiently;
@@ -42,8 +42,8 @@ use crate::store::{self, Store};
 use crate::token::Secret;
 use crate::training_service::{JobEvent, JobNews, TrainingService};
 
-/// How much longer than they are needed rules are left to agents.
-const RULES_OUTLAST: Duration = Duration::from_hours(1);
+/// The note of an agent that has stopped its trial by a rule of the assessor's.
+const EARLY_STOP: &str = "early-stop";
 
 /// Everything the conductor works with.
 pub struct Conductor {
@@ -86,6 +86,31 @@ struct Job {
     steps: Steps,
     /// Why the assessor gave it up.
     given_up: Option<String>,
+    /// Since when it has run, as far as this manager knows.
+    running_since: Option<Instant>,
+    /// When the assessor's rules that its agent was left are to be renewed.
+    renew_at: Option<Instant>,
+}
+
+impl Job {
+    fn new(
+        sequence: u64,
+        parameters: Value,
+        attempt: AttemptId,
+        submitted: bool,
+        steps: Steps,
+    ) -> Self {
+        Self {
+            sequence,
+            parameters,
+            attempt,
+            submitted,
+            steps,
+            given_up: None,
+            running_since: None,
+            renew_at: None,
+        }
+    }
 }
 
 struct Run {
@@ -98,6 +123,10 @@ struct Run {
     best: Option<Best>,
     /// When silence was last looked at.
     beat_at: Instant,
+    /// How long the trial ran that succeeded soonest.
+    shortest: Option<Duration>,
+    /// The assessor has learnt something since agents were left rules.
+    news: bool,
     /// Running time before this run, and when this run began.
     before: Duration,
     began: Instant,
@@ -160,6 +189,10 @@ impl Run {
             let event = match &report.body {
                 ReportBody::Started(_) => Some(state::Event::Started { trial: trial.clone() }),
                 ReportBody::Metric(metric) => self.judge(&trial, metric),
+                // By a rule that it was left.
+                ReportBody::Note { code, message } if code == EARLY_STOP => {
+                    self.give_up(&trial, message.clone())
+                }
                 ReportBody::Ended(_)
                 | ReportBody::Shed(_)
                 | ReportBody::Note { .. }
@@ -183,6 +216,8 @@ impl Run {
         if !job.steps.enter(metric) || job.given_up.is_some() {
             return None;
         }
+        // Its agent can be left rules once it is known which metric they are about.
+        self.news |= metric.sequence == 0;
         let judgement = self.c.advice.step(trial, metric.sequence, &metric.value, &job.steps);
         let Judgement::Bad { reason } = judgement else { return None };
         self.give_up(trial, reason)
@@ -238,6 +273,14 @@ impl Run {
         let attempt = self.jobs.get(&trial).map_or(attempt, |job| job.attempt.clone());
         let ended = self.ended(&trial, &attempt).await?;
         let verdict = if ended { self.c.store.verdict(&trial, &attempt).await? } else { None };
+        if let Some(verdict) = &verdict
+            && verdict.stop == Some(StopReason::EarlyStop)
+            && self.state.intent(&trial).is_none()
+            && let Some(stop) = self.give_up(&trial, verdict.message.clone())
+        {
+            // Its agent went by a rule that an earlier manager left it, and had said so to that one.
+            self.perform(stop).await?;
+        }
         let result = self.result(&trial, &attempt).await?;
         let gone = Gone { exit_code, message };
         let verdict = verdict.map(Box::new);
@@ -283,6 +326,9 @@ impl Run {
                 Effect::RecordRunning { trial } => {
                     self.record(&trial, JobState::Running, None, None).await?;
                     self.leases.expect(&trial, false);
+                    if let Some(job) = self.jobs.get_mut(&trial) {
+                        job.running_since = Some(Instant::now());
+                    }
                     self.order_rules(&trial);
                     self.notify(Notice::Running { trial });
                 }
@@ -304,19 +350,6 @@ impl Run {
             }
         }
         Ok(())
-    }
-
-    /// Leaves the trial's agent the limit that it is to keep also while it cannot hear us.
-    fn order_rules(&self, trial: &TrialJobId) {
-        let (Some(limit), Some(job)) = (self.c.spec.max_trial_duration, self.jobs.get(trial))
-        else {
-            return;
-        };
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let when = StopWhen::RunningFor { ms: ms(limit) };
-        let rules = vec![StopRule { reason: StopReason::Deadline, when }];
-        let lease_ms = ms(limit).saturating_add(ms(RULES_OUTLAST));
-        self.c.handle.order(trial, &job.attempt, DirectiveBody::StopRules { rules, lease_ms });
     }
 
     fn order_stop(&self, trial: &TrialJobId, reason: StopReason) {

@@ -106,6 +106,12 @@ impl Steps {
         self.name.as_deref()
     }
 
+    /// The same, if its values are what counts and not a member of theirs.
+    pub fn plain_name(&self) -> Option<&str> {
+        let name = self.name.as_deref()?;
+        self.objective.as_deref().is_none_or(|objective| objective == name).then_some(name)
+    }
+
     /// Takes in a metric; `true` if it is a new step of the one that counts.
     pub fn enter(&mut self, metric: &Metric) -> bool {
         if metric.kind != MetricKind::Intermediate {

@@ -91,7 +91,7 @@ impl Run {
     fn ended_job(&self, row: TrialRow) -> Job {
         let steps = Steps::new(self.c.spec.objective.as_deref());
         let TrialRow { sequence, parameters, attempt, .. } = row;
-        Job { sequence, parameters, attempt, submitted: true, steps, given_up: None }
+        Job::new(sequence, parameters, attempt, true, steps)
     }
 
     pub(super) fn goes_on(&self) -> Result<(), Refused> {

@@ -114,7 +114,7 @@ impl Run {
         };
         patiently(|| self.c.store.insert_trial(row.clone())).await?;
         let steps = Steps::new(self.c.spec.objective.as_deref());
-        let job = Job { sequence, parameters, attempt, submitted: false, steps, given_up: None };
+        let job = Job::new(sequence, parameters, attempt, false, steps);
         self.jobs.insert(trial.clone(), job);
         Ok(self.submit(&trial, Some(parameter_id)).await)
     }
@@ -129,6 +129,7 @@ impl Run {
             job.attempt = ids::next_attempt(trial, &job.attempt);
             job.steps = Steps::new(self.c.spec.objective.as_deref());
             job.given_up = None;
+            (job.running_since, job.renew_at) = (None, None);
         }
         let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
         patiently(|| self.c.store.set_intent(trial, None, now)).await?;
@@ -245,8 +246,13 @@ impl Run {
             end.message = job.given_up.take();
         }
         self.c.advice.assessed(&trial, end.state, &job.steps);
+        let ran = job.running_since.take().map(|since| since.elapsed());
+        job.renew_at = None;
         let (sequence, attempt) = (job.sequence, job.attempt.clone());
         let parameters = job.parameters.clone();
+        if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
+            self.succeeded_after(ran);
+        }
         let change = TrialChange {
             state: end.state,
             at_ms: self.c.clock.now_ms(),

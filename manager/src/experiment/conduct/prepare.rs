@@ -40,6 +40,7 @@ impl Run {
         let (mut said, mut gone) = (Vec::new(), Vec::new());
         let mut results = Vec::new();
         let mut leases = Leases::new(c.lease);
+        let mut shortest: Option<Duration> = None;
         for row in rows {
             let fate = Self::fate(&mut c, &row, &mut said, &mut gone).await?;
             let result = Self::teach(&mut c, &row, fate).await?;
@@ -49,12 +50,22 @@ impl Run {
             if matches!(fate, Fate::Alive { running_for: Some(_) }) {
                 leases.expect(&row.id, row.state == JobState::Lost);
             }
+            if row.state == JobState::Succeeded
+                && let (Some(started), Some(ended)) = (row.started_at_ms, row.ended_at_ms)
+            {
+                let ran = Duration::from_millis(u64::try_from(ended - started).unwrap_or(0));
+                shortest = Some(shortest.map_or(ran, |shortest| shortest.min(ran)));
+            }
             if fate != Fate::Ended {
                 let submitted = fate != Fate::Again || row.state != JobState::Waiting;
                 let (sequence, parameters) = (row.sequence, row.parameters.clone());
                 let steps = Self::steps(&mut c, &row).await?;
                 let attempt = row.attempt.clone();
-                let job = Job { sequence, parameters, attempt, submitted, steps, given_up: None };
+                let mut job = Job::new(sequence, parameters, attempt, submitted, steps);
+                if let Fate::Alive { running_for: Some(ran) } = fate {
+                    let now = Instant::now();
+                    job.running_since = Some(now.checked_sub(ran).unwrap_or(now));
+                }
                 jobs.insert(row.id.clone(), job);
             }
             let TrialRow { id: trial, sequence, parameter_id, intent, retries, .. } = row;
@@ -74,6 +85,8 @@ impl Run {
             leases,
             best: None,
             beat_at: Instant::now(),
+            shortest,
+            news: true,
             before,
             began,
         };

@@ -24,6 +24,7 @@ impl Run {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.beat_at);
         self.beat_at = now;
+        self.renew_rules();
         for trial in self.leases.passed(passed) {
             let seconds = self.leases.lease().as_secs();
             let message = format!(

@@ -10,10 +10,13 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use trial_protocol::{
     Cause, Class, Confidence, DirectiveBody, Evidence, Lane, MetricKind, Offer, Report, ReportAck,
-    ReportBatch, Started, TrialExit, Verdict,
+    ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
+mod rules;
+
 use super::*;
+use crate::assessor::Assessor;
 use crate::clock::SystemClock;
 use crate::config;
 use crate::intake::{self, Intake};
@@ -81,6 +84,11 @@ struct Bed {
 
 impl Bed {
     async fn new() -> Self {
+        Self::searching(1, None).await
+    }
+
+    /// With so many trials, one after the other.
+    async fn searching(trials: u32, assessor: Option<Box<dyn Assessor>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
         let row = store::ExperimentRow {
@@ -93,7 +101,7 @@ impl Bed {
             elapsed_ms: 0,
         };
         store.create_experiment(row).await.unwrap();
-        Self::start(folder, store, false)
+        Self::start(folder, store, false, trials, assessor)
     }
 
     /// The manager dies; another goes on, for which the jobs are alive.
@@ -103,13 +111,21 @@ impl Bed {
         drop(task.await);
         store.close().await;
         let store = Store::open(&folder.path().join("db")).unwrap();
-        Self::start(folder, store, true)
+        Self::start(folder, store, true, 1, None)
     }
 
-    fn start(folder: TempDir, store: Store, alive: bool) -> Self {
+    fn start(
+        folder: TempDir,
+        store: Store,
+        alive: bool,
+        trials: u32,
+        assessor: Option<Box<dyn Assessor>>,
+    ) -> Self {
         let file = folder.path().join("experiment.yml");
-        let text = "{trialCommand: 'true', trialConcurrency: 1, maxTrialNumber: 1, maxTrialDuration: 900s, \
-                    searchSpace: {x: {_type: choice, _value: [1]}}, tuner: {name: Random}, trainingService: {platform: local}}";
+        let text = format!(
+            "{{trialCommand: 'true', trialConcurrency: 1, maxTrialNumber: {trials}, maxTrialDuration: 900s, \
+                    searchSpace: {{x: {{_type: choice, _value: [1]}}}}, tuner: {{name: Random}}, trainingService: {{platform: local}}}}"
+        );
         std::fs::write(&file, text).unwrap();
         let id = ExperimentId::new("e").unwrap();
         let (handle, events) = Handle::new(64);
@@ -122,11 +138,7 @@ impl Bed {
             id,
             spec: config::load(&file).unwrap(),
             store: store.clone(),
-            advice: Advice {
-                tuner: Some(Box::new(observed.clone())),
-                assessor: None,
-                outside: None,
-            },
+            advice: Advice { tuner: Some(Box::new(observed.clone())), assessor, outside: None },
             service: Arc::<Service>::clone(&service),
             secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
             handle: handle.clone(),
@@ -368,6 +380,7 @@ async fn late_reports_are_merged_by_the_table() {
                 let rule = DirectiveBody::StopRules {
                     rules: vec![StopRule {
                         reason: StopReason::Deadline,
+                        lease_ms: None,
                         when: StopWhen::RunningFor { ms: 900_000 },
                     }],
                     lease_ms: 900_000 + 3_600_000,

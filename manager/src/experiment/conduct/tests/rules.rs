@@ -1,0 +1,106 @@
+//! What the assessor's rules come to: what an agent is left, and what becomes of a trial that it stopped by them.
+
+use serde_json::Map;
+use trial_protocol::{Better, StopRule, StopWhen};
+
+use super::*;
+use crate::assessor::{self, AssessorSpec};
+
+fn step(sequence: u64, value: f64) -> ReportBody {
+    ReportBody::Metric(Metric {
+        name: "default".to_owned(),
+        kind: MetricKind::Intermediate,
+        sequence,
+        value: value.into(),
+        derived: false,
+    })
+}
+
+async fn assessed() -> Bed {
+    let spec = AssessorSpec::new("Medianstop", Map::new()).unwrap();
+    Bed::searching(2, Some(assessor::build(&spec).unwrap())).await
+}
+
+/// Runs the first trial to its end, within so many seconds; the second one, once it has taken a step.
+async fn second(bed: &Bed, seconds: u64) -> TrialRow {
+    let first = bed.begun().await;
+    bed.say(&first, 1, vec![step(0, 0.5), step(1, 0.7)]).await;
+    for _ in 0..seconds / 25 {
+        bed.silence(25).await;
+        bed.say(&first, 3, Vec::new()).await;
+    }
+    bed.say(&first, 3, vec![result(0.7), ended(Cause::Succeeded)]).await;
+    bed.gone(&first);
+    let second = bed.begun().await;
+    bed.say(&second, 1, vec![step(0, 0.55)]).await;
+    second
+}
+
+/// The assessor's rule among what waits for a trial's agent.
+async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
+    let ack = bed.say(trial, 2, Vec::new()).await;
+    ack.directives.into_iter().find_map(|order| {
+        let DirectiveBody::StopRules { rules, .. } = order.body else { return None };
+        assert_eq!(rules[0].reason, StopReason::Deadline, "the limit of its time stays");
+        Some((order.id, rules.into_iter().find(|rule| rule.reason == StopReason::EarlyStop)?))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_assessor_would_stop_for_is_left_to_the_agent_and_renewed() {
+    let bed = assessed().await;
+    let trial = second(&bed, 400).await;
+    let mut left: Vec<(u64, StopRule)> = Vec::new();
+    for _ in 0..400 {
+        bed.silence(1).await;
+        let found = rule(&bed, &trial).await;
+        left.extend(found.filter(|(id, _)| left.iter().all(|(known, _)| known != id)));
+        if left.len() == 2 {
+            break;
+        }
+    }
+    assert_eq!(left.len(), 2, "left, and renewed before it expires");
+    for (_, StopRule { lease_ms, when, .. }) in left {
+        let lease_ms = lease_ms.unwrap();
+        assert!((180_000..=220_000).contains(&lease_ms), "half of what the first took: {lease_ms}");
+        let name = "default".to_owned();
+        let (better, bounds) = (Better::Larger, vec![0.6]);
+        assert_eq!(when, StopWhen::Best { name, better, from_results: 2, bounds });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_where_trials_are_short() {
+    let bed = assessed().await;
+    let trial = second(&bed, 25).await;
+    for _ in 0..40 {
+        bed.silence(1).await;
+        assert_eq!(rule(&bed, &trial).await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason() {
+    let stop = || {
+        let ReportBody::Ended(verdict) = ended(Cause::EarlyStopped) else { unreachable!() };
+        ReportBody::Ended(Box::new(Verdict { stop: Some(StopReason::EarlyStop), ..*verdict }))
+    };
+    let note = ReportBody::Note { code: "early-stop".to_owned(), message: "too bad".to_owned() };
+    #[rustfmt::skip]
+    let table = [
+        ("it says so",                    vec![note, stop()], "too bad"),
+        ("it said so to another manager", vec![stop()],       "over"),
+    ];
+    for (says, bodies, why) in table {
+        let bed = assessed().await;
+        let trial = second(&bed, 25).await;
+        bed.say(&trial, 2, bodies).await;
+        bed.gone(&trial);
+        let row = bed.trial(JobState::EarlyStopped).await;
+        assert_eq!((row.message.as_deref(), row.intent), (Some(why), Some(StopReason::EarlyStop)));
+        assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done, "{says}");
+        // Its last step is its result, as of any that was stopped early.
+        let learnt = [Outcome::Result(0.7.into()), Outcome::Result(0.55.into())];
+        assert_eq!(*bed.observed.0.lock().unwrap(), learnt, "{says}");
+    }
+}
