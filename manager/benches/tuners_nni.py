@@ -4,8 +4,8 @@ Run it with an interpreter that has `pip install nni==3.0 'numpy<2' 'pandas<3' '
 
     python tuners_nni.py [--seeds N] [--problems 'NAME;...'] [Random Evolution TPE GP Metis]
 
-NNI's GP and Metis hand SciPy a start of two dimensions, which SciPy 1.11 and later refuse; it is flattened here, as
-SciPy itself did before, and nothing else is changed. Anneal needs `hyperopt==0.1.2` besides.
+NNI's GP and Metis hand SciPy a start of two dimensions, which SciPy 1.11 and later refuse, and GP expects a list of one
+number in the answer; both are made here as SciPy itself did before, and nothing else is changed. Anneal needs `hyperopt==0.1.2` besides.
 """
 
 import argparse
@@ -24,7 +24,15 @@ import scipy.optimize
 from tuners_digits import PROBLEM as DIGITS
 
 minimize = scipy.optimize.minimize
-scipy.optimize.minimize = lambda function, start, *args, **more: minimize(function, numpy.ravel(start), *args, **more)
+
+
+def flattened(fun, x0, *args, **more):
+    found = minimize(fun, numpy.ravel(x0), *args, **more)
+    found.fun = numpy.atleast_1d(found.fun)
+    return found
+
+
+scipy.optimize.minimize = flattened
 logging.disable(logging.CRITICAL)
 warnings.simplefilter('ignore')
 

@@ -23,6 +23,7 @@ mod output;
 mod parameters;
 mod pods;
 mod portal;
+mod same_again;
 mod sdk;
 mod secure;
 mod steering;

@@ -1,0 +1,80 @@
+//! Same seed, same results: the same proposals, also after a resume.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+/// Says that it has begun, and is let go by the test.
+const TRIAL: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+
+const TRIALS: usize = 14;
+
+fn finished(running: Running) -> Outcome {
+    Outcome::of(running.finish(BOUND))
+}
+
+/// What was tried and how it ended, of a search that was interrupted in its trial number `stop`, if at all.
+fn story(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    let outcome = match stop {
+        None => {
+            gate.open(TRIALS);
+            finished(running)
+        }
+        Some(stop) => {
+            gate.open(stop);
+            let begun = || bed.read("gate.begun").lines().count();
+            wait_for("the trial", BOUND, || (begun() == stop + 1).then_some(()));
+            running.signal(Signal::SIGINT);
+            let id = finished(running).id;
+            let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
+            gate.open(TRIALS);
+            finished(resumed)
+        }
+    };
+    assert_eq!(outcome.state, "DONE", "{outcome:#?}");
+    outcome.trials.into_iter().map(|trial| (Value::from(trial.parameters), trial.state)).collect()
+}
+
+fn search(tuner: &Value) -> Search {
+    let space = match tuner["name"].as_str() {
+        Some("Batch") => {
+            let sets = (0..TRIALS).map(|i| json!({"x": i}));
+            json!({"sets": {"_type": "choice", "_value": sets.collect::<Value>()}})
+        }
+        Some("GridSearch") => json!({"x": {"_type": "quniform", "_value": [0, 1, 0.05]}}),
+        _ => {
+            json!({"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "randint", "_value": [0, 9]}})
+        }
+    };
+    let trials = TRIALS.try_into().unwrap();
+    Search::new(TRIAL, trials).with("searchSpace", space).with("tuner", tuner.clone())
+}
+
+#[test]
+fn every_tuner_goes_on_alike_after_a_resume() {
+    let args = |more: Value| {
+        let mut args = json!({"optimize_mode": "maximize", "seed": 11});
+        args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        args
+    };
+    let table = [
+        ("TPE", json!({})),
+        ("TPE", json!({"tpe_args": {"n_startup_jobs": 4}})),
+        ("Anneal", json!({})),
+        ("Evolution", json!({"population_size": 4})),
+        ("GP", json!({"cold_start_num": 4})),
+        ("Hyperband", json!({"R": 4, "eta": 2, "exec_mode": "serial"})),
+        ("Random", json!({})),
+        ("GridSearch", json!({})),
+        ("Batch", json!({})),
+    ];
+    for (name, more) in table {
+        let search = search(&json!({"name": name, "classArgs": args(more.clone())}));
+        let steady = story(&search, None);
+        assert_eq!(steady.len(), TRIALS, "{name}");
+        assert_eq!(steady, story(&search, Some(12)), "{name} with {more}");
+    }
+}
