@@ -10,9 +10,11 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 
 /// The schema, as the manager makes it.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../../../manager/migrations/0001_initial.sql"),
     include_str!("../../../manager/migrations/0002_reading.sql"),
+    include_str!("../../../manager/migrations/0003_notifications.sql"),
+    include_str!("../../../manager/migrations/0004_steering.sql"),
 ];
 
 /// `PRAGMA application_id` of the manager's databases.
@@ -88,7 +90,7 @@ fn fill(
         connection.execute_batch(step)?;
     }
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-    connection.pragma_update(None, "user_version", 2)?;
+    connection.pragma_update(None, "user_version", 4)?;
     let transaction = connection.transaction()?;
     let canonical = json!({
         "experimentName": "a large search", "experimentType": "hpo", "trialCommand": "python3 train.py",
@@ -109,7 +111,8 @@ fn fill(
     )?;
     {
         let mut trial = transaction.prepare(
-            "INSERT INTO trial VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, NULL, ?7, ?7, ?8, ?9, ?10)",
+            "INSERT INTO trial (key, id, sequence, parameter_id, parameters, attempt, state, intent, created_at_ms, \
+             started_at_ms, ended_at_ms, message, exit_code) VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, NULL, ?7, ?7, ?8, ?9, ?10)",
         )?;
         let mut event = transaction.prepare("INSERT INTO trial_event (trial, at_ms, state, attempt, message, exit_code) VALUES (?, ?, ?, ?, ?, ?)")?;
         let mut attempt =
