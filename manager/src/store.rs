@@ -36,8 +36,8 @@ pub use notifications::{NewNotification, NotificationRow};
 pub use query::{AttemptRow, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
-    Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LogChunkRow, MetricRow, NewTrial,
-    ReportRow, TrialChange, TrialEventRow, TrialRow,
+    Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,
+    NewTrial, ReportRow, TrialChange, TrialEventRow, TrialRow,
 };
 use writer::{Message, Shared, Write};
 
@@ -155,6 +155,11 @@ impl Store {
         self.write(move |c| trials::insert_trial(c, &new)).await
     }
 
+    /// Likewise for several: all of them, or none.
+    pub async fn insert_trials(&self, new: Vec<NewTrial>) -> Result<(), Error> {
+        self.write(move |c| new.iter().try_for_each(|new| trials::insert_trial(c, new))).await
+    }
+
     /// Stores a step in a trial's life, in its row and in its timeline.
     pub async fn change_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
         let id = id.clone();
@@ -167,6 +172,17 @@ impl Store {
         self.write(move |c| {
             trials::change_trial(c, &id, &change)?;
             trials::count_retry(c, &id)
+        })
+        .await
+    }
+
+    /// Likewise for several trials: all of it, or nothing.
+    pub async fn change_trials(
+        &self,
+        changes: Vec<(TrialJobId, TrialChange)>,
+    ) -> Result<(), Error> {
+        self.write(move |c| {
+            changes.iter().try_for_each(|(id, change)| trials::change_trial(c, id, change))
         })
         .await
     }
@@ -230,6 +246,22 @@ impl Store {
     ) -> Result<Option<Verdict>, Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
         self.read(move |c| reports::verdict(c, &id, &attempt)).await
+    }
+
+    /// What is known of attempts that are over, in their order.
+    pub async fn last_words(
+        &self,
+        attempts: Vec<(TrialJobId, AttemptId)>,
+    ) -> Result<Vec<LastWords>, Error> {
+        self.read(move |c| {
+            let words = attempts.iter().map(|(id, attempt)| {
+                let ended = reports::attempt_state(c, id, attempt)?.ended;
+                let verdict = if ended { reports::verdict(c, id, attempt)? } else { None };
+                Ok(LastWords { ended, verdict, metrics: reports::metrics(c, id)? })
+            });
+            words.collect()
+        })
+        .await
     }
 
     /// Everything a trial's agents said on one lane, as it arrived, except pieces of log.

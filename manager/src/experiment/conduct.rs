@@ -3,6 +3,7 @@
 
 mod announce;
 mod command;
+mod gone;
 mod jobs;
 mod patience;
 mod prepare;
@@ -24,7 +25,6 @@ use trial_protocol::{
 
 use self::patience::patiently;
 use super::advice::Advice;
-use super::ending::Gone;
 use super::lease::Leases;
 use super::notice::Notice;
 use super::result::{self, Steps, TrialResult};
@@ -40,10 +40,12 @@ use crate::notify::Bell;
 use crate::notify::event::Best;
 use crate::store::{self, Store};
 use crate::token::Secret;
-use crate::training_service::{JobEvent, JobNews, TrainingService};
+use crate::training_service::{JobNews, TrainingService};
 
 /// The note of an agent that has stopped its trial by a rule of the assessor's.
 const EARLY_STOP: &str = "early-stop";
+/// How many pieces of news of jobs are taken together at most.
+const TOGETHER: usize = 256;
 
 /// Everything the conductor works with.
 pub struct Conductor {
@@ -119,6 +121,8 @@ struct Run {
     jobs: HashMap<TrialJobId, Job>,
     taken: HashSet<TrialJobId>,
     leases: Leases,
+    /// What was read of trials whose end is being recorded.
+    known: gone::Known,
     /// The best trial so far.
     best: Option<Best>,
     /// When silence was last looked at.
@@ -137,6 +141,7 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
     let mut run = Run::prepare(conductor).await?;
     run.c.handle.began(run.before, run.began);
     run.perform(state::Event::Begin).await?;
+    let mut news = Vec::new();
     while !matches!(run.state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
         let wake = run.state.next_deadline().map(|at| run.began + at.saturating_sub(run.before));
         let stopping = run.state.stands() == ExperimentState::Stopping;
@@ -144,10 +149,10 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
         tokio::select! {
             () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
             Some(event) = run.c.events.recv() => run.told(event).await?,
-            Some(news) = run.c.jobs.recv() => match news {
-                JobNews::Gone(event) => run.gone(event).await?,
-                JobNews::Waits(waits) => run.waits(waits).await?,
-            },
+            more @ 1.. = run.c.jobs.recv_many(&mut news, TOGETHER) => {
+                debug_assert_eq!(more, news.len());
+                run.news(std::mem::take(&mut news)).await?;
+            }
             said = run.c.advice.heard() => run.advised(said).await?,
             () = until(wake) => run.perform(state::Event::Tick).await?,
             () = tokio::time::sleep_until(beat) => run.beat().await?,
@@ -260,40 +265,21 @@ impl Run {
         }
     }
 
-    /// A job is gone. The store, not the order in which events came, says what its agent reported.
-    async fn gone(&mut self, event: JobEvent) -> Result<(), store::Error> {
-        let JobEvent { trial, attempt, exit_code, message } = event;
-        if !self.is_present(&trial, &attempt) {
-            return Ok(()); // An attempt that was given up before.
-        }
-        // What an agent said before it went was told before it went: its start, above all.
-        while let Ok(event) = self.c.events.try_recv() {
-            self.told(event).await?;
-        }
-        let attempt = self.jobs.get(&trial).map_or(attempt, |job| job.attempt.clone());
-        let ended = self.ended(&trial, &attempt).await?;
-        let verdict = if ended { self.c.store.verdict(&trial, &attempt).await? } else { None };
-        if let Some(verdict) = &verdict
-            && verdict.stop == Some(StopReason::EarlyStop)
-            && self.state.intent(&trial).is_none()
-            && let Some(stop) = self.give_up(&trial, verdict.message.clone())
-        {
-            // Its agent went by a rule that an earlier manager left it, and had said so to that one.
-            self.perform(stop).await?;
-        }
-        let result = self.result(&trial, &attempt).await?;
-        let gone = Gone { exit_code, message };
-        let verdict = verdict.map(Box::new);
-        self.perform(state::Event::Gone { trial, gone, verdict, result }).await
-    }
-
     async fn perform(&mut self, event: state::Event) -> Result<(), store::Error> {
         let effects = self.state.step(event, self.elapsed());
         self.do_all(effects).await
     }
 
     async fn do_all(&mut self, effects: Vec<Effect>) -> Result<(), store::Error> {
-        let mut effects = VecDeque::from(effects);
+        // Ends first, and all of them at once: they are what others wait to see.
+        let (ends, rest): (Vec<_>, Vec<_>) =
+            effects.into_iter().partition(|effect| matches!(effect, Effect::RecordEnd { .. }));
+        let ends = ends.into_iter().filter_map(|effect| {
+            let Effect::RecordEnd { trial, end } = effect else { return None };
+            Some((trial, end))
+        });
+        self.record_ends(ends.collect()).await?;
+        let mut effects = VecDeque::from(rest);
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Propose { parameter_id } => {
@@ -303,10 +289,15 @@ impl Run {
                     effects.extend(self.state.step(answer, self.elapsed()));
                 }
                 Effect::Launch { trial, sequence, parameter_id, parameters } => {
-                    let gone = self.launch(trial, sequence, parameter_id, parameters).await?;
-                    effects.extend(
-                        gone.map(|gone| self.state.step(gone, self.elapsed())).unwrap_or_default(),
-                    );
+                    let mut new = vec![(trial, sequence, parameter_id, parameters)];
+                    while let Some(Effect::Launch { trial, sequence, parameter_id, parameters }) =
+                        effects.pop_front_if(|next| matches!(next, Effect::Launch { .. }))
+                    {
+                        new.push((trial, sequence, parameter_id, parameters));
+                    }
+                    for gone in self.launch(new).await? {
+                        effects.extend(self.state.step(gone, self.elapsed()));
+                    }
                 }
                 Effect::Relaunch { trial } => {
                     let gone = self.relaunch(&trial).await?;
@@ -338,7 +329,7 @@ impl Run {
                     self.order_stop(&trial, reason);
                     self.c.service.cancel(&trial).await;
                 }
-                Effect::RecordEnd { trial, end } => self.record_end(trial, end).await?,
+                Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
                 Effect::Observe { trial, parameter_id, state, outcome } => {
                     self.c.advice.observe(&trial, parameter_id, state, &outcome);
                 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use trial_protocol::{
     AttemptId, ExperimentId, Lane, Metric, Report, ReportBatch, StopReason, Stream, TrialJobId,
+    Verdict,
 };
 
 use crate::job_state::JobState;
@@ -210,4 +211,15 @@ pub struct Ingested {
     pub through: Option<u64>,
     /// The reports that were stored now for the first time, in order.
     pub fresh: Vec<Report>,
+}
+
+/// What is known of an attempt that is over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LastWords {
+    /// Whether its agent has said how it ended.
+    pub ended: bool,
+    /// How, if it did and this build knows the words.
+    pub verdict: Option<Verdict>,
+    /// The metrics of all the trial's attempts, as [`Store::metrics`](super::Store::metrics) orders them.
+    pub metrics: Vec<MetricRow>,
 }

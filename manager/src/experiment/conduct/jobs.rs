@@ -1,21 +1,17 @@
 //! What an experiment's task does with one trial: it records and submits it, again if need be, lets what was
 //! left behind be delivered, and records its end. It does not decide when.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 use tracing::{info, warn};
-use trial_protocol::{
-    AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId,
-};
+use trial_protocol::{AttemptId, TrialJobId};
 
 use super::patience::patiently;
-use super::{Job, Run, trial_result};
+use super::{Job, Run};
 use crate::config::render_command;
 use crate::errors::chain;
-use crate::experiment::ending::{End, Gone};
+use crate::experiment::ending::Gone;
 use crate::experiment::notice::Notice;
-use crate::experiment::result::{Steps, TrialResult};
+use crate::experiment::result::Steps;
 use crate::experiment::state;
 use crate::ids;
 use crate::job_state::JobState;
@@ -24,67 +20,6 @@ use crate::store::{self, NewTrial, TrialChange};
 use crate::training_service::{JobWaits, Token, TrialJobSpec, parameter_record};
 
 impl Run {
-    /// Whether the attempt's verdict is stored, once what its agent left behind has been delivered. What could
-    /// not be stored says nothing about the trial: then the store is waited for.
-    pub(super) async fn ended(
-        &mut self,
-        trial: &TrialJobId,
-        attempt: &AttemptId,
-    ) -> Result<bool, store::Error> {
-        loop {
-            if self.c.store.attempt_state(trial, attempt).await?.ended {
-                return Ok(true);
-            }
-            let was_ill = self.c.store.ailment().is_some();
-            self.recover(trial).await?;
-            if !was_ill && self.c.store.ailment().is_none() {
-                return Ok(self.c.store.attempt_state(trial, attempt).await?.ended);
-            }
-            patiently(|| self.c.store.probe()).await?;
-        }
-    }
-
-    /// Lets the service deliver what an agent left; its reports come through our own intake, which must
-    /// not wait for us meanwhile.
-    async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        let service = Arc::clone(&self.c.service);
-        let recover = service.recover(trial);
-        tokio::pin!(recover);
-        loop {
-            tokio::select! {
-                () = &mut recover => return Ok(()),
-                Some(event) = self.c.events.recv() => self.told(event).await?,
-            }
-        }
-    }
-
-    /// A gone trial's final result. One that was given up has its last intermediate result for one, which is
-    /// recorded as derived.
-    pub(super) async fn result(
-        &mut self,
-        trial: &TrialJobId,
-        attempt: &AttemptId,
-    ) -> Result<Option<MetricValue>, store::Error> {
-        let TrialResult { name, last, mut intermediate } =
-            trial_result(&self.c.store, &self.c.spec, trial, attempt).await?;
-        let given_up = self.state.intent(trial) == Some(StopReason::EarlyStop);
-        let Some(value) = intermediate.pop().filter(|_| last.is_none() && given_up) else {
-            return Ok(last);
-        };
-        let counted = self.jobs.get(trial).and_then(|job| job.steps.name());
-        let name = name.or_else(|| counted.map(str::to_owned));
-        let metric = Metric {
-            name: name.unwrap_or_else(|| OBJECTIVE.to_owned()),
-            kind: MetricKind::Final,
-            sequence: 0,
-            value: value.clone(),
-            derived: true,
-        };
-        let now = self.c.clock.now_ms();
-        self.c.store.derive(trial, attempt, metric, now).await?;
-        Ok(Some(value))
-    }
-
     pub(super) fn fresh_id(&mut self) -> TrialJobId {
         loop {
             let id = ids::trial();
@@ -94,29 +29,35 @@ impl Run {
         }
     }
 
+    /// Records new trials, all in one commit, and submits them; says which were refused.
     pub(super) async fn launch(
         &mut self,
-        trial: TrialJobId,
-        sequence: u64,
-        parameter_id: u64,
-        parameters: Parameters,
-    ) -> Result<Option<state::Event>, store::Error> {
-        let attempt = ids::first_attempt(&trial);
-        self.c.advice.launched(&trial, Some(parameter_id), &parameters);
-        let parameters = Value::Object(parameters);
-        let row = NewTrial {
-            id: trial.clone(),
-            sequence,
-            parameter_id: Some(parameter_id),
-            parameters: parameters.clone(),
-            attempt: attempt.clone(),
-            created_at_ms: self.c.clock.now_ms(),
-        };
-        patiently(|| self.c.store.insert_trial(row.clone())).await?;
-        let steps = Steps::new(self.c.spec.objective.as_deref());
-        let job = Job::new(sequence, parameters, attempt, false, steps);
-        self.jobs.insert(trial.clone(), job);
-        Ok(self.submit(&trial, Some(parameter_id)).await)
+        new: Vec<(TrialJobId, u64, u64, Parameters)>,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let (mut rows, mut order) = (Vec::new(), Vec::new());
+        for (trial, sequence, parameter_id, parameters) in new {
+            self.c.advice.launched(&trial, Some(parameter_id), &parameters);
+            rows.push(NewTrial {
+                id: trial.clone(),
+                sequence,
+                parameter_id: Some(parameter_id),
+                parameters: Value::Object(parameters),
+                attempt: ids::first_attempt(&trial),
+                created_at_ms: self.c.clock.now_ms(),
+            });
+            order.push((trial, parameter_id));
+        }
+        patiently(|| self.c.store.insert_trials(rows.clone())).await?;
+        for NewTrial { id, sequence, parameters, attempt, .. } in rows {
+            let steps = Steps::new(self.c.spec.objective.as_deref());
+            let job = Job::new(sequence, parameters, attempt, false, steps);
+            self.jobs.insert(id, job);
+        }
+        let mut refused = Vec::new();
+        for (trial, parameter_id) in order {
+            refused.extend(self.submit(&trial, Some(parameter_id)).await);
+        }
+        Ok(refused)
     }
 
     pub(super) async fn relaunch(
@@ -231,50 +172,6 @@ impl Run {
         }
         self.record(&trial, JobState::Waiting, Some(why.clone()), None).await?;
         self.notify(Notice::Waits { trial, sequence, why });
-        Ok(())
-    }
-
-    pub(super) async fn record_end(
-        &mut self,
-        trial: TrialJobId,
-        mut end: End,
-    ) -> Result<(), store::Error> {
-        self.leases.forget(&trial);
-        let Some(job) = self.jobs.get_mut(&trial) else { return Ok(()) };
-        self.c.handle.forget(&trial, &job.attempt);
-        if end.state == JobState::EarlyStopped && job.given_up.is_some() {
-            end.message = job.given_up.take();
-        }
-        self.c.advice.assessed(&trial, end.state, &job.steps);
-        let ran = job.running_since.take().map(|since| since.elapsed());
-        job.renew_at = None;
-        let (sequence, attempt) = (job.sequence, job.attempt.clone());
-        let parameters = job.parameters.clone();
-        if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
-            self.succeeded_after(ran);
-        }
-        let change = TrialChange {
-            state: end.state,
-            at_ms: self.c.clock.now_ms(),
-            message: end.message.clone(),
-            exit_code: end.exit_code,
-            attempt: None,
-        };
-        patiently(|| self.c.store.change_trial(&trial, change.clone())).await?;
-        let result = trial_result(&self.c.store, &self.c.spec, &trial, &attempt).await?;
-        if end.state == JobState::Succeeded {
-            self.compare(&trial, sequence, &parameters, result.last.as_ref());
-        }
-        let mut last_lines = String::new();
-        if end.state == JobState::Failed
-            && let Some(verdict) = self.c.store.verdict(&trial, &attempt).await?
-        {
-            let evidence = verdict.evidence;
-            let errors = evidence.stderr_tail.trim();
-            last_lines =
-                if errors.is_empty() { evidence.stdout_tail } else { evidence.stderr_tail };
-        }
-        self.notify(Notice::Ended { trial, sequence, end, result, last_lines });
         Ok(())
     }
 

@@ -83,6 +83,7 @@ impl Run {
             jobs,
             taken,
             leases,
+            known: HashMap::new(),
             best: None,
             beat_at: Instant::now(),
             shortest,
@@ -96,9 +97,7 @@ impl Run {
         for event in said {
             run.told(event).await?;
         }
-        for event in gone {
-            run.gone(event).await?;
-        }
+        run.gone(gone).await?;
         // An earlier manager recorded that these are to stop; whether it came to say so, nobody knows.
         let stops: Vec<_> = run.jobs.keys().cloned().collect();
         for trial in stops {

@@ -89,6 +89,11 @@ impl Bed {
 
     /// With so many trials, one after the other.
     async fn searching(trials: u32, assessor: Option<Box<dyn Assessor>>) -> Self {
+        Self::of((1, trials), assessor).await
+    }
+
+    /// With so many trials at a time, and so many in all.
+    async fn of(numbers: (u32, u32), assessor: Option<Box<dyn Assessor>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
         let row = store::ExperimentRow {
@@ -101,7 +106,7 @@ impl Bed {
             elapsed_ms: 0,
         };
         store.create_experiment(row).await.unwrap();
-        Self::start(folder, store, false, trials, assessor)
+        Self::start(folder, store, false, numbers, assessor)
     }
 
     /// The manager dies; another goes on, for which the jobs are alive.
@@ -111,20 +116,20 @@ impl Bed {
         drop(task.await);
         store.close().await;
         let store = Store::open(&folder.path().join("db")).unwrap();
-        Self::start(folder, store, true, 1, None)
+        Self::start(folder, store, true, (1, 1), None)
     }
 
     fn start(
         folder: TempDir,
         store: Store,
         alive: bool,
-        trials: u32,
+        (concurrency, trials): (u32, u32),
         assessor: Option<Box<dyn Assessor>>,
     ) -> Self {
         let file = folder.path().join("experiment.yml");
         let text = format!(
-            "{{trialCommand: 'true', trialConcurrency: 1, maxTrialNumber: {trials}, maxTrialDuration: 900s, \
-                    searchSpace: {{x: {{_type: choice, _value: [1]}}}}, tuner: {{name: Random}}, trainingService: {{platform: local}}}}"
+            "{{trialCommand: 'true', trialConcurrency: {concurrency}, maxTrialNumber: {trials}, maxTrialDuration: 900s, \
+             searchSpace: {{x: {{_type: choice, _value: [1]}}}}, tuner: {{name: Random}}, trainingService: {{platform: local}}}}"
         );
         std::fs::write(&file, text).unwrap();
         let id = ExperimentId::new("e").unwrap();
@@ -267,6 +272,40 @@ fn ended(cause: Cause) -> ReportBody {
         duration_ms: None,
         evidence: Evidence::default(),
     }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
+    let bed = Bed::of((20, 60), None).await;
+    let trials = |number: usize, wanted: JobState| {
+        let store = bed.store.clone();
+        async move {
+            let begun = std::time::Instant::now();
+            loop {
+                let rows = store.trials().await.unwrap();
+                let fit: Vec<_> = rows.into_iter().filter(|row| row.state == wanted).collect();
+                if fit.len() == number {
+                    return fit;
+                }
+                assert!(begun.elapsed() < BOUND, "{} are {wanted}, not {number}", fit.len());
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    let first = trials(20, JobState::Waiting).await;
+    // What is seen is counted a moment later; a write of our own comes after both.
+    bed.store.probe().await.unwrap();
+    let before = bed.store.commits();
+    for trial in &first {
+        bed.gone(trial);
+    }
+    let failed = trials(20, JobState::Failed).await;
+    assert!(failed.iter().all(|row| row.message.is_some() && row.ended_at_ms.is_some()));
+    let second = trials(20, JobState::Waiting).await;
+    assert!(second.iter().all(|row| row.sequence >= 20));
+    bed.store.probe().await.unwrap();
+    let commits = bed.store.commits() - before;
+    assert_eq!(commits, 3, "one for twenty ends, one for twenty beginnings, one of our own");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,200 @@
+//! What an experiment's task does when jobs are gone. Those that are gone at the same time are dealt with together: a
+//! commit costs as much for one end as for a hundred. It does not decide how a trial ended.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use trial_protocol::{
+    AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
+};
+
+use super::patience::patiently;
+use super::{Run, result};
+use crate::experiment::ending::{End, Gone};
+use crate::experiment::notice::Notice;
+use crate::experiment::result::TrialResult;
+use crate::experiment::state;
+use crate::job_state::JobState;
+use crate::store::{self, LastWords, TrialChange};
+use crate::training_service::{JobEvent, JobNews};
+
+/// What is known of a gone trial, until its end is recorded.
+pub(super) type Known = HashMap<TrialJobId, (TrialResult, Option<Verdict>)>;
+
+impl Run {
+    /// The training service has news, ends before all else.
+    pub(super) async fn news(&mut self, news: Vec<JobNews>) -> Result<(), store::Error> {
+        let (mut gone, mut waiting) = (Vec::new(), Vec::new());
+        for news in news {
+            match news {
+                JobNews::Gone(event) => gone.push(event),
+                JobNews::Waits(waits) => waiting.push(waits),
+            }
+        }
+        self.gone(gone).await?;
+        for waits in waiting {
+            self.waits(waits).await?;
+        }
+        Ok(())
+    }
+
+    /// Jobs are gone. The store, not the order in which events came, says what their agents reported.
+    pub(super) async fn gone(&mut self, mut events: Vec<JobEvent>) -> Result<(), store::Error> {
+        // Others are of attempts that were given up before.
+        events.retain(|event| self.is_present(&event.trial, &event.attempt));
+        if events.is_empty() {
+            return Ok(());
+        }
+        // What an agent said before it went was told before it went: its start, above all.
+        while let Ok(event) = self.c.events.try_recv() {
+            self.told(event).await?;
+        }
+        let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
+        let words = self.last_words(&attempts).await?;
+        let mut effects = Vec::new();
+        for ((event, (trial, attempt)), words) in events.into_iter().zip(attempts).zip(words) {
+            let LastWords { verdict, metrics, .. } = words;
+            if let Some(verdict) = &verdict
+                && verdict.stop == Some(StopReason::EarlyStop)
+                && self.state.intent(&trial).is_none()
+                && let Some(stop) = self.give_up(&trial, verdict.message.clone())
+            {
+                // Its agent went by a rule that an earlier manager left it, and had said so to that one.
+                self.perform(stop).await?;
+            }
+            let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
+            let found = result::pick(metrics, &attempt, self.c.spec.objective.as_deref());
+            let found = self.concluded(&trial, &attempt, found).await?;
+            let result = found.last.clone();
+            self.known.insert(trial.clone(), (found, verdict.clone()));
+            let gone = Gone { exit_code: event.exit_code, message: event.message };
+            let verdict = verdict.map(Box::new);
+            let event = state::Event::Gone { trial, gone, verdict, result };
+            effects.extend(self.state.step(event, self.elapsed()));
+        }
+        self.do_all(effects).await?;
+        // What was tried again, or had ended before, is not asked for.
+        self.known.clear();
+        Ok(())
+    }
+
+    /// The trial, and the attempt that its agent spoke of last.
+    fn attempt_of(&self, event: &JobEvent) -> (TrialJobId, AttemptId) {
+        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, |job| &job.attempt);
+        (event.trial.clone(), attempt.clone())
+    }
+
+    /// What the store knows of gone attempts, once what their agents left behind has been delivered. What could not be
+    /// stored says nothing about a trial: then the store is waited for.
+    async fn last_words(
+        &mut self,
+        attempts: &[(TrialJobId, AttemptId)],
+    ) -> Result<Vec<LastWords>, store::Error> {
+        loop {
+            let words = self.c.store.last_words(attempts.to_vec()).await?;
+            if words.iter().all(|words| words.ended) {
+                return Ok(words);
+            }
+            let was_ill = self.c.store.ailment().is_some();
+            for ((trial, _), _) in attempts.iter().zip(&words).filter(|(_, words)| !words.ended) {
+                self.recover(trial).await?;
+            }
+            if !was_ill && self.c.store.ailment().is_none() {
+                return self.c.store.last_words(attempts.to_vec()).await;
+            }
+            patiently(|| self.c.store.probe()).await?;
+        }
+    }
+
+    /// Lets the service deliver what an agent left; its reports come through our own intake, which must
+    /// not wait for us meanwhile.
+    async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+        let service = Arc::clone(&self.c.service);
+        let recover = service.recover(trial);
+        tokio::pin!(recover);
+        loop {
+            tokio::select! {
+                () = &mut recover => return Ok(()),
+                Some(event) = self.c.events.recv() => self.told(event).await?,
+            }
+        }
+    }
+
+    /// A gone trial's results. One that was given up has its last intermediate result for its final one, which is
+    /// recorded as derived.
+    async fn concluded(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        found: TrialResult,
+    ) -> Result<TrialResult, store::Error> {
+        let given_up = self.state.intent(trial) == Some(StopReason::EarlyStop);
+        let Some(value) = found.intermediate.last().filter(|_| found.last.is_none() && given_up)
+        else {
+            return Ok(found);
+        };
+        let value: MetricValue = value.clone();
+        let counted = self.jobs.get(trial).and_then(|job| job.steps.name());
+        let name = found.name.clone().or_else(|| counted.map(str::to_owned));
+        let metric = Metric {
+            name: name.clone().unwrap_or_else(|| OBJECTIVE.to_owned()),
+            kind: MetricKind::Final,
+            sequence: 0,
+            value: value.clone(),
+            derived: true,
+        };
+        let now = self.c.clock.now_ms();
+        self.c.store.derive(trial, attempt, metric, now).await?;
+        Ok(TrialResult { last: Some(value), ..found })
+    }
+
+    /// Records ends, all in one commit, and tells of them.
+    pub(super) async fn record_ends(
+        &mut self,
+        ends: Vec<(TrialJobId, End)>,
+    ) -> Result<(), store::Error> {
+        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        for (trial, mut end) in ends {
+            self.leases.forget(&trial);
+            let Some(job) = self.jobs.get_mut(&trial) else { continue };
+            self.c.handle.forget(&trial, &job.attempt);
+            if end.state == JobState::EarlyStopped && job.given_up.is_some() {
+                end.message = job.given_up.take();
+            }
+            self.c.advice.assessed(&trial, end.state, &job.steps);
+            let ran = job.running_since.take().map(|since| since.elapsed());
+            job.renew_at = None;
+            let change = TrialChange {
+                state: end.state,
+                at_ms: self.c.clock.now_ms(),
+                message: end.message.clone(),
+                exit_code: end.exit_code,
+                attempt: None,
+            };
+            changes.push((trial.clone(), change));
+            let (sequence, parameters) = (job.sequence, job.parameters.clone());
+            if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
+                self.succeeded_after(ran);
+            }
+            told.push((trial, sequence, parameters, end));
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        patiently(|| self.c.store.change_trials(changes.clone())).await?;
+        for (trial, sequence, parameters, end) in told {
+            // Nothing is known of one that could not be submitted.
+            let (result, verdict) = self.known.remove(&trial).unwrap_or_default();
+            if end.state == JobState::Succeeded {
+                self.compare(&trial, sequence, &parameters, result.last.as_ref());
+            }
+            let evidence = verdict.filter(|_| end.state == JobState::Failed);
+            let last_lines = evidence.map_or_else(String::new, |Verdict { evidence, .. }| {
+                let errors = evidence.stderr_tail.trim();
+                if errors.is_empty() { evidence.stdout_tail } else { evidence.stderr_tail }
+            });
+            self.notify(Notice::Ended { trial, sequence, end, result, last_lines });
+        }
+        Ok(())
+    }
+}
