@@ -19,6 +19,7 @@ use super::*;
 use crate::assessor::Assessor;
 use crate::clock::SystemClock;
 use crate::config;
+use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::intake::{self, Intake};
 use crate::search_space::Parameters;
 use crate::store::TrialRow;
@@ -72,6 +73,7 @@ impl Tuner for Observed {
 
 struct Bed {
     store: Store,
+    handle: Handle,
     intake: Intake,
     jobs: mpsc::UnboundedSender<JobNews>,
     service: Arc<Service>,
@@ -157,7 +159,17 @@ impl Bed {
         let task = tokio::spawn(conduct(conductor));
         let (stand_still, standing) = std_mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || standing.recv());
-        Self { store, intake, jobs, service, observed, task, _stand_still: stand_still, folder }
+        Self {
+            store,
+            handle,
+            intake,
+            jobs,
+            service,
+            observed,
+            task,
+            _stand_still: stand_still,
+            folder,
+        }
     }
 
     /// The only trial, once it stands so.
@@ -173,17 +185,29 @@ impl Bed {
         }
     }
 
-    /// Lets time pass. The task may be busy for a while of it, which then does not count for a lease.
+    /// Waits until the task has done all that there is to do. Otherwise the clock would run away from a task that
+    /// waits for a slow disk, and what happens when would depend on the disk.
+    async fn settled(&self) {
+        // It answers in turn, and takes one of what is due at a time: an order, time that is up, a beat.
+        for _ in 0..3 {
+            let nothing = NewLimits { concurrency: Some(0), ..NewLimits::default() };
+            let refused = self.handle.command(Command::Limit(nothing)).await;
+            assert!(matches!(refused, Err(Refused::Zero(_) | Refused::Over(_))), "{refused:?}");
+        }
+    }
+
+    /// Lets time pass, and the task do what there is to do meanwhile.
     async fn silence(&self, seconds: u64) {
+        self.settled().await;
         for _ in 0..seconds {
             tokio::time::advance(Duration::from_secs(1)).await;
-            self.store.trials().await.unwrap();
+            self.settled().await;
         }
     }
 
     /// Lets time pass until the trial is lost.
     async fn lost(&self) -> TrialRow {
-        for second in 0..1000 {
+        for second in 0..100 {
             let row = self.store.trials().await.unwrap().remove(0);
             if row.state == JobState::Lost {
                 assert!(second >= 60, "not before its lease is over");
@@ -334,7 +358,7 @@ async fn a_manager_that_was_held_up_takes_nobody_for_lost() {
     bed.silence(40).await;
     // As after SIGSTOP, a sleep of the machine, or a tuner that thought for long.
     tokio::time::advance(Duration::from_secs(45)).await;
-    bed.store.trials().await.unwrap();
+    bed.settled().await;
     bed.say(&trial, 1, Vec::new()).await;
     let events = bed.store.events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
