@@ -13,6 +13,7 @@ pub mod kube;
 mod process;
 mod python;
 mod search;
+pub mod seed;
 
 pub use bed::TestBed;
 pub use browser::Browser;

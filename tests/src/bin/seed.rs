@@ -3,51 +3,20 @@
 
 #![expect(clippy::print_stderr, reason = "this is a command line")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use rusqlite::{Connection, params};
-use serde_json::json;
-
-/// The schema, as the manager makes it.
-const MIGRATIONS: [&str; 4] = [
-    include_str!("../../../manager/migrations/0001_initial.sql"),
-    include_str!("../../../manager/migrations/0002_reading.sql"),
-    include_str!("../../../manager/migrations/0003_notifications.sql"),
-    include_str!("../../../manager/migrations/0004_steering.sql"),
-];
-
-/// `PRAGMA application_id` of the manager's databases.
-const APPLICATION_ID: i64 = 0x544b_6462;
-
-/// When it all began, in milliseconds since the Unix epoch.
-const BEGAN_MS: i64 = 1_780_000_000_000;
-
-/// A splitmix64 sequence (Steele, Lea, Flood 2014): small, and the same everywhere.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to 1.
-    fn part(&mut self) -> f64 {
-        f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
-    }
-}
+use trialkeeper_tests::seed;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let made = match arguments.as_slice() {
         [data, id, trials, steps, rest @ ..] => {
-            let seed = rest.first().map_or(Ok(1), |seed| seed.parse());
-            match (trials.parse(), steps.parse(), seed) {
-                (Ok(trials), Ok(steps), Ok(seed)) => make(Path::new(data), id, trials, steps, seed),
+            let number = rest.first().map_or(Ok(1), |number| number.parse());
+            match (trials.parse(), steps.parse(), number) {
+                (Ok(trials), Ok(steps), Ok(number)) => {
+                    seed::make(Path::new(data), id, trials, steps, number)
+                }
                 _ => Err("TRIALS, STEPS and SEED are numbers".to_owned()),
             }
         }
@@ -63,147 +32,4 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result<PathBuf, String> {
-    let folder = data.join(id);
-    let path = folder.join("trialkeeper.db");
-    if path.exists() {
-        return Err(format!("{} is there already", path.display()));
-    }
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    fill(&path, id, trials, steps, Chance(seed)).map_err(|error| error.to_string())?;
-    Ok(path)
-}
-
-fn fill(
-    path: &Path,
-    id: &str,
-    trials: i64,
-    steps: i64,
-    mut chance: Chance,
-) -> Result<(), rusqlite::Error> {
-    let mut connection = Connection::open(path)?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    connection.pragma_update(None, "synchronous", "OFF")?;
-    for step in MIGRATIONS {
-        connection.execute_batch(step)?;
-    }
-    connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-    connection.pragma_update(None, "user_version", 4)?;
-    let transaction = connection.transaction()?;
-    let canonical = json!({
-        "experimentName": "a large search", "experimentType": "hpo", "trialCommand": "python3 train.py",
-        "trialCodeDirectory": "/tmp", "trialConcurrency": 8, "maxTrialNumber": trials, "useAnnotation": false,
-        "searchSpace": {
-            "lr": {"_type": "loguniform", "_value": [0.0001, 0.1]},
-            "momentum": {"_type": "uniform", "_value": [0, 1]},
-            "units": {"_type": "choice", "_value": [32, 64, 128, 256]},
-            "activation": {"_type": "choice", "_value": ["relu", "elu", "tanh"]},
-        },
-        "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "maximize"}},
-        "trainingService": {"platform": "local"},
-    });
-    let end = BEGAN_MS + trials * 1000;
-    transaction.execute(
-        "INSERT INTO experiment VALUES (?, ?, 1, 'DONE', ?, ?, ?)",
-        params![id, canonical.to_string(), BEGAN_MS, end, end - BEGAN_MS],
-    )?;
-    {
-        let mut trial = transaction.prepare(
-            "INSERT INTO trial (key, id, sequence, parameter_id, parameters, attempt, state, intent, created_at_ms, \
-             started_at_ms, ended_at_ms, message, exit_code) VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, NULL, ?7, ?7, ?8, ?9, ?10)",
-        )?;
-        let mut event = transaction.prepare("INSERT INTO trial_event (trial, at_ms, state, attempt, message, exit_code) VALUES (?, ?, ?, ?, ?, ?)")?;
-        let mut attempt =
-            transaction.prepare("INSERT INTO attempt VALUES (?1, ?1, ?2, ?3, ?4, 1, 1)")?;
-        let mut report =
-            transaction.prepare("INSERT INTO report VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7)")?;
-        let mut log = transaction.prepare("INSERT INTO log_chunk (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) VALUES (?1, ?1, 0, 'stdout', 0, ?2, ?3)")?;
-        let units = [32, 64, 128, 256];
-        let activations = ["relu", "elu", "tanh"];
-        let pick = |part: f64, count: usize| {
-            (0..count - 1)
-                .take_while(|at| {
-                    part > f64::from(u32::try_from(*at + 1).unwrap_or(0))
-                        / f64::from(u32::try_from(count).unwrap_or(1))
-                })
-                .count()
-        };
-        for key in 1..=trials {
-            let (lr, momentum) = (10_f64.powf(-4.0 + 3.0 * chance.part()), chance.part());
-            let (unit, kind) =
-                (pick(chance.part(), units.len()), pick(chance.part(), activations.len()));
-            let name = format!("t{key:05}");
-            let numbered = format!("{name}-1");
-            let begun = BEGAN_MS + key * 1000 - 8000;
-            let failed = chance.part() < 0.03;
-            let state = if failed { "FAILED" } else { "SUCCEEDED" };
-            let parameters = json!({"lr": lr, "momentum": momentum, "units": units[unit], "activation": activations[kind]});
-            let message = failed.then_some("it exited with 1");
-            let code = i64::from(failed);
-            trial.execute(params![
-                key,
-                name,
-                key - 1,
-                parameters.to_string(),
-                numbered,
-                state,
-                begun,
-                begun + 8000,
-                message,
-                code
-            ])?;
-            event.execute(params![key, begun, "WAITING", numbered, None::<String>, None::<i64>])?;
-            event.execute(params![key, begun, "RUNNING", numbered, None::<String>, None::<i64>])?;
-            event.execute(params![key, begun + 8000, state, numbered, message, code])?;
-            attempt.execute(params![key, numbered, begun + 8000, steps + 2])?;
-            let started = json!({"kind": "started", "command": ["sh", "-c", "python3 train.py"], "pid": 2, "host": "node-1", "agent_version": "0.1.0"});
-            report.execute(params![key, 0, 0, begun, "started", started.to_string(), 0])?;
-            let top = 0.95 - (lr.log10() + 2.5).powi(2) / 8.0 - momentum * 0.05;
-            for step in 0..steps {
-                let grown = 1.0 - (-f64::from(u32::try_from(step).unwrap_or(0)) / 120.0).exp();
-                let value = top * grown + 0.01 * chance.part();
-                let body = json!({"kind": "metric", "name": "default", "type": "intermediate", "sequence": step, "value": value});
-                report.execute(params![
-                    key,
-                    0,
-                    step + 1,
-                    begun + step * 8,
-                    "metric",
-                    body.to_string(),
-                    0
-                ])?;
-            }
-            if !failed {
-                let body = json!({"kind": "metric", "name": "default", "type": "final", "sequence": 0, "value": top});
-                report.execute(params![
-                    key,
-                    0,
-                    steps + 1,
-                    begun + 7900,
-                    "metric",
-                    body.to_string(),
-                    1
-                ])?;
-            }
-            let (cause, class) =
-                if failed { ("exit", "user-error") } else { ("succeeded", "none") };
-            let verdict = json!({"kind": "ended", "cause": cause, "class": class, "confidence": "certain", "exit": {"code": code}, "message": format!("it exited with {code}"), "evidence": {}});
-            report.execute(params![
-                key,
-                0,
-                steps + 2,
-                begun + 8000,
-                "ended",
-                verdict.to_string(),
-                1
-            ])?;
-            let sample = json!({"kind": "sample", "process": {"processes": 1, "memory_bytes": 500_000_000, "cpu_percent": 97.5}});
-            report.execute(params![key, 1, 1, begun + 4000, "sample", sample.to_string(), 0])?;
-            log.execute(params![key, begun, format!("trial {key}\n").into_bytes()])?;
-        }
-    }
-    transaction.commit()?;
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
