@@ -26,4 +26,5 @@ mod portal;
 mod same_again;
 mod sdk;
 mod secure;
+mod snapshots;
 mod steering;

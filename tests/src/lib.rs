@@ -14,6 +14,7 @@ mod process;
 mod python;
 mod search;
 pub mod seed;
+mod snapshot;
 
 pub use bed::TestBed;
 pub use browser::Browser;
@@ -22,6 +23,7 @@ pub use hook::{Answer, Hook, Told};
 pub use process::{Finished, Running};
 pub use python::{nni_python, optuna_python};
 pub use search::{Outcome, Search, Trial, examples};
+pub use snapshot::Snapshots;
 
 use std::time::{Duration, Instant};
 

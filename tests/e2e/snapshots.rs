@@ -1,0 +1,169 @@
+//! What the command line says, whole: every help, every command that reads, every common mistake, over a
+//! small store that is the same on any day. `TRIALKEEPER_TESTS_RENEW=1` takes over what is said now.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use trialkeeper_tests::{BOUND, Snapshots, TestBed, seed};
+
+/// Runs the manager; its exit code and both streams, as they are kept.
+fn said(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = bed.manager();
+    // The caller's own agent would be shown in helps.
+    command.args(words).env_remove("TRIAL_MANAGER_AGENT").env("TZ", "UTC");
+    command.envs(variables.iter().copied());
+    let finished = bed.start(&mut command).finish(BOUND);
+    let mut text = String::from("$");
+    for (name, value) in variables {
+        write!(text, " {name}={value}").unwrap();
+    }
+    writeln!(text, " {}", [&["trial-manager"], words].concat().join(" ")).unwrap();
+    writeln!(text, "exit code: {:?}", finished.code.unwrap()).unwrap();
+    writeln!(text, "--- standard output").unwrap();
+    text.push_str(&String::from_utf8(finished.stdout).unwrap());
+    writeln!(text, "--- standard error").unwrap();
+    text.push_str(&finished.stderr);
+    text.replace(&bed.data().display().to_string(), "DATA")
+        .replace(&bed.folder().display().to_string(), "FOLDER")
+}
+
+/// Of six trials, of which the second fails.
+fn small_store(bed: &TestBed) {
+    seed::make(&bed.data(), "small", 6, 3, 10).unwrap();
+}
+
+/// The commands that a help lists.
+fn commands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = listed.take_while(|line| !line.is_empty()).filter_map(|line| {
+        // A description that goes on in the next line stands further to the right.
+        line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '))?.split(' ').next()
+    });
+    names.filter(|name| *name != "help").map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn every_help_says_what_it_said() {
+    let bed = TestBed::new();
+    let mut snapshots = Snapshots::new("cli/help");
+    let mut left: Vec<Vec<String>> = vec![Vec::new()];
+    while let Some(path) = left.pop() {
+        let mut words: Vec<&str> = path.iter().map(String::as_str).collect();
+        words.push("--help");
+        let text = said(&bed, &words, &[]);
+        let name = if path.is_empty() { "trial-manager".to_owned() } else { path.join("-") };
+        snapshots.compare(&name, &text);
+        left.extend(commands(&text).into_iter().map(|name| [path.clone(), vec![name]].concat()));
+    }
+    let version = said(&bed, &["--version"], &[]);
+    snapshots.compare("version", &version.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    snapshots.finish();
+}
+
+#[test]
+fn nothing_is_coloured_wanted_or_not() {
+    let bed = TestBed::new();
+    for colour in [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1"), ("TERM", "xterm-256color")] {
+        for words in [&["--help"][..], &["trial", "sow"], &["experiment", "show"], &["run", "none"]]
+        {
+            let text = said(&bed, words, &[colour]);
+            assert!(!text.contains('\u{1b}'), "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_read_is_shown_as_it_was() {
+    let bed = TestBed::new();
+    small_store(&bed);
+    let data = bed.data().display().to_string();
+    let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
+    let mut snapshots = Snapshots::new("cli/read");
+    let shown = [
+        ("experiment-ls", "experiment ls"),
+        ("experiment-show", "experiment show"),
+        ("trial-ls", "trial ls"),
+        ("trial-ls-sorted", "trial ls --sort final --descending --limit 2"),
+        ("trial-ls-failed", "trial ls --state FAILED"),
+        ("trial-ls-holds", "trial ls --holds elu"),
+        ("trial-show", "trial show t00001"),
+        ("trial-show-failed", "trial show t00002"),
+        ("trial-why", "trial why t00001"),
+        ("trial-why-failed", "trial why t00002"),
+        ("metrics", "metrics t00001"),
+    ];
+    for (name, line) in shown {
+        for form in ["table", "json", "yaml"] {
+            let words: Vec<_> = line.split(' ').chain(["-o", form]).collect();
+            snapshots.compare(&format!("{name}-{form}"), &said(&bed, &words, &place));
+        }
+    }
+    for (name, line) in [
+        ("trial-logs", "trial logs t00001"),
+        ("trial-logs-stderr", "trial logs t00001 --stderr"),
+        ("experiment-export-csv", "experiment export --form csv"),
+        ("experiment-export-json", "experiment export --form json"),
+        ("experiment-export-folder", "experiment export --form mlflow --to mlflow"),
+        ("check", "check small"),
+        ("top", "top"),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        snapshots.compare(name, &said(&bed, &words, &place));
+    }
+    let mut files = String::new();
+    tree(&bed.path("mlflow"), "", &mut files);
+    snapshots.compare("experiment-export-folder-files", &files);
+    snapshots.finish();
+}
+
+/// Every file below a folder with what it holds, in the order of names.
+fn tree(folder: &Path, prefix: &str, into: &mut String) {
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+    names.sort();
+    for name in names {
+        let path = folder.join(&name);
+        let shown = format!("{prefix}{}", name.to_str().unwrap());
+        if path.is_dir() {
+            tree(&path, &format!("{shown}/"), into);
+        } else {
+            writeln!(into, "{shown}: {}", std::fs::read_to_string(&path).unwrap().trim_end())
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_told_as_they_were() {
+    let bed = TestBed::new();
+    let mut snapshots = Snapshots::new("cli/mistake");
+    let data = bed.data().display().to_string();
+    let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
+    let nothing = said(&bed, &["experiment", "show"], &place);
+    snapshots.compare("no-experiment", &nothing);
+    small_store(&bed);
+    for (name, line) in [
+        ("nothing", ""),
+        ("unknown-command", "trial sow"),
+        ("unknown-form", "trial ls -o xml"),
+        ("unknown-experiment", "experiment show -e other"),
+        ("unknown-experiment-checked", "check other"),
+        ("unknown-trial", "trial show t99999"),
+        ("unknown-trial-why", "trial why t99999"),
+        ("unknown-trial-logs", "trial logs t99999"),
+        ("unknown-trial-metrics", "metrics t99999"),
+        ("bad-trial", "trial show ../t"),
+        ("unknown-state", "trial ls --state LOST_AND_FOUND"),
+        ("unknown-order", "trial ls --sort colour"),
+        ("no-trial-to-kill", "trial kill"),
+        ("not-running", "trial kill t00001"),
+        ("not-served", "open --print"),
+        ("folder-wanted", "experiment export --form tensorboard"),
+        ("export-in-vain", "experiment export --form csv --to absent/out.csv"),
+        ("no-file", "run absent.yaml"),
+    ] {
+        let words: Vec<_> = line.split(' ').filter(|word| !word.is_empty()).collect();
+        snapshots.compare(name, &said(&bed, &words, &place));
+    }
+    snapshots.finish();
+}
