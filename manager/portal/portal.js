@@ -8,6 +8,8 @@
   const byId = (id) => document.getElementById(id);
   const chart = (name) => document.querySelector(`[data-chart="${name}"]`);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  // A colour that is asked for whenever something is drawn, so that it is the present theme's.
+  const tint = (name) => Object.assign(() => colour(name), { css: `var(--${name})` });
   const STROKES = ["#2f7fd6", "#d9762b", "#3a9b5c", "#b04bb5", "#b8453e", "#5f6fd8", "#8a7a1f", "#2a9aa5"];
   const json = async (path) => {
     const response = await fetch(path);
@@ -67,7 +69,7 @@
   const plots = new Map();
   const axes = (x, y) => [x, y].map((label, at) => ({
     label, labelSize: label ? 20 : 0, font: "13px system-ui", labelFont: "13px system-ui",
-    size: at ? 70 : 40, stroke: colour("quiet"), grid: { stroke: colour("grid") }, ticks: { stroke: colour("grid") },
+    size: at ? 70 : 40, stroke: tint("quiet"), grid: { stroke: tint("grid") }, ticks: { stroke: tint("grid") },
   }));
   const draw = (figure, series, data, labels, time = false) => {
     if (!figure) return;
@@ -82,8 +84,10 @@
     const options = {
       width: Math.max(200, figure.clientWidth - 18), height: 240, series: [{ label: labels[0] }, ...series],
       axes: axes(...labels), scales: { x: { time } }, cursor: { drag: { x: true, y: false } },
+      // The marks of the legend are drawn once, by the style sheet.
+      legend: { markers: { stroke: (_, at) => series[at - 1].stroke.css ?? series[at - 1].stroke } },
     };
-    plots.set(figure, { shape, plot: new uPlot(options, data, figure), again: () => { plots.delete(figure); draw(figure, series, data, labels, time); } });
+    plots.set(figure, { shape, plot: new uPlot(options, data, figure) });
   };
   const note = (text) => {
     const line = document.createElement("p");
@@ -91,7 +95,7 @@
     line.textContent = text;
     return line;
   };
-  const redraw = () => { for (const { again } of [...plots.values()]) again(); if (parallel) parallel(); };
+  const redraw = () => { for (const { plot } of plots.values()) plot.redraw(false); if (parallel) parallel(); };
   let parallel = null;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("resize", paced(200, async () => {
@@ -127,8 +131,8 @@
         return top;
       });
       const series = [
-        { label: "result", stroke: colour("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: colour("quiet") } },
-        { label: "best so far", stroke: colour("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true },
+        { label: "result", stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
+        { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true },
       ];
       draw(chart("best"), series, points.final.some((value) => value !== null) ? [points.sequence, points.final, so_far] : [[]], ["trial", "final result"]);
     };

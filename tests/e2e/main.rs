@@ -5,6 +5,7 @@
 mod ask_and_tell;
 mod bad_input;
 mod budget;
+mod charts;
 mod cluster;
 mod crash;
 mod deploy;
