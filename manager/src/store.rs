@@ -385,6 +385,17 @@ impl Store {
         upkeep::check(path)
     }
 
+    /// Lets the database grow by `pages` more pages; a stand-in for a disk with that much space left.
+    #[cfg(test)]
+    pub(crate) async fn leave_room(&self, pages: i64) -> Result<(), Error> {
+        self.write(move |c| {
+            let used: i64 = c.pragma_query_value(None, "page_count", |row| row.get(0))?;
+            c.pragma_update_and_check(None, "max_page_count", used + pages, |_| Ok(()))?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnMut(&Connection) -> Result<T, Error> + Send + 'static,

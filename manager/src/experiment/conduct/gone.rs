@@ -8,7 +8,7 @@ use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
 };
 
-use super::patience::patiently;
+use super::patience::{Watch, mended, patiently};
 use super::{Run, result};
 use crate::experiment::ending::{End, Gone};
 use crate::experiment::notice::Notice;
@@ -95,14 +95,14 @@ impl Run {
             if words.iter().all(|words| words.ended) {
                 return Ok(words);
             }
-            let was_ill = self.c.store.ailment().is_some();
+            let watch = Watch::begin(&self.c.store);
             for ((trial, _), _) in attempts.iter().zip(&words).filter(|(_, words)| !words.ended) {
                 self.recover(trial).await?;
             }
-            if !was_ill && self.c.store.ailment().is_none() {
+            if watch.took_all() {
                 return self.c.store.last_words(attempts.to_vec()).await;
             }
-            patiently(|| self.c.store.probe()).await?;
+            mended(&self.c.store).await?;
         }
     }
 

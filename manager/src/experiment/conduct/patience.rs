@@ -5,8 +5,10 @@
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::store::Store;
 use crate::{store, training_service};
 
 /// How long to wait before the next try.
@@ -60,6 +62,33 @@ where
             }
         }
     }
+}
+
+/// Sees whether the store takes what it is given meanwhile. What it refused says nothing about who gave it.
+pub(super) struct Watch {
+    ailment: watch::Receiver<Option<store::Error>>,
+    was_ill: bool,
+}
+
+impl Watch {
+    /// From now on.
+    pub(super) fn begin(store: &Store) -> Self {
+        let ailment = store.watch_ailment();
+        let was_ill = ailment.borrow().is_some();
+        Self { ailment, was_ill }
+    }
+
+    /// Whether no write has failed since, not even in between.
+    pub(super) fn took_all(&self) -> bool {
+        !self.was_ill && self.ailment.has_changed().is_ok_and(|changed| !changed)
+    }
+}
+
+/// Waits until a store that refused something can be written. A nearly full disk takes a little and not more: so it
+/// is not asked at once.
+pub(super) async fn mended(store: &Store) -> Result<(), store::Error> {
+    tokio::time::sleep(PAUSE).await;
+    patiently(|| store.probe()).await
 }
 
 #[cfg(test)]

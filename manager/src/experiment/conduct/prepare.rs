@@ -2,11 +2,13 @@
 //! learn again what they knew, and jobs that outlived an earlier manager are adopted. It starts nothing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use trial_protocol::{MetricValue, StopReason};
 
+use super::patience::{Watch, mended};
 use super::steer::learnt;
 use super::{Conductor, Job, Run, trial_result};
 use crate::config::ExperimentSpec;
@@ -17,7 +19,7 @@ use crate::experiment::state::{self, Fate, Limits, Policy, Remembered, State};
 use crate::ids;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
-use crate::store::{self, Store, TrialRow};
+use crate::store::{self, AttemptState, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::tuner::Outcome;
 
@@ -122,18 +124,15 @@ impl Run {
         if row.state.is_final() {
             return Ok(if Self::is_interrupted(row) { Fate::Again } else { Fate::Ended });
         }
-        // Reports that arrive meanwhile must not fill the channel, or the agents' delivery would wait for us.
-        // What they tell may be known from the store by then; to be told twice does no harm.
+        let (watch, service) = (Watch::begin(&c.store), Arc::clone(&c.service));
         let submitted = ids::submitted(&row.attempt);
-        let adopt = c.service.adopt(&row.id, &submitted);
-        tokio::pin!(adopt);
-        let adopted = loop {
-            tokio::select! {
-                adopted = &mut adopt => break adopted,
-                Some(event) = c.events.recv() => said.push(event),
+        let adopted = Self::aside(c, said, service.adopt(&row.id, &submitted)).await;
+        let known = match adopted {
+            Adopted::Gone => Self::left(c, row, said, watch).await?,
+            Adopted::Alive | Adopted::Unknown => {
+                c.store.attempt_state(&row.id, &row.attempt).await?
             }
         };
-        let known = c.store.attempt_state(&row.id, &row.attempt).await?;
         Ok(match adopted {
             Adopted::Alive => {
                 let started = row.started_at_ms.filter(|_| known.facts_through.is_some());
@@ -149,6 +148,42 @@ impl Run {
             // Nobody knows of a failure of its own: the machine went down, or a person cleaned up.
             Adopted::Gone | Adopted::Unknown => Fate::Again,
         })
+    }
+
+    /// What is known of a gone trial, once what its agent left behind is stored. What could not be stored says nothing
+    /// about the trial: it may have ended well, and must not run again.
+    async fn left(
+        c: &mut Conductor,
+        row: &TrialRow,
+        said: &mut Vec<Event>,
+        mut watch: Watch,
+    ) -> Result<AttemptState, store::Error> {
+        let (store, service) = (c.store.clone(), Arc::clone(&c.service));
+        loop {
+            let known = store.attempt_state(&row.id, &row.attempt).await?;
+            if known.ended || watch.took_all() {
+                return Ok(known);
+            }
+            Self::aside(c, said, mended(&store)).await?;
+            watch = Watch::begin(&store);
+            Self::aside(c, said, service.recover(&row.id)).await;
+        }
+    }
+
+    /// Does something while reports arrive: they must not fill the channel, or the agents' delivery would wait for us.
+    /// What they tell may be known from the store by then; to be told twice does no harm.
+    async fn aside<T>(
+        c: &mut Conductor,
+        said: &mut Vec<Event>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                Some(event) = c.events.recv() => said.push(event),
+            }
+        }
     }
 
     /// Rebuilds what the tuner knew; gives the result of a trial that has ended.

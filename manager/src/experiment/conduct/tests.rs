@@ -4,7 +4,6 @@
 use std::sync::Mutex;
 use std::sync::mpsc as std_mpsc;
 
-use async_trait::async_trait;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -13,63 +12,23 @@ use trial_protocol::{
     ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
+mod doubles;
+mod leftovers;
 mod rules;
 
+use self::doubles::{Observed, Service};
 use super::*;
 use crate::assessor::Assessor;
 use crate::clock::SystemClock;
 use crate::config;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::intake::{self, Intake};
-use crate::search_space::Parameters;
 use crate::store::TrialRow;
-use crate::training_service::{self, Adopted, JobEvent, JobNews, TrialJobSpec};
-use crate::tuner::{Outcome, Proposal, Sample, Tuner};
+use crate::training_service::{JobEvent, JobNews};
+use crate::tuner::Outcome;
 
 /// How long a state may take to come, in the world's time.
 const BOUND: Duration = Duration::from_secs(20);
-
-#[derive(Default)]
-struct Service {
-    cancelled: Mutex<Vec<TrialJobId>>,
-    alive: bool,
-}
-
-#[async_trait]
-impl TrainingService for Service {
-    async fn submit(&self, _: &TrialJobSpec) -> Result<(), training_service::Error> {
-        Ok(())
-    }
-
-    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> Adopted {
-        if self.alive { Adopted::Alive } else { Adopted::Gone }
-    }
-
-    async fn recover(&self, _: &TrialJobId) {}
-
-    async fn cancel(&self, trial: &TrialJobId) {
-        self.cancelled.lock().unwrap().push(trial.clone());
-    }
-
-    async fn close(&self) {}
-}
-
-#[derive(Debug, Clone, Default)]
-struct Observed(Arc<Mutex<Vec<Outcome>>>);
-
-impl Tuner for Observed {
-    fn propose(&mut self, _: u64) -> Proposal {
-        Proposal::Parameters(Parameters::new())
-    }
-
-    fn adopt(&mut self, _: u64, _: &Parameters) {}
-
-    fn observe(&mut self, _: u64, outcome: &Outcome) {
-        self.0.lock().unwrap().push(outcome.clone());
-    }
-
-    fn import(&mut self, _: &[Sample]) {}
-}
 
 struct Bed {
     store: Store,
@@ -108,23 +67,30 @@ impl Bed {
             elapsed_ms: 0,
         };
         store.create_experiment(row).await.unwrap();
-        Self::start(folder, store, false, numbers, assessor)
+        Self::start(folder, store, Service::default(), numbers, assessor)
     }
 
     /// The manager dies; another goes on, for which the jobs are alive.
     async fn resumed(self) -> Self {
+        let (folder, store) = self.died().await;
+        let service = Service { alive: true, ..Service::default() };
+        Self::start(folder, store, service, (1, 1), None)
+    }
+
+    /// The manager dies; what the next one finds.
+    async fn died(self) -> (TempDir, Store) {
         let Self { folder, store, task, .. } = self;
         task.abort();
         drop(task.await);
         store.close().await;
         let store = Store::open(&folder.path().join("db")).unwrap();
-        Self::start(folder, store, true, (1, 1), None)
+        (folder, store)
     }
 
     fn start(
         folder: TempDir,
         store: Store,
-        alive: bool,
+        service: Service,
         (concurrency, trials): (u32, u32),
         assessor: Option<Box<dyn Assessor>>,
     ) -> Self {
@@ -139,7 +105,8 @@ impl Bed {
         let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::new(SystemClock));
         let (jobs, gone) = mpsc::unbounded_channel();
         let (notices, _) = mpsc::unbounded_channel();
-        let service = Arc::new(Service { alive, ..Service::default() });
+        let service = Arc::new(service);
+        service.delivers_to(&intake);
         let observed = Observed::default();
         let conductor = Conductor {
             id,

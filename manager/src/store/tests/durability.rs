@@ -2,7 +2,6 @@
 
 use std::sync::mpsc;
 
-use rusqlite::Connection;
 use tokio::task::JoinHandle;
 use trial_protocol::{Lane, TrialJobId};
 
@@ -78,18 +77,6 @@ async fn a_full_queue_refuses_batches() {
     }
 }
 
-/// Lets the database grow by `pages` more pages; a stand-in for a disk with that much space left.
-async fn leave_room(bed: &Bed, pages: i64) {
-    bed.store
-        .write(move |c: &Connection| {
-            let used: i64 = c.pragma_query_value(None, "page_count", |row| row.get(0))?;
-            c.pragma_update_and_check(None, "max_page_count", used + pages, |_| Ok(()))?;
-            Ok(())
-        })
-        .await
-        .unwrap();
-}
-
 fn large(attempt: &str) -> trial_protocol::ReportBatch {
     let body =
         trial_protocol::ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
@@ -99,13 +86,13 @@ fn large(attempt: &str) -> trial_protocol::ReportBatch {
 #[tokio::test]
 async fn a_full_disk_is_named_and_what_failed_is_not_there() {
     let bed = Bed::with_trial().await;
-    leave_room(&bed, 2).await;
+    bed.store.leave_room(2).await.unwrap();
     let failed = bed.store.ingest(large("a"), 1).await.unwrap_err();
     assert_eq!(failed.class(), Some(Class::Full), "{failed}");
     assert_eq!(bed.store.ailment().and_then(|error| error.class()), Some(Class::Full));
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 
-    leave_room(&bed, 1000).await;
+    bed.store.leave_room(1000).await.unwrap();
     assert!(bed.store.ailment().is_some(), "nothing has been written yet");
     bed.store.probe().await.unwrap();
     assert!(bed.store.ailment().is_none());
@@ -116,7 +103,7 @@ async fn a_full_disk_is_named_and_what_failed_is_not_there() {
 #[tokio::test]
 async fn a_write_that_fails_does_not_take_its_neighbours_with_it() {
     let bed = Bed::with_trial().await;
-    leave_room(&bed, 2).await;
+    bed.store.leave_room(2).await.unwrap();
     let (release, held) = hold_the_writer(&bed).await;
     let ingest = |batch| {
         let store = bed.store.clone();

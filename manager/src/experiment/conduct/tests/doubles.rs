@@ -1,0 +1,80 @@
+//! Doubles of what stands around the task: a training service that starts nothing, and a tuner that keeps what it is
+//! told.
+
+use std::sync::{Mutex, OnceLock};
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::search_space::Parameters;
+use crate::training_service::{self, Adopted, TrialJobSpec};
+use crate::tuner::{Proposal, Sample, Tuner};
+
+#[derive(Default)]
+pub(super) struct Service {
+    pub(super) cancelled: Mutex<Vec<TrialJobId>>,
+    pub(super) submitted: Mutex<Vec<AttemptId>>,
+    pub(super) alive: bool,
+    /// What a gone job's agent left behind, and how often it was refused.
+    pub(super) left: Mutex<Option<ReportBatch>>,
+    pub(super) refused: Mutex<u32>,
+    pub(super) intake: OnceLock<Intake>,
+}
+
+impl Service {
+    /// Where what was left behind goes.
+    pub(super) fn delivers_to(&self, intake: &Intake) {
+        drop(self.intake.set(intake.clone()));
+    }
+
+    async fn deliver_rest(&self) {
+        let Some(left) = self.left.lock().unwrap().clone() else { return };
+        match self.intake.get().unwrap().accept(left).await {
+            Ok(_) => *self.left.lock().unwrap() = None,
+            Err(_) => *self.refused.lock().unwrap() += 1,
+        }
+    }
+}
+
+#[async_trait]
+impl TrainingService for Service {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), training_service::Error> {
+        self.submitted.lock().unwrap().push(job.attempt.clone());
+        Ok(())
+    }
+
+    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> Adopted {
+        if self.alive {
+            return Adopted::Alive;
+        }
+        self.deliver_rest().await;
+        Adopted::Gone
+    }
+
+    async fn recover(&self, _: &TrialJobId) {
+        self.deliver_rest().await;
+    }
+
+    async fn cancel(&self, trial: &TrialJobId) {
+        self.cancelled.lock().unwrap().push(trial.clone());
+    }
+
+    async fn close(&self) {}
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Observed(pub(super) Arc<Mutex<Vec<Outcome>>>);
+
+impl Tuner for Observed {
+    fn propose(&mut self, _: u64) -> Proposal {
+        Proposal::Parameters(Parameters::new())
+    }
+
+    fn adopt(&mut self, _: u64, _: &Parameters) {}
+
+    fn observe(&mut self, _: u64, outcome: &Outcome) {
+        self.0.lock().unwrap().push(outcome.clone());
+    }
+
+    fn import(&mut self, _: &[Sample]) {}
+}
