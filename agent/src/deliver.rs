@@ -45,7 +45,7 @@ pub use token::read as read_token;
 /// Most JSON in a batch of facts, in bytes; a longer report travels alone.
 const FACTS_BYTES: usize = 256 << 10;
 /// Most JSON in a batch of logs and samples, in bytes.
-const BULK_BYTES: usize = 256 << 10;
+const BULK_BYTES: usize = 128 << 10;
 /// How long logs gather before they are sent: they are many and not urgent.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 /// First and longest mean time between tries.

@@ -57,7 +57,7 @@ use queue::{DiskState, Entry, LaneState, Life, State, take};
 pub use record::Record;
 
 /// Logs that may wait for a disk that writes, in bytes.
-const UNWRITTEN_BYTES: usize = 128 << 10;
+const UNWRITTEN_BYTES: usize = 64 << 10;
 
 /// The longest wait for a disk that does not.
 pub const PATIENCE: Duration = Duration::from_secs(1);

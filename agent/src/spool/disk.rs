@@ -19,7 +19,7 @@ use super::record::{self, Record};
 /// Size over which a segment is closed: an acknowledged segment is disk that is given back.
 const SEGMENT_BYTES: u64 = 4 << 20;
 /// Most bytes that are written in one go.
-const GATHER_BYTES: usize = 128 << 10;
+const GATHER_BYTES: usize = 64 << 10;
 /// How long a verdict may wait for its fsync: a manager that is there acknowledges it sooner, and then there is
 /// nothing left that would have to be safe. (It outlives us from the first write on; this is about the machine.)
 const VERDICT_SYNC: Duration = Duration::from_millis(25);

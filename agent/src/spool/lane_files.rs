@@ -9,7 +9,7 @@ use trial_protocol::{AttemptId, Lane};
 use super::record::{self, Decoded, MAGIC, Record};
 
 /// How much is read from a segment at a time.
-const READ: usize = 256 << 10;
+const READ: usize = 64 << 10;
 
 /// The files of one lane of one attempt.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::record::{self, Record};
 
 /// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
 /// so that a manager that keeps up never causes a read.
-pub(super) const WINDOW_BYTES: usize = 256 << 10;
+pub(super) const WINDOW_BYTES: usize = 128 << 10;
 
 /// How much of the bulk lane a report is worth when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
