@@ -32,10 +32,11 @@ use crate::observe::Observer;
 use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
 use crate::settings::{Renown, Settings};
-use crate::signals::{HeldBack, Signals, unblock_ours};
+use crate::signals::{HeldBack, Signals};
 use crate::spool::{self, Claim, Opened, Spool};
 use crate::supervise::{Ending, Look, World, supervise, trial_exit};
 use crate::tail::FileSpec;
+use crate::trial::expect_children;
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
 use crate::verdict::{End, Known, conclude};
 
@@ -68,6 +69,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     crate::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
+    expect_children();
     let held_back = HeldBack::begin();
     let random = RandomState::new().build_hasher().finish();
     let runtime = Later::new();
@@ -115,7 +117,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
             return ExitCode::from(KEEPER_FAULT);
         }
     };
-    let code = runtime.block_on(watch.keep(held_back, clock));
+    let code = runtime.block_on(watch.keep(clock));
     // A name that is still being resolved, say, must not keep us here.
     runtime.shutdown_background();
     code
@@ -236,7 +238,7 @@ impl Watch {
     }
 
     /// Watches a trial to its end, and returns the exit code.
-    async fn keep(self, held_back: Option<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
+    async fn keep(self, clock: Arc<dyn Clock>) -> ExitCode {
         let Self { prepared, claim, launched, tails, observer, reaper, .. } = self;
         let (metric_files, capture, tell, heard) =
             (self.metric_files, self.capture, self.tell, self.heard);
@@ -251,10 +253,6 @@ impl Watch {
                 return ExitCode::from(KEEPER_FAULT);
             }
         };
-        match held_back {
-            Some(held_back) => held_back.end(),
-            None => unblock_ours(),
-        }
         let options = spool::Options {
             dir: spool_dir.clone(),
             attempt: settings.attempt.clone(),
@@ -381,8 +379,8 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
 
 fn what_is_known(observer: &Observer, ending: Ending) -> Known {
     let end = end_of(&ending);
-    let Ending { stop, leftovers, .. } = ending;
-    Known { end, stop, leftovers, ..observer.known() }
+    let Ending { stop, sender, leftovers, .. } = ending;
+    Known { end, stop, sender, leftovers, ..observer.known() }
 }
 
 fn end_of(ending: &Ending) -> End {

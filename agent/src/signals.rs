@@ -3,14 +3,14 @@
 //! Invariant: a signal that whoever started us had set to "ignore" (`nohup`, a shell's `&`) stays ignored,
 //! for us and for the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
 
-use std::future::poll_fn;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::task::Poll;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// What we listen to, besides the end of children.
 const HEARD: [Signal; 8] = [
@@ -24,11 +24,15 @@ const HEARD: [Signal; 8] = [
     Signal::SIGCONT,
 ];
 
+/// `SI_KERNEL` of `signalfd_siginfo.ssi_code` (`man 2 sigaction`).
+const KERNEL: i32 = 0x80;
+
 /// Everything we hear.
 #[derive(Debug)]
 pub struct Signals {
-    streams: Vec<(Signal, Stream)>,
-    children: Stream,
+    fd: AsyncFd<SignalFd>,
+    /// Read and not yet told.
+    waiting: VecDeque<Caught>,
 }
 
 /// A signal that came.
@@ -37,40 +41,68 @@ pub enum Caught {
     /// Some child of ours has ended.
     Child,
     /// Somebody sent this.
-    Sent(Signal),
+    Sent(Signal, Sender),
+}
+
+/// Who sent a signal (`man 2 signalfd`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// Its process; 0 for one that this container cannot see, such as the container's runtime.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The kernel itself, as for a key that was pressed.
+    pub kernel: bool,
 }
 
 impl Signals {
-    /// Starts to listen; must be called inside the runtime, and before the trial is started.
+    /// Starts to listen; must be called inside the runtime, on the main thread while it is the only one. What was held
+    /// back before is heard.
     pub fn listen() -> Result<Self, io::Error> {
         let ignored = std::fs::read_to_string("/proc/self/status")
             .map(|status| ignored(&status))
             .unwrap_or_default();
-        let children = signal(SignalKind::child())?;
-        let mut streams = Vec::with_capacity(HEARD.len());
-        for heard in HEARD {
-            if heard == Signal::SIGTERM || ignored & bit(heard) == 0 {
-                let number: i32 = number(heard);
-                streams.push((heard, signal(SignalKind::from_raw(number))?));
-            }
-        }
-        Ok(Self { streams, children })
+        let heard = HEARD
+            .into_iter()
+            .filter(|heard| *heard == Signal::SIGTERM || ignored & bit(*heard) == 0);
+        let fd = hold_back(heard, SfdFlags::SFD_NONBLOCK)?;
+        #[expect(
+            deprecated,
+            reason = "it trusts any type; this one keeps its descriptor, and needs no `unsafe`"
+        )]
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Self { fd, waiting: VecDeque::new() })
     }
 
-    /// The next signal. Several of one kind may arrive as one, as signals do.
+    /// The next signal, a child's end before others. Several of one kind may arrive as one, as signals do.
     pub async fn next(&mut self) -> Caught {
-        poll_fn(|context| {
-            if self.children.poll_recv(context).is_ready() {
-                return Poll::Ready(Caught::Child);
+        loop {
+            self.read();
+            if let Some(caught) = self.waiting.pop_front() {
+                return caught;
             }
-            for (signal, stream) in &mut self.streams {
-                if stream.poll_recv(context).is_ready() {
-                    return Poll::Ready(Caught::Sent(*signal));
+            match self.fd.readable().await {
+                // Nothing was there: the next readiness is news.
+                Ok(mut ready) => ready.clear_ready(),
+                // The runtime is shutting down.
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        while let Ok(Some(found)) = self.fd.get_ref().read_signal() {
+            let number = i32::try_from(found.ssi_signo).unwrap_or(0);
+            match Signal::try_from(number) {
+                Ok(Signal::SIGCHLD) => self.waiting.push_front(Caught::Child),
+                Ok(signal) => {
+                    let kernel = found.ssi_code == KERNEL;
+                    let sender = Sender { pid: found.ssi_pid, uid: found.ssi_uid, kernel };
+                    self.waiting.push_back(Caught::Sent(signal, sender));
                 }
+                Err(_) => {}
             }
-            Poll::Pending
-        })
-        .await
+        }
     }
 }
 
@@ -79,19 +111,9 @@ impl Signals {
 pub struct HeldBack(SignalFd);
 
 impl HeldBack {
-    /// Holds back what we hear, and lets everything else through, see [`unblock_ours`].
+    /// Holds back what we hear, and lets everything else through.
     pub fn begin() -> Result<Self, io::Error> {
-        let mut held: SigSet = HEARD.into_iter().collect();
-        held.add(Signal::SIGCHLD);
-        let mut mask = held;
-        mask.add(Signal::SIGTTOU);
-        mask.thread_set_mask()?;
-        Ok(Self(SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC)?))
-    }
-
-    /// Lets them come, all that did meanwhile too.
-    pub fn end(self) {
-        unblock_ours();
+        Ok(Self(hold_back(HEARD.into_iter(), SfdFlags::empty())?))
     }
 }
 
@@ -102,14 +124,17 @@ impl AsFd for HeldBack {
     }
 }
 
-/// Lets every signal through: whoever started us may have blocked some, and a blocked TERM is never heard. But for
-/// TTOU, with which a terminal stops whoever speaks to it from the background, as we do while the trial has it.
-/// Threads that are started later have the same mask.
-pub fn unblock_ours() {
-    let mut mask = SigSet::empty();
+/// Blocks `heard` and the end of children, so that they are read and not delivered, and nothing else: whoever started us
+/// may have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops whoever speaks
+/// to it from the background, as we do while the trial has it. Threads that are started later have the same mask;
+/// one that blocked less would be ended by what is meant for us.
+fn hold_back(heard: impl Iterator<Item = Signal>, flags: SfdFlags) -> Result<SignalFd, io::Error> {
+    let mut held: SigSet = heard.collect();
+    held.add(Signal::SIGCHLD);
+    let mut mask = held;
     mask.add(Signal::SIGTTOU);
-    // Fails only for an invalid argument, and there is none.
-    mask.thread_set_mask().ok();
+    mask.thread_set_mask()?;
+    Ok(SignalFd::with_flags(&held, flags | SfdFlags::SFD_CLOEXEC)?)
 }
 
 /// Lets every signal through, for the trial: one system call, so that it may be made between fork and exec.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
-use trial_protocol::{Directive, ReportBody, Stream, TrialExit};
+use trial_protocol::{Directive, ReportBody, SignalSender, Stream, TrialExit};
 
 use crate::book::Book;
 use crate::capture::Capture;
@@ -27,7 +27,8 @@ use crate::observe::{Observer, Remark};
 use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
-use crate::signals::{Caught, Signals, number};
+use crate::signals::{Caught, Sender, Signals, number};
+use crate::tree;
 use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
 
@@ -100,6 +101,8 @@ pub struct Ending {
     pub status: Option<ExitStatus>,
     /// Who asked for the end, if somebody did.
     pub stop: Option<Stop>,
+    /// Who sent the signal that counts, if one does.
+    pub sender: Option<SignalSender>,
     /// Who had to be killed afterwards, as `pid name`.
     pub leftovers: Vec<String>,
 }
@@ -205,7 +208,8 @@ impl World {
     ) -> Option<Event> {
         match happened {
             Happened::Caught(Caught::Child) => self.child_ended(phase, memory),
-            Happened::Caught(Caught::Sent(Signal::SIGTERM)) => {
+            Happened::Caught(Caught::Sent(Signal::SIGTERM, sender)) => {
+                memory.heard_from(sender);
                 memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
                 memory.terminated += 1;
                 if memory.terminated == 1 && self.is_managed() {
@@ -217,8 +221,9 @@ impl World {
                     _ => Event::Hurried,
                 })
             }
-            Happened::Caught(Caught::Sent(signal)) => {
+            Happened::Caught(Caught::Sent(signal, sender)) => {
                 if !phase.reaped() {
+                    memory.heard_from(sender);
                     memory.forwarded = Some(signal_byte(signal));
                     self.trial.forward(signal);
                 }
@@ -430,6 +435,15 @@ impl Memory {
         }
     }
 
+    /// Remembers who sent the latest signal, until one has asked for the end: that one counts.
+    fn heard_from(&mut self, sender: Sender) {
+        if self.ending.stop.is_none() {
+            let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
+            let Sender { pid, uid, kernel } = sender;
+            self.ending.sender = Some(SignalSender { pid, uid, name, kernel });
+        }
+    }
+
     fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
         // A signal that we passed on is a request for the end only if the trial died of it.
         if let (None, Some(signal), Some(status)) =
@@ -437,6 +451,9 @@ impl Memory {
             && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
         {
             self.ending.stop = Some(Stop { by: StopBy::Signal(signal), signal: Some(signal) });
+        }
+        if !matches!(self.ending.stop, Some(Stop { by: StopBy::Signal(_), .. })) {
+            self.ending.sender = None;
         }
         if matches!(phase, Phase::Done(None)) {
             let tree = world.trial.tree();

@@ -50,6 +50,11 @@ pub fn is_ending(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/stat")).ok().is_none_or(|stat| ends(&stat))
 }
 
+/// The name of process `pid`, if it is still there and may be read.
+pub fn name(pid: u32) -> Option<String> {
+    Some(parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.name)
+}
+
 /// PURE: whether the kernel has marked the process of this line of `/proc/PID/stat` as exiting: the ninth field, flags.
 fn ends(stat: &[u8]) -> bool {
     const PF_EXITING: u64 = 4;

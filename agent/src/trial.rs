@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigHandler, Signal, kill, killpg};
 use nix::unistd::{Pid, getppid};
 use tokio::sync::oneshot;
 
@@ -99,6 +99,16 @@ pub struct Trial {
     guard: Option<Guard>,
     terminal: Option<Terminal>,
     reaped: bool,
+}
+
+/// Undoes that whoever started us ignores the end of children: the kernel would reap them, and nobody would ever learn
+/// how they ended (`man 2 wait`, notes).
+pub fn expect_children() {
+    #[expect(unsafe_code, reason = "std has no safe way to set what a signal does")]
+    // SAFETY: the default action is no code of ours.
+    let set = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) };
+    // Fails only for a signal that does not exist.
+    set.ok();
 }
 
 /// Starts the trial with the given standard output and error.

@@ -17,7 +17,7 @@ pub use publish::{
 
 use nix::sys::signal::Signal;
 use trial_protocol::{
-    Cause, CgroupSample, Class, Confidence, GpuSample, StopReason, TrialExit, Verdict,
+    Cause, CgroupSample, Class, Confidence, GpuSample, SignalSender, StopReason, TrialExit, Verdict,
 };
 
 use evidence::{evidence, is_near_limit, last_words, memory_figures, oom_kills};
@@ -30,6 +30,8 @@ pub struct Known {
     pub end: End,
     /// Whether this agent ended it.
     pub stop: Option<Stop>,
+    /// Who sent the signal that made it do so.
+    pub sender: Option<SignalSender>,
     /// How long it ran, in milliseconds.
     pub duration_ms: Option<u64>,
     /// The last bytes of standard output.
@@ -123,7 +125,7 @@ pub fn conclude(known: &Known) -> Verdict {
     let mut conclusion = match &known.end {
         End::Running => written_ahead(known),
         End::Exited { exit, .. } => match known.stop {
-            Some(Stop { by, signal: Some(signal) }) => stopped(by, signal, *exit),
+            Some(Stop { by, signal: Some(signal) }) => stopped(known, by, signal, *exit),
             Some(Stop { signal: None, .. }) | None => exited(known, *exit),
         },
         End::NotFound { program } => Conclusion {
@@ -178,7 +180,7 @@ pub fn conclude(known: &Known) -> Verdict {
 }
 
 /// The trial ended after this agent had signalled it.
-fn stopped(by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
+fn stopped(known: &Known, by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
     let (cause, class, what) = match by {
         StopBy::Manager(reason) => {
             let (cause, what) = match reason {
@@ -211,7 +213,8 @@ fn stopped(by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
         }
         // A deleted pod, a drained node, a batch system at its limit: all of them say only TERM.
         StopBy::Signal(received) => {
-            let what = format!("{} reached trialkeeper from outside", signal_name(received));
+            let from = known.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
+            let what = format!("{} reached trialkeeper from {from}", signal_name(received));
             (Cause::Stopped, Class::Transient, what)
         }
         StopBy::Stalled(silent_ms) => {
@@ -232,6 +235,18 @@ fn stopped(by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
         TrialExit::Code(_) | TrialExit::Signal(_) => Confidence::Certain,
     };
     Conclusion { cause, class, confidence, message: format!("{what}; {how}.") }
+}
+
+/// A sender, for a person.
+fn named(sender: &SignalSender) -> String {
+    match sender {
+        SignalSender { kernel: true, .. } => "the terminal".to_owned(),
+        SignalSender { pid: 0, .. } => "outside its container".to_owned(),
+        SignalSender { pid, uid, name: Some(name), .. } => {
+            format!("process {pid} ({name}) of user {uid}")
+        }
+        SignalSender { pid, uid, name: None, .. } => format!("process {pid} of user {uid}"),
+    }
 }
 
 /// The trial ended, and not because of this agent.

@@ -34,4 +34,4 @@ pub use report::{
     Started, Stream,
 };
 pub use sample::{CgroupSample, GpuSample, ProcessSample, Sample};
-pub use verdict::{Cause, Class, Confidence, Evidence, TrialExit, Verdict};
+pub use verdict::{Cause, Class, Confidence, Evidence, SignalSender, TrialExit, Verdict};

@@ -153,4 +153,22 @@ pub struct Evidence {
     /// Raw wait status as `waitpid` gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_status: Option<i32>,
+    /// Who sent the signal that made the agent end the trial, or that it passed on and the trial died of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal_sender: Option<SignalSender>,
+}
+
+/// Who sent a signal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalSender {
+    /// Its process id as the agent sees it; 0 for a process outside the agent's container.
+    pub pid: u32,
+    /// Its user id.
+    pub uid: u32,
+    /// Its command's name, if it was still there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The kernel sent it: a key was pressed or the terminal was closed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kernel: bool,
 }

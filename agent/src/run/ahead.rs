@@ -14,7 +14,7 @@ use crate::fetch::{self, Manager};
 use crate::peers;
 use crate::rendezvous::meet;
 use crate::settings::Settings;
-use crate::signals::{Caught, Signals, unblock_ours};
+use crate::signals::{Caught, Signals};
 
 /// What was got so far.
 pub(super) struct Ahead<'a> {
@@ -43,8 +43,6 @@ impl<'a> Ahead<'a> {
             let runtime = runtime.as_ref().map_err(|error| chain(error))?;
             let _inside = runtime.enter();
             let signals = Signals::listen().map_err(|error| chain(&error))?;
-            // They were held back until somebody listens.
-            unblock_ours();
             let (token_file, ca_file) = (settings.token_file.clone(), settings.ca_file.as_deref());
             let manager = Manager::new(address, token_file, ca_file, pod.start_timeout);
             Ok(Way { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
@@ -123,6 +121,7 @@ async fn asked_to_end(signals: &mut Signals) -> Signal {
     loop {
         if let Caught::Sent(
             signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),
+            _,
         ) = signals.next().await
         {
             return signal;

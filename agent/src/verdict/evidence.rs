@@ -78,5 +78,6 @@ pub(super) fn evidence(known: &Known) -> Evidence {
         gpus: known.gpus.clone(),
         leftovers: known.leftovers.clone(),
         wait_status,
+        signal_sender: known.sender.clone(),
     }
 }

@@ -35,6 +35,13 @@ fn using(known: Known, peak: u64, limit: u64) -> Known {
     Known { cgroup_after: Some(cgroup), ..known }
 }
 
+/// TERM from this process.
+fn sent(pid: u32, name: Option<&str>, kernel: bool) -> Known {
+    let sender = SignalSender { pid, uid: 1000, name: name.map(str::to_owned), kernel };
+    let known = stopped(signal(15), StopBy::Signal(15), Some(15));
+    Known { sender: Some(sender), ..known }
+}
+
 fn stopped(known: Known, by: StopBy, signal: Option<u8>) -> Known {
     Known { stop: Some(Stop { by, signal }), ..known }
 }
@@ -129,6 +136,10 @@ fn the_message_says_what_happened_and_what_to_do() {
         (code(139), "The trial exited with code 139, which stands for SIGSEGV: a native library crashed, or was built for another processor."),
         (stopped(signal(9), StopBy::Manager(StopReason::User), Some(9)), "A person stopped the trial; it had to be killed (SIGKILL)."),
         (stopped(code(0), StopBy::Signal(15), Some(15)), "SIGTERM reached trialkeeper from outside; it then exited with code 0."),
+        (sent(0, None, false), "SIGTERM reached trialkeeper from outside its container; it ended by SIGTERM."),
+        (sent(7, Some("slurmstepd"), false), "SIGTERM reached trialkeeper from process 7 (slurmstepd) of user 1000; it ended by SIGTERM."),
+        (sent(7, None, false), "SIGTERM reached trialkeeper from process 7 of user 1000; it ended by SIGTERM."),
+        (sent(0, None, true), "SIGTERM reached trialkeeper from the terminal; it ended by SIGTERM."),
         (Known { leftovers: vec!["9 sleep".to_owned()], ..code(0) }, "The trial succeeded. It left 1 process behind, which had to be killed."),
         (Known { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];

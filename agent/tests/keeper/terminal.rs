@@ -128,7 +128,10 @@ fn a_trial_that_is_stopped_and_continued_has_the_terminal_again() {
 #[test]
 fn a_trial_in_the_background_leaves_the_terminal_to_the_shell_until_it_is_called() {
     let mut session = Session::new();
-    session.trial("echo who; read x; echo it is $x", "&").answers();
+    // It reads when the shell has entered the job: a stop before that is one that Bash forgets.
+    let line = "echo who; until [ -e ready ]; do sleep 0.01; done; read x; echo it is $x";
+    session.trial(line, "&").answers();
+    session.press("touch ready\n").answers();
     session.until_a_job_is("Stopped").press("fg\n");
     session
         .expect("run --output-dir")

@@ -41,6 +41,28 @@ fn a_deaf_trial_is_killed_after_its_grace() {
 }
 
 #[test]
+fn a_verdict_names_who_sent_the_signal() {
+    let running = Keeper::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
+    running.send(Signal::SIGTERM);
+    let sender = running.wait().verdict().evidence.signal_sender.expect("we have sent it");
+    assert_eq!(sender.pid, std::process::id());
+    assert_eq!(sender.uid, nix::unistd::getuid().as_raw());
+    assert!(sender.name.is_some() && !sender.kernel, "{sender:?}");
+}
+
+/// The kernel would reap the trial by itself, and its exit code would be lost.
+#[test]
+fn a_launcher_that_ignores_the_end_of_children_is_not_followed() {
+    for line in ["exit 3", "echo x; sleep 0.1; exit 3"] {
+        let keeper = Keeper::shell(&[], line);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(keeper.command.get_program());
+        shell.args(keeper.command.get_args()).current_dir(keeper.dir.path());
+        assert_eq!(shell.output().unwrap().status.code(), Some(3), "{line}");
+    }
+}
+
+#[test]
 fn a_second_term_shortens_the_grace() {
     let line = r#"trap "touch asked" TERM; touch ready; while :; do sleep 0.05; done"#;
     let running = Keeper::shell(&["--grace", "1h"], line).start().wait_for("ready");
