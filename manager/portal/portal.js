@@ -188,18 +188,29 @@
         const log = low > 0 && high / low > 100;
         const map = log ? Math.log : (value) => value;
         const span = map(high) - map(low) || 1;
-        return { name, column, where: (value) => value === null ? null : (map(value) - map(low)) / span, low: short(low), high: short(high) };
+        const at = (part) => short(log ? Math.exp(map(low) + part * span) : low + part * (high - low));
+        return { name, column, where: (value) => value === null ? null : (map(value) - map(low)) / span, at, step: 0.02, low: short(low), high: short(high) };
       }
       const kinds = [...new Set(values.map(String))].sort();
       const index = new Map(kinds.map((kind, at) => [kind, at]));
-      return { name, column, where: (value) => kinds.length < 2 ? 0.5 : (index.get(String(value)) ?? 0) / (kinds.length - 1), low: String(kinds[0]), high: String(kinds[kinds.length - 1]) };
+      const last = kinds.length - 1;
+      const at = (part) => kinds[Math.round(part * last)];
+      return { name, column, where: (value) => last < 1 ? 0.5 : (index.get(String(value)) ?? 0) / last, at, step: last < 1 ? 1 : 1 / last, low: String(kinds[0]), high: String(kinds[last]) };
     });
     const width = Math.max(300, figure.clientWidth - 18), height = 330, top = 40, bottom = 30;
     const canvas = figure.querySelector("canvas") ?? document.createElement("canvas");
     const ratio = devicePixelRatio || 1;
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
-    if (!canvas.parentNode) figure.replaceChildren(canvas);
+    if (!canvas.parentNode) {
+      const board = document.createElement("div");
+      board.className = "board";
+      board.append(canvas);
+      canvas.setAttribute("aria-hidden", "true");
+      figure.replaceChildren(board, note(""));
+      // What is inside an image is not read out; what is inside a group is.
+      figure.setAttribute("role", "group");
+    }
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
     const x = (at) => 60 + (width - 120) * (scales.length < 2 ? 0 : at / (scales.length - 1));
@@ -210,7 +221,7 @@
       const range = ranges.get(scale.name);
       if (!range) return true;
       const part = scale.where(scale.column[at]);
-      return part !== null && part >= range[0] && part <= range[1];
+      return part !== null && part >= range[0] - 1e-6 && part <= range[1] + 1e-6;
     });
     rows.sort((a, b) => good(a) - good(b));
     const strong = colour("accent"), weak = colour("quiet");
@@ -250,6 +261,9 @@
         pen.fillStyle = colour("text");
       }
     });
+    const inside = rows.filter(chosen).length;
+    figure.lastChild.textContent = `${inside} of ${rows.length} trials are within the ranges.`;
+    ends(canvas.parentNode, scales, ranges, (column, part) => [x(column), y(part)], `${inside} of ${rows.length} trials`);
     const part = (event) => Math.min(1, Math.max(0, (height - bottom - (event.clientY - canvas.getBoundingClientRect().top)) / (height - top - bottom)));
     canvas.onpointerdown = (event) => {
       const from = event.clientX - canvas.getBoundingClientRect().left;
@@ -265,6 +279,43 @@
         parallel();
       };
     };
+  };
+  // Both ends of every axis as sliders: they do by keyboard what dragging does, and say where they stand.
+  const ends = (board, scales, ranges, place, count) => {
+    const names = JSON.stringify(scales.map((scale) => scale.name));
+    if (board.dataset.axes !== names) {
+      board.dataset.axes = names;
+      for (const old of board.querySelectorAll("[role=slider]")) old.remove();
+      for (const scale of scales) for (const label of ["at least", "at most"]) {
+        const end = document.createElement("div");
+        const told = { role: "slider", tabindex: 0, "aria-orientation": "vertical", "aria-valuemin": 0, "aria-valuemax": 100,
+          "aria-label": `${scale.name}, ${label}`, "aria-describedby": "parallel-keys" };
+        for (const [name, value] of Object.entries(told)) end.setAttribute(name, value);
+        board.append(end);
+      }
+    }
+    board.querySelectorAll("[role=slider]").forEach((end, index) => {
+      const column = Math.floor(index / 2), which = index % 2, scale = scales[column];
+      const range = ranges.get(scale.name) ?? [0, 1];
+      const [left, top] = place(column, range[which]);
+      end.style.left = `${left}px`; end.style.top = `${top}px`;
+      end.setAttribute("aria-valuenow", Math.round(100 * range[which]));
+      end.setAttribute("aria-valuetext", `${scale.at(range[which])}; ${count}`);
+      end.onkeydown = (event) => {
+        if (event.altKey || event.ctrlKey || event.metaKey) return;
+        const far = Math.max(scale.step, 0.1);
+        const moves = { ArrowUp: scale.step, ArrowRight: scale.step, ArrowDown: -scale.step, ArrowLeft: -scale.step, PageUp: far, PageDown: -far, Home: -1, End: 1 };
+        const next = [...range];
+        if (event.key in moves) {
+          const [low, high] = which ? [range[0], 1] : [0, range[1]];
+          next[which] = Math.min(high, Math.max(low, Math.round((range[which] + moves[event.key]) * 1e6) / 1e6));
+        } else if (["Escape", "Delete", "Backspace"].includes(event.key)) next.splice(0, 2, 0, 1);
+        else return;
+        event.preventDefault();
+        if (next[0] === 0 && next[1] === 1) ranges.delete(scale.name); else ranges.set(scale.name, next);
+        parallel();
+      };
+    });
   };
   const cut = (text, room) => text.length > room ? `${text.slice(0, room - 1)}…` : text;
   const short = (value) => String(Number(value.toPrecision(4)));

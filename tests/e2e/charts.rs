@@ -1,5 +1,5 @@
 //! The portal's charts in a real browser, over a search that is the same on any day: what they do when the
-//! system turns dark.
+//! system turns dark, and what the keyboard does to them.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed, wait_for};
@@ -66,4 +66,81 @@ fn charts_turn_dark_with_the_system() {
         }
         assert_eq!(browser.script("return window.same"), json!(true), "the page was loaded again");
     }
+}
+
+/// Keys, as `WebDriver` names them.
+const TAB: char = '\u{e004}';
+const ESCAPE: char = '\u{e00c}';
+const END: char = '\u{e010}';
+const HOME: char = '\u{e011}';
+const UP: char = '\u{e013}';
+const DOWN: char = '\u{e015}';
+
+#[test]
+fn ranges_are_chosen_by_keyboard() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let points = browser
+        .script("return fetch('/api/v1/experiment/points').then((response) => response.json())");
+    let column = |name: &str| points["parameters"][name].as_array().unwrap().clone();
+    let ended: Vec<bool> =
+        points["final"].as_array().unwrap().iter().map(|value| !value.is_null()).collect();
+    let (kinds, units) = (column("activation"), column("units"));
+    let count = |within: &dyn Fn(usize) -> bool| {
+        (0..ended.len()).filter(|at| ended[*at] && within(*at)).count()
+    };
+    let all = count(&|_| true);
+    let told = |inside: usize| format!("{inside} of {all} trials");
+
+    let ready = "return document.querySelectorAll('[data-chart=parallel] [role=slider]').length";
+    assert_eq!(browser.wait("the ends of five axes", BOUND, ready), json!(10));
+    let said = |attribute: &str| {
+        let script = format!("return document.activeElement.getAttribute('{attribute}')");
+        browser.script(&script).as_str().unwrap_or_default().to_owned()
+    };
+    let shown = || {
+        browser.script("return document.querySelector('[data-chart=parallel] .hint').textContent")
+    };
+
+    // The keyboard gets there by itself, and sees where it is.
+    let focus = "document.querySelector('[data-chart=parallel] [role=slider]').focus()";
+    browser.script(focus);
+    assert_eq!(said("aria-label"), "activation, at least");
+    browser.press(&TAB.to_string());
+    assert_eq!(said("aria-label"), "activation, at most");
+    assert_eq!(said("aria-describedby"), "parallel-keys");
+    assert_eq!(browser.script("return getComputedStyle(document.activeElement).opacity"), "1");
+    assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
+
+    // Kinds are passed one by one; an end stops at the other.
+    browser.press(&DOWN.to_string());
+    let inside = count(&|at| kinds[at] != "tanh");
+    assert!(0 < inside && inside < all, "the search has too few kinds for this test");
+    assert_eq!(said("aria-valuetext"), format!("relu; {}", told(inside)));
+    assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
+    browser.press(&HOME.to_string());
+    let elus = count(&|at| kinds[at] == "elu");
+    assert_eq!(said("aria-valuetext"), format!("elu; {}", told(elus)));
+    assert_eq!(said("aria-valuenow"), "0");
+    browser.press(&format!("{UP}{UP}{UP}"));
+    assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
+
+    // Two axes at once: numbers go in small steps. The last axis but one is that of the units.
+    browser.press(&DOWN.to_string());
+    browser.script("[...document.querySelectorAll('[role=slider]')].find((end) => end.getAttribute('aria-label') === 'units, at least').focus()");
+    browser.press(&UP.to_string());
+    let both = count(&|at| kinds[at] != "tanh" && units[at].as_f64().unwrap() > 32.0);
+    assert_ne!(both, inside, "every trial has more than 32 units");
+    assert_eq!(said("aria-valuenow"), "2");
+    assert!(said("aria-valuetext").ends_with(&told(both)), "{}", said("aria-valuetext"));
+    browser.press(&END.to_string());
+    assert_eq!(said("aria-valuenow"), "100");
+    browser.press(&ESCAPE.to_string());
+    assert_eq!(said("aria-valuetext"), format!("32; {}", told(inside)));
+    assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
+    let problems = browser.complaints();
+    assert!(problems.iter().all(|said| !said.contains("Content Security")), "{problems:?}");
 }

@@ -31,7 +31,7 @@ if (document.querySelectorAll('h1').length !== 1) problems.push('not one h1');
 for (const input of document.querySelectorAll('input:not([type=hidden]), select')) {
   if (!input.labels.length && !input.getAttribute('aria-label')) problems.push('no label: ' + input.outerHTML);
 }
-for (const one of document.querySelectorAll('[role=img], [role=region], nav, meter, progress')) {
+for (const one of document.querySelectorAll('[role=img], [role=group], [role=slider], [role=region], nav, meter, progress')) {
   if (!one.getAttribute('aria-label') && !one.getAttribute('aria-labelledby')) problems.push('no name: ' + one.tagName);
 }
 for (const one of document.querySelectorAll('a, button')) {

@@ -148,6 +148,16 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &media);
     }
 
+    /// Presses keys one after the other, as `WebDriver` names them: U+E013 is the arrow up.
+    pub fn press(&self, keys: &str) {
+        let strokes = keys.chars().flat_map(|key| {
+            ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()}))
+        });
+        let strokes: Vec<_> = strokes.collect();
+        let keyboard = json!({"type": "key", "id": "keyboard", "actions": strokes});
+        self.ask("POST", "/actions", Some(&json!({"actions": [keyboard]})));
+    }
+
     /// Takes a picture of what is seen.
     pub fn screenshot(&self, path: &Path) {
         let data = self.ask("GET", "/screenshot", None);

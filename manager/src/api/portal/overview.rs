@@ -48,6 +48,10 @@ pub(super) async fn overview(
         section {
             h2 #parallel-title { "Parameters and results" }
             p.hint { "Each line is a trial. Drag along an axis to choose a range; click the axis to forget it." }
+            p.hint #parallel-keys {
+                "By keyboard, each axis has two ends: arrow keys move one, Page Up and Page Down move it further, "
+                "Home and End all the way, Escape forgets the range."
+            }
             figure.chart.parallel data-chart="parallel" role="img" aria-labelledby="parallel-title" {}
         }
         section {
