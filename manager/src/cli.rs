@@ -232,9 +232,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(DONE);
         }
         Command::Backup { id, to, data_dir } => {
-            return upkeep::backup(&data_dir_of(data_dir, &id), &to);
+            return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);
         }
-        Command::Check { id, data_dir } => return upkeep::check(&data_dir_of(data_dir, &id)),
+        Command::Check { id, data_dir } => return upkeep::check(&data_dir_of(data_dir, &id), &id),
     };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -148,6 +148,8 @@ fn mistakes_are_told_as_they_were() {
         ("unknown-form", "trial ls -o xml"),
         ("unknown-experiment", "experiment show -e other"),
         ("unknown-experiment-checked", "check other"),
+        ("unknown-experiment-copied", "backup other copy.db"),
+        ("unknown-experiment-removed", "experiment rm other"),
         ("unknown-trial", "trial show t99999"),
         ("unknown-trial-why", "trial why t99999"),
         ("unknown-trial-logs", "trial logs t99999"),

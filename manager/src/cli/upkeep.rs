@@ -8,11 +8,24 @@ use trial_protocol::ExperimentId;
 
 use super::ask::Error;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail, show};
+use crate::app;
 use crate::layout::ExperimentDir;
 use crate::store::Store;
 
+/// Says so where there is no such experiment: of its database alone SQLite would complain.
+fn known(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {
+    if dir.database().exists() {
+        return Ok(());
+    }
+    let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
+    Err(app::Error::NoSuchExperiment { id: id.clone(), data_dir })
+}
+
 /// Copies the database to `to`.
-pub(super) fn backup(dir: &ExperimentDir, to: &Path) -> ExitCode {
+pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitCode {
+    if let Err(error) = known(dir, id) {
+        return fail(&error, BAD_INPUT);
+    }
     match Store::backup_file(&dir.database(), to) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => fail(&error, BAD_INPUT),
@@ -20,7 +33,10 @@ pub(super) fn backup(dir: &ExperimentDir, to: &Path) -> ExitCode {
 }
 
 /// Prints everything that is wrong with the database, a line each.
-pub(super) fn check(dir: &ExperimentDir) -> ExitCode {
+pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
+    if let Err(error) = known(dir, id) {
+        return fail(&error, BAD_INPUT);
+    }
     match Store::check_file(&dir.database()) {
         Ok(wrong) if wrong.is_empty() => ExitCode::from(DONE),
         Ok(wrong) => {
@@ -35,6 +51,13 @@ pub(super) fn check(dir: &ExperimentDir) -> ExitCode {
 /// Removes an experiment that nobody runs.
 pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     let dir = super::data_dir_of(given, id);
+    // A folder whose manager died before it made a database can be removed too.
+    if !dir.path().exists()
+        && let Err(error) = known(&dir, id)
+    {
+        show(&error);
+        return BAD_INPUT;
+    }
     // Whoever opens it to write keeps managers away, and is kept away by one.
     let removed = Store::open(&dir.database()).map(drop);
     match removed {
