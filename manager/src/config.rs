@@ -68,6 +68,8 @@ pub struct ExperimentSpec {
     pub python_interpreter: Option<String>,
     /// `tunerGpuIndices`: GPUs for a tuner outside the manager. `None`: none.
     pub tuner_gpu_indices: Option<Vec<u64>>,
+    /// `tunerPatience` (ours): how long a tuner outside the manager may owe an answer without a word.
+    pub tuner_patience: Duration,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
     /// `objective` (ours): name of the metric to optimise. `None`: NNI's SDK's, or concluded.

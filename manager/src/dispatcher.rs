@@ -14,6 +14,7 @@
 mod door;
 mod history;
 mod nni;
+mod patience;
 mod process;
 mod wire;
 
@@ -21,6 +22,7 @@ mod wire;
 mod tests;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -117,6 +119,8 @@ pub struct Setting {
     pub code: PathBuf,
     /// GPUs that a Python algorithm may use. `None`: none.
     pub gpus: Option<Vec<u64>>,
+    /// How long it may owe an answer without a word before it is replaced.
+    pub patience: Duration,
 }
 
 /// What the experiment tells.
@@ -179,6 +183,8 @@ pub enum Said {
         /// Why, if the program says.
         reason: Option<String>,
     },
+    /// It does not do what it should, or was started again; a user is to be told. `None`: it answers again.
+    Trouble(Option<String>),
     /// The program is lost for good; nothing more will be said.
     Lost {
         /// What happened, and what to do.

@@ -33,6 +33,9 @@ pub struct ExperimentView {
     /// Where it stands, in NNI's words: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
     /// `STOPPING`, `STOPPED`, `ERROR`.
     pub state: String,
+    /// What is wrong now with a tuner or an assessor outside the manager, as a sentence: it does not answer, was
+    /// started again, or is lost. Absence means that nothing is known to be wrong.
+    pub trouble: Option<String>,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
     /// When it ended. Absence means that it goes on.
@@ -84,6 +87,7 @@ pub fn experiment(
         id: row.id.to_string(),
         name: spec.name.clone(),
         state: row.state.clone(),
+        trouble: None,
         created_at_ms: row.created_at_ms,
         ended_at_ms: row.ended_at_ms,
         elapsed_ms,

@@ -14,6 +14,7 @@ mod doctor;
 mod examples;
 mod failing;
 mod faults;
+mod hanging;
 mod interrupt;
 mod kube;
 mod nni_client;

@@ -47,9 +47,10 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
 /// What `GET path` answers at a base URL: status and body; `None` if nobody does.
 pub fn get(base: &str, path: &str) -> Option<(u16, String)> {
     use std::io::{Read as _, Write as _};
-    let mut stream = std::net::TcpStream::connect(base.strip_prefix("http://")?).ok()?;
+    let host = base.strip_prefix("http://")?;
+    let mut stream = std::net::TcpStream::connect(host).ok()?;
     stream.set_read_timeout(Some(BOUND)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -66,6 +66,7 @@ pub(super) fn build(
             dir: dir.outside(),
             code: spec.trial_code_directory.clone(),
             gpus: spec.tuner_gpu_indices.clone(),
+            patience: spec.tuner_patience,
         })
     });
     Ok(Advice { tuner: native, assessor: judge, outside })

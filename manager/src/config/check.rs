@@ -12,7 +12,7 @@ use crate::nearest::advice;
 use crate::search_space::SearchSpace;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 28] = [
+const FIELDS: [&str; 29] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -40,8 +40,14 @@ const FIELDS: [&str; 28] = [
     "targetMetric",
     "maxConsecutiveFailures",
     "maxTrialRetries",
+    "tunerPatience",
     "notifications",
 ];
+
+/// Where `tunerPatience` is absent, and between what it must lie.
+const PATIENCE: Duration = Duration::from_mins(15);
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
@@ -96,6 +102,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let assessor = algorithms::assessor(&mut top, &tuner, base, &mut canonical)?;
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
     canonical.put("pythonInterpreter", &python_interpreter);
+    let tuner_patience = patience(&mut top, &mut canonical)?;
     let service = service::service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
     if top.take("sharedStorage").is_some() {
@@ -133,6 +140,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         assessor,
         python_interpreter,
         tuner_gpu_indices,
+        tuner_patience,
         training_service: service.spec,
         objective,
         notifications,
@@ -205,6 +213,16 @@ fn duration(
     let duration = units::duration(&written).map_err(|problem| top.fault(name, problem))?;
     canonical.put(name, written);
     Ok(Some(duration))
+}
+
+/// `tunerPatience`: long enough for a word, and not for ever.
+fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Problem> {
+    let Some(patience) = duration(top, "tunerPatience", canonical)? else { return Ok(PATIENCE) };
+    if (LEAST_PATIENCE..=MOST_PATIENCE).contains(&patience) {
+        return Ok(patience);
+    }
+    let problem = format!("expected a duration from 1s to 7d, found {} s", patience.as_secs_f64());
+    Err(top.fault("tunerPatience", problem))
 }
 
 /// Fields that NNI's manager or dispatcher obeys and that change nothing here: checked and kept.

@@ -190,6 +190,9 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trialConcurrency": "2"}),            "trialConcurrency: expected an integer of at least 1, found the string \"2\""),
         (json!({"maxTrialNumber": 2.5}),              "maxTrialNumber: expected an integer of at least 1, found 2.5"),
         (json!({"maxTrialDuration": "soon"}),         "maxTrialDuration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\""),
+        (json!({"tunerPatience": "a while"}),         "tunerPatience: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"a while\""),
+        (json!({"tunerPatience": "900ms"}),           "tunerPatience: expected a duration from 1s to 7d, found 0.9 s"),
+        (json!({"tunerPatience": "8d"}),              "tunerPatience: expected a duration from 1s to 7d, found 691200 s"),
         (json!({"useAnnotation": true}),              "useAnnotation: NNI 3.0 dropped annotations; describe the space in `searchSpace` instead"),
         (json!({"debug": "yes"}),                     "debug: expected true or false, found the string \"yes\""),
         (json!({"logLevel": "warn"}),                 "logLevel: `warn` is not known; allowed: trace, debug, info, warning, error, fatal, critical"),
@@ -315,7 +318,7 @@ proptest! {
         name in prop::sample::select(vec![
             "searchSpace", "trialCommand", "trialConcurrency", "tuner", "trainingService", "assessor",
             "trainingServicePlatform", "trial", "advisor", "maxTrialDuration", "tunerGpuIndices",
-            "machineList", "frameworkcontrollerConfig",
+            "tunerPatience", "machineList", "frameworkcontrollerConfig",
         ]),
         value in prop_oneof![
             Just(json!(null)), Just(json!([])), Just(json!({})), Just(json!([{}])), Just(json!("")),

@@ -13,13 +13,14 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::json;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
 use super::door::Door;
 use super::history::{Conversation, History, Turn};
 use super::nni::{Dialogue, Duties};
+use super::patience::{Due, Patience};
 use super::wire::{Came, Wire};
 use super::{Order, Program, Said, Setting};
 use crate::ids;
@@ -33,10 +34,6 @@ const START: Duration = Duration::from_mins(2);
 const GRACE: Duration = Duration::from_secs(1);
 /// How often a program that owes an answer is spoken to.
 const NUDGE: Duration = Duration::from_secs(3);
-/// When a user is told that no answer comes.
-const SLOW: Duration = Duration::from_mins(1);
-/// When a program that does not answer is taken for dead.
-const HUNG: Duration = Duration::from_mins(15);
 /// How long a program may take to end: NNI's looks every 3 s whether it should.
 const PARTING: Duration = Duration::from_secs(6);
 /// How many processes in a row may die without an answer, and how many in all.
@@ -68,24 +65,54 @@ enum End {
     },
 }
 
+/// Who hears what the program says.
+struct Listener {
+    said: mpsc::UnboundedSender<Said>,
+    /// Whether a trouble was told of that is not over.
+    troubled: bool,
+}
+
+impl Listener {
+    /// A listener that has gone needs no word.
+    fn hear(&self, word: Said) {
+        drop(self.said.send(word));
+    }
+
+    fn trouble(&mut self, message: String) {
+        self.troubled = true;
+        self.hear(Said::Trouble(Some(message)));
+    }
+
+    fn well(&mut self) {
+        if std::mem::take(&mut self.troubled) {
+            self.hear(Said::Trouble(None));
+        }
+    }
+}
+
 /// Keeps a program running until the orders end.
 pub(super) async fn supervise(
     setting: Setting,
     mut orders: mpsc::UnboundedReceiver<Order>,
     said: mpsc::UnboundedSender<Said>,
 ) {
+    let mut listener = Listener { said, troubled: false };
     let mut history = History::new(setting.space.clone());
     let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
         // What is known already need not be said twice.
-        while let Ok(order) = orders.try_recv() {
-            history.take(&order);
+        loop {
+            match orders.try_recv() {
+                Ok(order) => drop(history.take(&order)),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            }
         }
         let mut session = match Session::start(&setting, deaths).await {
             Ok(session) => session,
-            Err(message) => return lost(message, &mut history, orders, &said).await,
+            Err(message) => return lost(message, &mut history, orders, &listener).await,
         };
-        let end = session.converse(&mut history, &mut orders, &said).await;
+        let end = session.converse(&mut history, &mut orders, &mut listener).await;
         let End::Died { why, ready, fruitful } = end else { return };
         ever_ready |= ready;
         deaths += 1;
@@ -93,15 +120,17 @@ pub(super) async fn supervise(
         let place = setting.dir.display();
         if !ever_ready {
             let message = format!("{why}; its output is in {place}");
-            return lost(message, &mut history, orders, &said).await;
+            return lost(message, &mut history, orders, &listener).await;
         }
         if fruitless >= FRUITLESS || deaths >= DEATHS {
             let message = format!(
-                "{why}; it has died {deaths} times and is left alone; its output is in {place}"
+                "{why}; it has failed {deaths} times and is left alone; its output is in {place}"
             );
-            return lost(message, &mut history, orders, &said).await;
+            return lost(message, &mut history, orders, &listener).await;
         }
-        warn!("{why}; it is started again and told what it knew (its output is in {place})");
+        listener.trouble(format!(
+            "{why}; it is started again and told what it knew (its output is in {place})"
+        ));
     }
 }
 
@@ -110,10 +139,9 @@ async fn lost(
     message: String,
     history: &mut History,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    said: &mpsc::UnboundedSender<Said>,
+    listener: &Listener,
 ) {
-    // A watcher that has gone needs no word.
-    drop(said.send(Said::Lost { message }));
+    listener.hear(Said::Lost { message });
     while let Some(order) = orders.recv().await {
         history.take(&order);
     }
@@ -134,7 +162,10 @@ struct Session {
     last_order: Instant,
     last_word: Instant,
     last_nudge: Instant,
-    told_slow: bool,
+    /// How many answers it owes.
+    owed: usize,
+    patience: Patience,
+    limit: Duration,
 }
 
 impl Session {
@@ -232,7 +263,9 @@ impl Session {
             last_order: now,
             last_word: now,
             last_nudge: now,
-            told_slow: false,
+            owed: 0,
+            limit: setting.patience,
+            patience: Patience::new(setting.patience, now),
         })
     }
 
@@ -241,13 +274,13 @@ impl Session {
         &mut self,
         history: &mut History,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        said: &mpsc::UnboundedSender<Said>,
+        listener: &mut Listener,
     ) -> End {
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if let Wire::Pipes(..) = self.wire {
             let turn = self.conversation.greet(history);
-            self.take(turn, said).await;
+            self.take(turn, history, listener);
         }
         loop {
             let restless = !self.ready
@@ -262,22 +295,20 @@ impl Session {
                     };
                     self.last_order = Instant::now();
                     if history.take(&order) {
-                        if history.asks.len() == 1 {
-                            self.last_word = self.last_order;
-                        }
                         let turn = self.conversation.tell(&order, history);
-                        self.take(turn, said).await;
+                        self.take(turn, history, listener);
                     }
                 }
                 came = self.wire.next() => match came {
                     Came::Connected => {
                         let turn = self.conversation.greet(history);
-                        self.take(turn, said).await;
+                        self.take(turn, history, listener);
                     }
                     Came::Text(text) => {
                         self.last_word = Instant::now();
+                        self.patience.heard(self.last_word);
                         match self.conversation.hear(&text, history) {
-                            Ok(turn) => self.take(turn, said).await,
+                            Ok(turn) => self.take(turn, history, listener),
                             Err(problem) => {
                                 warn!("{} said what is not understood: {problem}: {}", self.what, shown(&text));
                             }
@@ -288,7 +319,7 @@ impl Session {
                 },
                 status = self.child.wait() => return self.died(status.ok()),
                 _ = beat.tick(), if restless => {
-                    if let Some(end) = self.beat(history, said).await {
+                    if let Some(end) = self.beat(history, listener).await {
                         return end;
                     }
                 }
@@ -300,74 +331,82 @@ impl Session {
     }
 
     /// Looks at the clock.
-    async fn beat(
-        &mut self,
-        history: &mut History,
-        said: &mpsc::UnboundedSender<Said>,
-    ) -> Option<End> {
+    async fn beat(&mut self, history: &mut History, listener: &mut Listener) -> Option<End> {
         let now = Instant::now();
         if !self.ready && now - self.begun > START {
             let bound = format!("was not ready within {} s", START.as_secs());
-            return Some(self.give_up(&bound).await);
+            return Some(self.end(&bound).await);
         }
         if now - self.last_order >= BEAT {
             let turn = self.conversation.idle();
-            self.take(turn, said).await;
+            self.take(turn, history, listener);
         }
         let quiet = now - self.last_word.max(self.last_order);
         if quiet >= GRACE {
             for id in std::mem::take(&mut history.refused) {
                 let proposal = Proposal::Wait;
-                drop(said.send(Said::Proposed { id, proposal }));
+                listener.hear(Said::Proposed { id, proposal });
             }
         }
-        if history.asks.is_empty() {
-            self.told_slow = false;
-            return None;
-        }
-        let owed = now - self.last_word;
-        if owed >= NUDGE && now - self.last_nudge >= NUDGE {
+        let silence = self.patience.silence(now);
+        if silence >= NUDGE && now - self.last_nudge >= NUDGE {
             self.last_nudge = now;
             let turn = self.conversation.nudge();
-            self.take(turn, said).await;
+            self.take(turn, history, listener);
         }
-        if owed >= SLOW && !self.told_slow {
-            self.told_slow = true;
-            let (what, seconds) = (&self.what, SLOW.as_secs());
-            warn!("{what} has not proposed anything for {seconds} s; the trials that run go on");
+        let (what, limit) = (&self.what, self.limit.as_secs_f64());
+        match self.patience.look(self.ready, now) {
+            Due::Nothing => None,
+            Due::Tell => {
+                let slow = self.patience.slow().as_secs_f64();
+                listener.trouble(format!(
+                    "{what} has not proposed anything for {slow} s; the trials that run go on, and it is started \
+                     again after {limit} s without a word (`tunerPatience`)"
+                ));
+                None
+            }
+            Due::End => {
+                let why = format!("has not said a word for {limit} s (`tunerPatience`)");
+                Some(self.end(&why).await)
+            }
         }
-        if owed >= HUNG {
-            let bound = format!("has not answered for {} s", HUNG.as_secs());
-            return Some(self.give_up(&bound).await);
-        }
-        None
     }
 
     /// Says and passes on what a turn of the conversation brought.
-    async fn take(&mut self, turn: Turn, said: &mpsc::UnboundedSender<Said>) {
+    fn take(&mut self, turn: Turn, history: &History, listener: &mut Listener) {
         let Turn { say, said: heard, notes, ready } = turn;
         self.ready |= ready;
         for note in notes {
             warn!("{} says: {}", self.what, shown(&note));
         }
         for text in say {
-            self.wire.say(text).await;
+            self.wire.say(text);
         }
+        let owed = history.asks.len();
+        if owed < self.owed {
+            listener.well();
+        }
+        self.patience.owes(owed, owed < self.owed, Instant::now());
+        self.owed = owed;
         for word in heard {
             if let Said::Proposed { proposal: Proposal::Parameters(_), .. } | Said::Ready = word {
                 self.fruitful = true;
             }
-            drop(said.send(word));
+            listener.hear(word);
         }
     }
 
-    /// A process that does not do what it should is ended.
+    /// A process that cannot be spoken with any more is ended, unless it is on its way out, with a reason.
     async fn give_up(&mut self, why: &str) -> End {
-        // It may be on its way out, with a reason.
         let ended = timeout(PARTING, self.child.wait()).await;
         if let Ok(status) = ended {
             return self.died(status.ok());
         }
+        self.end(why).await
+    }
+
+    /// A process that does not do what it should is ended.
+    async fn end(&mut self, why: &str) -> End {
         self.kill().await;
         End::Died {
             why: format!("{} {why}", self.what),
@@ -387,12 +426,14 @@ impl Session {
 
     /// Lets the process end, and sees to it.
     async fn part(&mut self) {
+        // One that hangs would not hear it, and nobody is to wait for that.
+        if self.patience.hangs() {
+            return self.kill().await;
+        }
         for text in self.conversation.part().say {
-            self.wire.say(text).await;
+            self.wire.say(text);
         }
-        if let Wire::Pipes(..) = self.wire {
-            self.wire = Wire::Closed; // The end of its input.
-        }
+        self.wire.hush();
         let ended = timeout(PARTING, async {
             loop {
                 tokio::select! {

@@ -1,13 +1,17 @@
 //! How texts reach a program outside and come back: over a WebSocket that it opens, or over its standard
 //! input and output. It understands nothing of what is said.
+//!
+//! What is said is written by a task of its own: a program that does not listen holds nobody up.
 
 use std::io;
 use std::time::Duration;
 
+use futures_util::stream::SplitStream;
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
@@ -22,15 +26,35 @@ pub(super) enum Wire {
     /// It has not connected yet; a task waits for it.
     Door(JoinSet<Option<Socket>>),
     /// It has connected.
-    Socket(Box<Socket>),
+    Socket(Box<SplitStream<Socket>>, Mouth),
     /// Its standard input and output.
-    Pipes(ChildStdin, Lines<BufReader<ChildStdout>>),
+    Pipes(Lines<BufReader<ChildStdout>>, Mouth),
     /// Nothing more will come.
     Closed,
 }
 
 /// A WebSocket to a program on this machine.
 type Socket = WebSocketStream<TcpStream>;
+
+/// What is to be said, and the task that says it. Dropped, it says no more.
+pub(super) struct Mouth {
+    /// `None`: nothing will be added. As few as there are orders while a program hangs.
+    texts: Option<mpsc::UnboundedSender<String>>,
+    _writer: JoinSet<()>,
+}
+
+impl Mouth {
+    /// That the way is closed is noticed where the next word is awaited, so a writer ends without a word.
+    fn new<F>(write: impl FnOnce(mpsc::UnboundedReceiver<String>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (texts, unsaid) = mpsc::unbounded_channel();
+        let mut writer = JoinSet::new();
+        writer.spawn(write(unsaid));
+        Self { texts: Some(texts), _writer: writer }
+    }
+}
 
 /// What came.
 pub(super) enum Came {
@@ -55,7 +79,15 @@ impl Wire {
 
     /// The pipes of a program that has just been started.
     pub(super) fn pipes(input: ChildStdin, output: ChildStdout) -> Self {
-        Self::Pipes(input, BufReader::new(output).lines())
+        let mouth = Mouth::new(|mut unsaid| async move {
+            let mut input = input;
+            while let Some(text) = unsaid.recv().await {
+                if input.write_all(format!("{text}\n").as_bytes()).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Self::Pipes(BufReader::new(output).lines(), mouth)
     }
 
     /// Waits for what comes next. May be dropped at any time without a loss.
@@ -63,19 +95,27 @@ impl Wire {
         let came = match self {
             Self::Door(waiting) => match waiting.join_next().await {
                 Some(Ok(Some(socket))) => {
-                    *self = Self::Socket(Box::new(socket));
+                    let (mut sink, stream) = socket.split();
+                    let mouth = Mouth::new(|mut unsaid| async move {
+                        while let Some(text) = unsaid.recv().await {
+                            if sink.send(Message::text(text)).await.is_err() {
+                                break;
+                            }
+                        }
+                    });
+                    *self = Self::Socket(Box::new(stream), mouth);
                     return Came::Connected;
                 }
                 Some(Ok(None) | Err(_)) | None => None,
             },
-            Self::Socket(socket) => loop {
+            Self::Socket(socket, _) => loop {
                 match socket.next().await {
                     Some(Ok(Message::Text(text))) => break Some(text.as_str().to_owned()),
                     Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
                     Some(Ok(Message::Close(_) | Message::Frame(_)) | Err(_)) | None => break None,
                 }
             },
-            Self::Pipes(_, lines) => lines.next_line().await.ok().flatten(),
+            Self::Pipes(lines, _) => lines.next_line().await.ok().flatten(),
             Self::Closed => std::future::pending().await,
         };
         match came {
@@ -87,12 +127,19 @@ impl Wire {
         }
     }
 
-    /// Says something. That the way is closed is noticed where the next word is awaited.
-    pub(super) async fn say(&mut self, text: String) {
-        match self {
-            Self::Socket(socket) => drop(socket.send(Message::text(text)).await),
-            Self::Pipes(input, _) => drop(input.write_all(format!("{text}\n").as_bytes()).await),
-            Self::Door(_) | Self::Closed => {}
+    /// Says something, as soon as the program listens.
+    pub(super) fn say(&self, text: String) {
+        if let Self::Socket(_, mouth) | Self::Pipes(_, mouth) = self
+            && let Some(texts) = &mouth.texts
+        {
+            drop(texts.send(text));
+        }
+    }
+
+    /// Says no more than was said: a program that reads its standard input comes to its end.
+    pub(super) fn hush(&mut self) {
+        if let Self::Socket(_, mouth) | Self::Pipes(_, mouth) = self {
+            mouth.texts = None;
         }
     }
 }

@@ -248,14 +248,23 @@ impl Run {
                     .unwrap_or_else(|| format!("given up by {}", self.c.advice.outside_name()));
                 self.give_up(&trial, reason)
             }
+            Said::Trouble(trouble) => {
+                let name = self.c.advice.outside_name();
+                let well = || format!("{name} answers again");
+                self.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
+                self.c.handle.troubled(trouble);
+                None
+            }
             Said::Lost { message } if self.c.advice.depends() => {
                 error!(
                     "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
                 );
+                self.c.handle.troubled(Some(format!("the tuner is lost: {message}")));
                 Some(state::Event::TunerLost)
             }
             Said::Lost { message } => {
                 error!("the assessor is lost, and no trial is stopped early any more: {message}");
+                self.c.handle.troubled(Some(format!("the assessor is lost: {message}")));
                 None
             }
         };

@@ -73,6 +73,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             (words::tame(title)) " "
             span.state data-state=(shown.state) { (shown.state) }
         }
+        @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::tame(trouble)) } }
         p.hint { "experiment " code { (shown.id) } ", begun " (words::moment(shown.created_at_ms)) " UTC" }
         dl.tiles {
             div {

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::channel::{Channel, Sender};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
@@ -43,6 +44,8 @@ pub(super) struct FollowQuery {
 struct Line {
     sender: Sender<Bytes, std::io::Error>,
     shared: Shared,
+    /// News that no commit tells of.
+    trouble: watch::Receiver<Option<String>>,
 }
 
 /// The client has gone, or the manager goes.
@@ -73,6 +76,7 @@ impl Line {
             let patience = Instant::now() + SILENCE;
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
+                Ok(()) = self.trouble.changed() => return Ok(true),
                 changed = timeout_at(patience, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
                     // A store that is only read tells of no commits: whoever writes it is looked at.
@@ -93,7 +97,8 @@ fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
     follow: impl FnOnce(Line) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
-    let told = follow(Line { sender, shared });
+    let trouble = shared.state.handle.trouble();
+    let told = follow(Line { sender, shared, trouble });
     // It ends with the client, whom it notices by its silence, or with the manager.
     tokio::spawn(async move { drop(told.await) });
     let headers = [

@@ -1,0 +1,127 @@
+//! PURE: when a program that owes an answer is spoken of, and when it is taken for dead. Time comes in as a value.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The latest moment at which a user is told that no answer comes.
+const SLOW: Duration = Duration::from_mins(1);
+
+/// What is to be done about a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    Nothing,
+    /// The user is told, once for each answer that does not come.
+    Tell,
+    /// It is taken for dead.
+    End,
+}
+
+/// What is known of a program's silence.
+#[derive(Debug)]
+pub(super) struct Patience {
+    limit: Duration,
+    /// Since when an answer is awaited: since the first question that is open, or the last answer.
+    owed_since: Option<Instant>,
+    /// The last word of any kind. A program that speaks is not dead, whatever it owes.
+    last_word: Instant,
+    told: bool,
+}
+
+impl Patience {
+    pub(super) fn new(limit: Duration, now: Instant) -> Self {
+        Self { limit, owed_since: None, last_word: now, told: false }
+    }
+
+    /// When a user is told.
+    pub(super) fn slow(&self) -> Duration {
+        SLOW.min(self.limit / 2)
+    }
+
+    /// So many answers are owed now; `answered`: one has come since this was last said.
+    pub(super) fn owes(&mut self, owed: usize, answered: bool, now: Instant) {
+        if owed == 0 {
+            self.owed_since = None;
+        } else if answered || self.owed_since.is_none() {
+            self.owed_since = Some(now);
+        }
+        self.told &= owed > 0 && !answered;
+    }
+
+    /// The program has said something.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.last_word = now;
+    }
+
+    /// For how long nothing was said that is awaited.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        self.owed_since.map_or(Duration::ZERO, |since| now - since.max(self.last_word))
+    }
+
+    /// Whether the user was told, and nothing has come since.
+    pub(super) fn hangs(&self) -> bool {
+        self.told
+    }
+
+    /// What is to be done. A program that is not `ready` has a limit of its own.
+    pub(super) fn look(&mut self, ready: bool, now: Instant) -> Due {
+        let Some(since) = self.owed_since else { return Due::Nothing };
+        if ready && self.silence(now) >= self.limit {
+            return Due::End;
+        }
+        if now - since >= self.slow() && !self.told {
+            self.told = true;
+            return Due::Tell;
+        }
+        Due::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(seconds: u64, start: Instant) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn silence_is_told_of_once_and_then_ends() {
+        let start = Instant::now();
+        let mut patience = Patience::new(Duration::from_mins(15), start);
+        assert_eq!(patience.look(true, after(5_000, start)), Due::Nothing, "nothing is owed");
+        patience.owes(1, false, after(5_000, start));
+        let table = [(59, Due::Nothing), (60, Due::Tell), (899, Due::Nothing), (900, Due::End)];
+        for (seconds, due) in table {
+            assert_eq!(patience.look(true, after(5_000 + seconds, start)), due, "{seconds}");
+        }
+        assert!(patience.hangs());
+    }
+
+    #[test]
+    fn another_question_buys_no_time_and_an_answer_does() {
+        let start = Instant::now();
+        let mut patience = Patience::new(Duration::from_secs(10), start);
+        patience.owes(1, false, start);
+        patience.owes(2, false, after(9, start));
+        assert_eq!(patience.look(true, after(9, start)), Due::Tell, "half of a short limit");
+        patience.heard(after(9, start));
+        patience.owes(1, true, after(9, start));
+        assert!(!patience.hangs());
+        assert_eq!(patience.look(true, after(13, start)), Due::Nothing);
+        assert_eq!(patience.look(true, after(19, start)), Due::End);
+        patience.owes(0, true, after(19, start));
+        assert_eq!(patience.look(true, after(99, start)), Due::Nothing);
+    }
+
+    #[test]
+    fn one_that_speaks_or_is_not_ready_is_told_of_and_lives() {
+        let start = Instant::now();
+        let mut patience = Patience::new(Duration::from_secs(10), start);
+        patience.owes(1, false, start);
+        assert_eq!(patience.look(false, after(20, start)), Due::Tell);
+        patience.heard(after(20, start));
+        assert_eq!(patience.look(true, after(29, start)), Due::Nothing);
+        assert_eq!(patience.look(true, after(30, start)), Due::End);
+    }
+}

@@ -1,0 +1,202 @@
+//! Tuners outside the manager that do not answer: late, never, and when the search is to be stopped.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use trialkeeper_tests::{
+    BOUND, Gate, Outcome, Running, Search, TestBed, get, nni_python, wait_for,
+};
+
+/// Proposes i / 10 for proposal i and writes down what it hears. The first of its processes that comes to proposal 1
+/// waits there until the gate opens, and reads nothing meanwhile.
+const PROGRAM: &str = r#"
+import json, os, sys
+gate, record = sys.argv[1], open(sys.argv[2], "a")
+for line in sys.stdin:
+    message = json.loads(line)
+    print(line.strip(), file=record, flush=True)
+    if message["type"] == "hello":
+        print(json.dumps({"type": "ready"}), flush=True)
+    elif message["type"] == "propose":
+        if message["id"] == 1 and not os.path.exists(gate + ".taken"):
+            open(gate + ".taken", "w").close()
+            print(json.dumps({"type": "hangs", "pid": os.getpid()}), file=record, flush=True)
+            os.read(os.open(gate, os.O_RDONLY), 1)
+        answer = {"type": "proposal", "id": message["id"], "parameters": {"x": message["id"] / 10}}
+        print(json.dumps(answer), flush=True)
+"#;
+
+/// An NNI tuner that proposes 0.1, 0.2 and so on; the first that is made hangs at the second.
+const TUNER: &str = r#"
+import os, time
+from nni.tuner import Tuner
+
+class Hanging(Tuner):
+    def __init__(self, mark):
+        self.mark, self.made = mark, 0
+
+    def update_search_space(self, space):
+        pass
+
+    def import_data(self, data):
+        self.made = len(data)
+
+    def receive_trial_result(self, *args, **kwargs):
+        pass
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        if self.made == 1 and not os.path.exists(self.mark):
+            open(self.mark, "w").close()
+            while True:
+                time.sleep(60)
+        self.made += 1
+        return {"x": self.made / 10}
+"#;
+
+/// Two trials may run; each waits at its own gate.
+fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> Running {
+    bed.write("code/program.py", PROGRAM);
+    let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
+    let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+    let search = Search::new(command, 3)
+        .with("trialConcurrency", 2)
+        .with("tunerPatience", patience)
+        .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "maximize"}}));
+    bed.start(search.command(bed).env("GATE", gates.0.path()))
+}
+
+fn gates(bed: &TestBed) -> (Gate, Gate) {
+    (Gate::new(&bed.path("gate")), Gate::new(&bed.path("tuner")))
+}
+
+fn heard(bed: &TestBed, kind: &str) -> Vec<Value> {
+    let record = bed.read("record");
+    let lines = record.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["type"] == kind).collect()
+}
+
+/// What the API answers, once it does.
+fn read(running: &Running, path: &str) -> Option<String> {
+    let told = running.stderr();
+    let line = told.lines().find(|line| line.starts_with("experiment "))?;
+    let (_, body) = get(line.rsplit(' ').next()?, path).filter(|(status, _)| *status == 200)?;
+    Some(body)
+}
+
+/// What the API says is wrong, and whether the portal says it, too.
+fn trouble(running: &Running) -> Option<String> {
+    let body = read(running, "/api/v1/experiment")?;
+    let shown: Value = serde_json::from_str(&body).unwrap();
+    let trouble = shown["trouble"].as_str()?.to_owned();
+    let page = read(running, "/")?;
+    page.contains("class=\"trouble\"").then_some(trouble)
+}
+
+fn wait_for_trouble(running: &Running, says: &str) -> String {
+    wait_for(says, BOUND, || trouble(running).filter(|trouble| trouble.contains(says)))
+}
+
+#[test]
+fn a_tuner_that_answers_late_is_told_of_and_goes_on() {
+    let bed = TestBed::new();
+    let gates = gates(&bed);
+    let running = start(&bed, &gates, "10s");
+    let told = wait_for_trouble(&running, "has not proposed anything for 5 s");
+    assert!(told.contains("after 10 s without a word (`tunerPatience`)"), "{told}");
+    assert!(running.stderr().contains(&told), "{}", running.stderr());
+    assert_eq!(bed.read("gate.begun").lines().count(), 1, "the trial that runs goes on");
+    gates.1.open(1);
+    wait_for("its word", BOUND, || running.stderr().contains("answers again").then_some(()));
+    assert_eq!(trouble(&running), None);
+    gates.0.open(3);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(3, 0);
+    assert_eq!(heard(&bed, "hello").len(), 1, "it is the same process: {}", bed.read("record"));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_tuner_that_never_answers_is_replaced_and_told_everything() {
+    let bed = TestBed::new();
+    let gates = gates(&bed);
+    let running = start(&bed, &gates, "2s");
+    wait_for("the second program", BOUND, || (heard(&bed, "hello").len() == 2).then_some(()));
+    let pid = heard(&bed, "hangs")[0]["pid"].as_i64().unwrap();
+    let pid = Pid::from_raw(pid.try_into().unwrap());
+    assert!(kill(pid, None).is_err(), "the one that hung is gone");
+    // The first trial has run all the while.
+    gates.0.open(3);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(3, 0);
+    assert!(outcome.stderr.contains("has not said a word for 2 s"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("is started again and told what it knew"));
+    let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
+    assert_eq!(xs, [0.0, 0.1, 0.2], "nothing twice");
+    let record = bed.read("record");
+    let second = record.rsplit_once("\"hello\"").unwrap().1;
+    let first = second.lines().nth(1).unwrap();
+    assert!(first.contains("\"launched\"") && first.contains("\"id\":0"), "{first}");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_search_is_stopped_while_its_tuner_hangs() {
+    let bed = TestBed::new();
+    let gates = gates(&bed);
+    let running = start(&bed, &gates, "6s");
+    wait_for_trouble(&running, "has not proposed anything for 3 s");
+    running.signal(Signal::SIGINT);
+    let outcome = Outcome::of(running.finish(BOUND));
+    assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
+    // Neither its limit nor its farewell was waited for: it was ended once, and none came after it.
+    assert!(!outcome.stderr.contains("started again and told"), "{}", outcome.stderr);
+    assert_eq!((heard(&bed, "hello").len(), heard(&bed, "end").len()), (1, 0));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_program_that_reads_nothing_holds_up_neither_trials_nor_a_stop() {
+    let bed = TestBed::new();
+    let gates = gates(&bed);
+    // More steps than a pipe takes.
+    bed.write("code/program.py", PROGRAM);
+    let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
+    let steps = "for i in $(seq 2000); do echo score=$i; done; sleep 600";
+    let search = Search::new(steps, 3)
+        .with("trialConcurrency", 2)
+        .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "maximize"}}));
+    let running = search.start(&bed);
+    wait_for("its hanging", BOUND, || (heard(&bed, "hangs").len() == 1).then_some(()));
+    let seen = || {
+        let body = read(&running, "/api/v1/trials")?;
+        body.contains("\"latest_step\":1999").then_some(())
+    };
+    wait_for("the last step", BOUND, seen);
+    running.signal(Signal::SIGINT);
+    let outcome = Outcome::of(running.finish(BOUND));
+    assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
+    let Some(python) = nni_python() else { return };
+    let bed = TestBed::new();
+    bed.write("algorithms/mine.py", TUNER);
+    let tuner = json!({
+        "className": "mine.Hanging",
+        "codeDirectory": "algorithms",
+        "classArgs": {"mark": bed.path("hung")},
+    });
+    let outcome = Search::new("echo score={{x}}", 3)
+        .with("pythonInterpreter", python.to_str().unwrap())
+        .with("tunerPatience", "4s")
+        .with("tuner", tuner)
+        .run(&bed);
+    outcome.expect_done(3, 0);
+    assert!(bed.path("hung").exists());
+    assert!(outcome.stderr.contains("has not said a word for 4 s"), "{}", outcome.stderr);
+    let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
+    assert_eq!(xs, [0.1, 0.2, 0.3], "it knew the first result");
+    bed.wait_until_empty();
+}
