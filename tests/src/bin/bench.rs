@@ -30,14 +30,14 @@ fn main() -> ExitCode {
         ["throughput"] => throughput(),
         ["idle"] => idle(),
         ["latency"] => latency(),
-        ["agent"] => agent::all(),
+        ["agent", ref wanted @ ..] => agent::table(wanted),
         ["all"] => [turnover, throughput, idle, latency].iter().for_each(|measure| measure()),
         // What the measured trials do.
         ["stamp", file] => stamp(Path::new(file)),
         ["echo", gate] => echo(Path::new(gate)),
         ref words if loads::run(words) => {}
         _ => {
-            say("usage: bench agent | turnover | throughput | idle | latency | all");
+            say("usage: bench agent [ROW...] | turnover | throughput | idle | latency | all");
             return ExitCode::from(2);
         }
     }

@@ -25,25 +25,28 @@ const MANY: u32 = 2_000_000;
 const FEW: u32 = 2_000;
 const LEGACY_MANY: u32 = 100_000;
 
-/// Measures everything and prints the table.
-pub(super) fn all() {
+/// Measures everything, or what is named, and prints the table.
+pub(super) fn table(wanted: &[&str]) {
     let bench = Bench::new();
     let heads = ["what", "floor", "NNI 3.0's keeper", "TrialKeeper", "target", "met"];
     bench.line(&heads.map(str::to_owned));
-    for measure in [
-        Bench::size,
-        Bench::wrapping,
-        Bench::one_metric,
-        Bench::memory,
-        Bench::idle,
-        Bench::passing,
-        Bench::slowing,
-        Bench::delivering,
-        Bench::delivering_to_nni,
-        Bench::latency,
-        Bench::overtaking,
-    ] {
-        measure(&bench);
+    let measures: [(&str, fn(&Bench)); 11] = [
+        ("size", Bench::size),
+        ("wrapping", Bench::wrapping),
+        ("one-metric", Bench::one_metric),
+        ("memory", Bench::memory),
+        ("idle", Bench::idle),
+        ("passing", Bench::passing),
+        ("slowing", Bench::slowing),
+        ("delivering", Bench::delivering),
+        ("delivering-to-nni", Bench::delivering_to_nni),
+        ("latency", Bench::latency),
+        ("overtaking", Bench::overtaking),
+    ];
+    for (name, measure) in measures {
+        if wanted.is_empty() || wanted.contains(&name) {
+            measure(&bench);
+        }
     }
 }
 
