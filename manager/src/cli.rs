@@ -297,18 +297,21 @@ fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {
     ExperimentDir::new(&data_dir(given), id)
 }
 
-/// `--data-dir`, or the XDG base directory for user data (XDG Base Directory Specification 0.8).
+/// `--data-dir`, or the XDG base directory for user data (XDG Base Directory Specification 0.8). Absolute: what we
+/// start runs elsewhere.
 fn data_dir(given: Option<PathBuf>) -> PathBuf {
     let absolute = |variable: &str| {
         std::env::var_os(variable)
             .filter(|text| !text.is_empty())
             .map(|text: OsString| PathBuf::from(text))
     };
-    given.unwrap_or_else(|| {
+    let folder = given.unwrap_or_else(|| {
         let xdg = absolute("XDG_DATA_HOME").filter(|path| path.is_absolute());
         let home = || absolute("HOME").map(|home| home.join(".local").join("share"));
         xdg.or_else(home).unwrap_or_else(|| PathBuf::from(".")).join("trialkeeper")
-    })
+    });
+    // Fails without a name or a working directory; whoever uses the folder says so.
+    std::path::absolute(&folder).unwrap_or(folder)
 }
 
 #[cfg(test)]

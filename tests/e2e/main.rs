@@ -23,6 +23,7 @@ mod open;
 mod orders;
 mod output;
 mod parameters;
+mod places;
 mod pods;
 mod portal;
 mod same_again;

@@ -231,10 +231,15 @@ fn gpus(spec: &ExperimentSpec, local: &LocalSpec) -> Result<Gpus, gpus::Error> {
     Gpus::new(&wanted, &machine)
 }
 
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// Absolute: it is started elsewhere.
 fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     const NAME: &str = "trialkeeper";
     if let Some(path) = given {
-        return if path.is_file() { Ok(path) } else { Err(Error::NoAgent { path }) };
+        return if path.is_file() { Ok(absolute(path)) } else { Err(Error::NoAgent { path }) };
     }
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(NAME)));
     let in_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
@@ -243,5 +248,6 @@ fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     let mut places = beside.clone().into_iter().chain(in_path);
     places
         .find(|path| path.is_file())
+        .map(absolute)
         .ok_or(Error::NoAgent { path: beside.unwrap_or_else(|| NAME.into()) })
 }
