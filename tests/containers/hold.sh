@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The agent that is shipped has no tables for unwinding and another allocator than the one the tests run: a fault of
+# its own must hand the trial over all the same. Usage: hold.sh PROGRAM
+set -euo pipefail
+program=$(realpath "$1")
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+for fault in ABRT SEGV BUS ILL FPE; do
+  rm -f "$place/ready" "$place/go"
+  "$program" run --output-dir "$place/$fault" \
+    --shell "touch '$place/ready'; until [ -e '$place/go' ]; do sleep 0.05; done; echo out; exit 7" >"$place/output" 2>&1 &
+  keeper=$!
+  until [ -e "$place/ready" ]; do sleep 0.05; done
+  kill "-$fault" "$keeper"
+  until grep -qz -- --hold "/proc/$keeper/cmdline"; do sleep 0.05; done
+  touch "$place/go"
+  code=0
+  wait "$keeper" || code=$?
+  if [ "$code" -ne 7 ] || ! grep -qx out "$place/output" || [ ! -e "$place/$fault/verdict.json" ]; then
+    echo "after SIG$fault: exit code $code, not 7, and this output:" >&2
+    cat "$place/output" >&2
+    exit 1
+  fi
+  echo "SIG$fault: held"
+done
