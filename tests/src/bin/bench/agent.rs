@@ -25,12 +25,15 @@ const MANY: u32 = 2_000_000;
 const FEW: u32 = 2_000;
 const LEGACY_MANY: u32 = 100_000;
 
+/// Prints the rows of one subject.
+type Measure = fn(&Bench);
+
 /// Measures everything, or what is named, and prints the table.
 pub(super) fn table(wanted: &[&str]) {
     let bench = Bench::new();
     let heads = ["what", "floor", "NNI 3.0's keeper", "TrialKeeper", "target", "met"];
     bench.line(&heads.map(str::to_owned));
-    let measures: [(&str, fn(&Bench)); 11] = [
+    let measures: [(&str, Measure); 11] = [
         ("size", Bench::size),
         ("wrapping", Bench::wrapping),
         ("one-metric", Bench::one_metric),
