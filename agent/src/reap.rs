@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::unistd::Pid;
 use rustix::process::WaitOptions;
 use tokio::sync::oneshot;
 
@@ -59,21 +60,32 @@ impl Reaper {
     }
 
     /// Starts a child whose end is told on the receiver.
-    ///
-    /// The trial must be started from the main thread: the kernel sends the parent-death signal when the
-    /// *thread* ends that forked.
     pub fn spawn(
         &self,
         command: &mut Command,
         role: Role,
     ) -> Result<(Child, oneshot::Receiver<ExitStatus>), io::Error> {
+        let mut child = None;
+        let (_, told) = self.spawn_with(role, || {
+            let spawned = child.insert(command.spawn()?);
+            Ok(Pid::from_raw(spawned.id().cast_signed()))
+        })?;
+        Ok((child.expect("it was started"), told))
+    }
+
+    /// The same for whatever `start` starts. If that fails, it has reaped what there was.
+    pub fn spawn_with(
+        &self,
+        role: Role,
+        start: impl FnOnce() -> Result<Pid, io::Error>,
+    ) -> Result<(Pid, oneshot::Receiver<ExitStatus>), io::Error> {
         let (tell, told) = oneshot::channel();
         // Held over the start: a child that ends at once must find its entry. It also keeps `sweep` from
-        // reaping a child whose exec failed, which std waits for itself.
+        // reaping a child whose exec failed.
         let mut table = self.lock();
-        let child = command.spawn()?;
-        table.insert(child.id(), Entry { role, tell, stopped: None });
-        Ok((child, told))
+        let pid = start()?;
+        table.insert(pid.as_raw().unsigned_abs(), Entry { role, tell, stopped: None });
+        Ok((pid, told))
     }
 
     /// Enters a child of ours that somebody else started: the program that this process executed before.
@@ -140,6 +152,14 @@ impl Reaper {
         // The table is whole between any two statements, so a panic elsewhere has not hurt it.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reaps a child that ends without having become anything, within [`Reaper::spawn_with`]: nobody is told.
+pub fn discard(child: Pid) {
+    let child = rustix::process::Pid::from_raw(child.as_raw());
+    while rustix::process::waitpid(child, WaitOptions::empty())
+        .is_err_and(|error| error == rustix::io::Errno::INTR)
+    {}
 }
 
 /// Whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a walk

@@ -5,23 +5,24 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::CommandExt;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, kill, killpg};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
 use crate::environment::Changes;
 use crate::guard::Guard;
 use crate::reap::{Reaper, Role};
-use crate::signals;
-use crate::terminal::{self, Terminal};
+use crate::terminal::Terminal;
 use crate::tree::{self, Process};
+use spawn::Outputs;
 
 pub mod hand_over;
+mod spawn;
 
 /// What is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,47 +112,31 @@ pub fn expect_children() {
     set.ok();
 }
 
-/// Starts the trial with the given standard output and error.
+/// Starts the trial with the given standard output and error; `None`: our own.
 ///
-/// Must be called on the main thread, see [`Reaper::spawn`].
+/// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* ends that started it.
 pub fn start(
     plan: &Plan,
-    stdout: Stdio,
-    stderr: Stdio,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
     reaper: &Reaper,
 ) -> Result<(Trial, oneshot::Receiver<ExitStatus>), Error> {
-    let mut command = command(plan);
-    // std resets SIGPIPE for the child; handlers of ours end with exec anyway.
-    command.stdout(stdout).stderr(stderr).process_group(0);
     let mut terminal = Terminal::find();
     let given = terminal.as_mut().filter(|terminal| terminal.is_ours());
     let takes = given.map(Terminal::will_be_taken).is_some();
-    prepare_child(&mut command, !plan.detach_on_death, takes);
-    let (child, exit) = reaper.spawn(&mut command, Role::Trial).map_err(|source| {
+    let outputs = Outputs { stdout, stderr };
+    let spawned = reaper.spawn_with(Role::Trial, || spawn::spawn(plan, &outputs, takes));
+    let (pid, exit) = spawned.map_err(|source| {
         if let Some(terminal) = &mut terminal {
             terminal.take_back(false);
         }
         refused(PathBuf::from(&plan.program), source)
     })?;
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("Linux has pids below 2^22"));
     // Whatever is below PID 1 ends with it.
     let guarded = !plan.detach_on_death && std::process::id() != 1;
     let unguarded = guarded.then(|| plan.run.clone());
     let reaper = reaper.clone();
     Ok((Trial { pid, reaper, unguarded, guard: None, terminal, reaped: false }, exit))
-}
-
-fn command(plan: &Plan) -> Command {
-    let mut command = Command::new(&plan.program);
-    command.args(&plan.arguments);
-    if let Some(directory) = &plan.directory {
-        command.current_dir(directory);
-    }
-    for name in &plan.environment.remove {
-        command.env_remove(name);
-    }
-    command.envs(plan.environment.set.iter().map(|(name, value)| (name, value)));
-    command
 }
 
 fn refused(program: PathBuf, source: io::Error) -> Error {
@@ -161,37 +146,6 @@ fn refused(program: PathBuf, source: io::Error) -> Error {
             Error::Spawn { program, source }
         }
         _ => Error::NotExecutable { program, source },
-    }
-}
-
-/// What the child does between fork and exec: it asks the kernel to kill it when the agent is killed, takes the
-/// terminal, and lets every signal through.
-fn prepare_child(command: &mut Command, die_with_us: bool, take_terminal: bool) {
-    let parent = nix::unistd::getpid();
-    let prepare = move || {
-        if die_with_us {
-            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // We may have been killed before the line above took effect; then the trial must not start.
-            if getppid() != parent {
-                return Err(io::Error::from(Errno::ESRCH));
-            }
-        }
-        if take_terminal {
-            terminal::take_in_child();
-        }
-        signals::unblock_all();
-        Ok(())
-    };
-    #[expect(
-        unsafe_code,
-        reason = "std has no safe way to set the parent-death signal or the terminal's group"
-    )]
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes system calls, prctl,
-    // getppid, getpid, ioctl and sigprocmask, compares integers, and builds an `io::Error` from
-    // a number, which does not allocate. It owns three plain values, takes no lock and touches no memory of another
-    // thread.
-    unsafe {
-        command.pre_exec(prepare);
     }
 }
 

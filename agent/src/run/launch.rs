@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -63,13 +63,13 @@ pub(super) fn launch(
     Launched { started, outputs }
 }
 
-/// A pipe or, where that cannot be had, what we have ourselves.
-fn output() -> (Option<OwnedFd>, Stdio) {
+/// A pipe, our end first; nothing where it cannot be had.
+fn output() -> (Option<OwnedFd>, Option<OwnedFd>) {
     match io::pipe() {
-        Ok((source, trials)) => (Some(source.into()), trials.into()),
+        Ok((source, trials)) => (Some(source.into()), Some(trials.into())),
         Err(source) => {
             tracing::warn!("cannot read the trial's output ({source}); no metrics are found in it");
-            (None, Stdio::inherit())
+            (None, None)
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Exit codes: the trial's own, or what says why there is none.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use trial_protocol::{Cause, TrialExit};
@@ -42,6 +44,22 @@ fn commands_that_cannot_run_have_codes_of_their_own() {
         assert_eq!(ended.code, Some(code), "{trial:?}");
         assert_eq!(ended.verdict().cause, cause, "{trial:?}");
         assert!(ended.stderr.contains("trialkeeper: error: cannot "), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_script_that_names_no_interpreter_is_the_shells() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("train");
+    std::fs::write(&script, "[ \"$1\" = 'a b' ] && exit \"$2\"\n").unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("/no/such/folder:{}:{path}", folder.path().display());
+    for program in [script.to_str().unwrap(), "train"] {
+        let mut keeper = Keeper::new(&["--", program, "a b", "7"]);
+        keeper.command.env("PATH", &path);
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(7), "{program}: {}", ended.stderr);
     }
 }
 

@@ -1,0 +1,279 @@
+//! Starts a process without copying the agent first, as `posix_spawn` does: the child borrows our memory until it
+//! executes the program. Copying takes longer than everything else that the trial waits for.
+//!
+//! std does so too, but not for a child that asks for a parent-death signal. Everything that needs memory happens
+//! before the child exists; in the child there must be nothing but system calls.
+
+use std::env;
+use std::ffi::{CStr, CString, OsStr, OsString, c_char};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sched::{CloneFlags, clone};
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdout, getpid, getppid, setpgid};
+
+use super::Plan;
+use crate::environment::Changes;
+use crate::{reap, signals, terminal};
+
+/// What the child has of a stack, in bytes: it calls little, and nothing that calls itself.
+const STACK: usize = 16 * 1024;
+
+/// Where programs are looked for if nobody says where (`man 3 execvp`).
+const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
+
+/// Who runs a program that the kernel takes for none: a script without a first line that names its interpreter
+/// (`man 3 execvp`, of `ENOEXEC`).
+const SHELL: &CStr = c"/bin/sh";
+
+/// What becomes the child's standard output and error. `None`: ours.
+pub(super) struct Outputs {
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+}
+
+/// Starts it as the leader of a group of its own, and returns its pid once it has executed the program.
+/// `take_terminal`: its group goes to the foreground of our terminal. Only for [`reap::Reaper::spawn_with`].
+pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Result<Pid, io::Error> {
+    let environment = environment(env::vars_os(), &plan.environment)?;
+    let mut words = vec![text(&plan.program)?];
+    for argument in &plan.arguments {
+        words.push(text(argument)?);
+    }
+    let directory = plan.directory.as_ref().map(|path| text(path.as_os_str())).transpose()?;
+    let child = Child {
+        variables: Pointers::new(&environment),
+        directory: directory.as_deref(),
+        parent: getpid(),
+        die_with_us: !plan.detach_on_death,
+        outputs,
+        take_terminal,
+    };
+    let paths = candidates(&plan.program, &environment)?;
+    let tried = AtomicUsize::new(0);
+    let start = |paths: &[CString], words: &[CString]| {
+        let words = Pointers::new(words);
+        in_child(&|| child.become_first(paths, &words, &tried))
+    };
+    let mut started = start(&paths, &words);
+    if started == Err(Errno::ENOEXEC) {
+        words[0] = paths[tried.load(Ordering::Acquire)].clone();
+        words.insert(0, SHELL.to_owned());
+        started = start(&words[..1], &words);
+    }
+    Ok(started?)
+}
+
+/// What the child needs, all of it made before there is one.
+struct Child<'a> {
+    variables: Pointers<'a>,
+    directory: Option<&'a CStr>,
+    /// Our pid.
+    parent: Pid,
+    /// Whether it is killed when the agent is.
+    die_with_us: bool,
+    outputs: &'a Outputs,
+    take_terminal: bool,
+}
+
+impl Child<'_> {
+    /// Becomes the first program of `paths` that can be executed. Returns only if none can, and why; `tried` is then
+    /// the last that was.
+    fn become_first(&self, paths: &[CString], words: &Pointers<'_>, tried: &AtomicUsize) -> Errno {
+        if let Err(error) = self.settle() {
+            return error;
+        }
+        let mut refused = Errno::ENOENT;
+        for (at, path) in paths.iter().enumerate() {
+            tried.store(at, Ordering::Release);
+            let error = execute(path, words, &self.variables);
+            if error == Errno::EACCES {
+                // There may be a better one further on; if there is none, this one tells more.
+                refused = error;
+            } else if error != Errno::ENOENT && error != Errno::ENOTDIR {
+                return error;
+            }
+        }
+        refused
+    }
+
+    fn settle(&self) -> Result<(), Errno> {
+        if let Some(stdout) = &self.outputs.stdout {
+            dup2_stdout(stdout)?;
+        }
+        if let Some(stderr) = &self.outputs.stderr {
+            dup2_stderr(stderr)?;
+        }
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        if let Some(directory) = self.directory {
+            chdir(directory)?;
+        }
+        if self.die_with_us {
+            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // We may have been killed before the line above took effect; then the trial must not start.
+            if getppid() != self.parent {
+                return Err(Errno::ESRCH);
+            }
+        }
+        if self.take_terminal {
+            terminal::take_in_child();
+        }
+        #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
+        // SAFETY: the default action is no code of ours. Rust programs ignore SIGPIPE, and others do not expect that.
+        unsafe {
+            signal(Signal::SIGPIPE, SigHandler::SigDfl)?;
+        }
+        signals::unblock_all();
+        Ok(())
+    }
+}
+
+/// Runs `child` in a process that shares our memory, while this thread waits until it has executed a program or
+/// ended. `child` returns only if it fails, and why.
+fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
+    let failed = AtomicI32::new(0);
+    let mut stack = [0; STACK];
+    let main = Box::new(|| {
+        failed.store(error_number(child()), Ordering::Release);
+        127
+    });
+    #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
+    // SAFETY: with CLONE_VFORK this thread stands still until the child has left our memory, so what the child
+    // borrows outlives it and nobody shares its stack. Other threads go on; the child must therefore take no lock and
+    // allocate nothing. All that is ever run here is `Child::become_first`, which makes system calls with what was
+    // prepared and returns a number. Our handlers of signals are for faults only.
+    let pid = unsafe {
+        clone(main, &mut stack, CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK, Some(libc::SIGCHLD))
+    }?;
+    match failed.load(Ordering::Acquire) {
+        0 => Ok(pid),
+        error => {
+            reap::discard(pid);
+            Err(Errno::from_raw(error))
+        }
+    }
+}
+
+#[expect(clippy::as_conversions, reason = "a field-less enum's discriminant; there is no From")]
+fn error_number(error: Errno) -> i32 {
+    error as i32
+}
+
+/// Executes the program. Returns only if that fails, and why.
+fn execute(path: &CStr, words: &Pointers<'_>, variables: &Pointers<'_>) -> Errno {
+    #[expect(unsafe_code, reason = "nix's own way allocates, which this child must not")]
+    // SAFETY: all three are of strings that end with a NUL and live on, and both lists end with a null.
+    unsafe {
+        libc::execve(path.as_ptr(), words.0.as_ptr(), variables.0.as_ptr());
+    }
+    Errno::last()
+}
+
+/// A list of strings as the kernel wants it.
+struct Pointers<'a>(Vec<*const c_char>, PhantomData<&'a CStr>);
+
+impl<'a> Pointers<'a> {
+    fn new(strings: &'a [CString]) -> Self {
+        let pointers = strings.iter().map(|string| string.as_ptr());
+        Self(pointers.chain([ptr::null()]).collect(), PhantomData)
+    }
+}
+
+fn text(text: &OsStr) -> Result<CString, io::Error> {
+    Ok(CString::new(text.as_bytes())?)
+}
+
+/// PURE: the variables `inherited` with the changes made, each as `NAME=value`.
+fn environment(
+    inherited: impl Iterator<Item = (OsString, OsString)>,
+    changes: &Changes,
+) -> Result<Vec<CString>, io::Error> {
+    let entry = |name: &OsStr, value: &OsStr| {
+        CString::new([name.as_bytes(), b"=", value.as_bytes()].concat())
+    };
+    let set = |name: &OsStr| changes.set.iter().any(|(other, _)| other == name);
+    let mut variables = Vec::new();
+    for (name, value) in inherited {
+        if !changes.remove.contains(&name) && !set(&name) {
+            variables.push(entry(&name, &value)?);
+        }
+    }
+    for (at, (name, value)) in changes.set.iter().enumerate() {
+        // The last word counts.
+        if !changes.set[at + 1..].iter().any(|(other, _)| other == name) {
+            variables.push(entry(name, value)?);
+        }
+    }
+    Ok(variables)
+}
+
+/// PURE: the paths at which a program may be, in order (`man 3 execvp`).
+fn candidates(program: &OsStr, environment: &[CString]) -> Result<Vec<CString>, io::Error> {
+    if program.is_empty() {
+        return Ok(Vec::new());
+    }
+    if program.as_bytes().contains(&b'/') {
+        return Ok(vec![text(program)?]);
+    }
+    let path = environment.iter().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
+    let path = OsString::from_vec(path.unwrap_or(DEFAULT_PATH.as_bytes()).to_owned());
+    env::split_paths(&path).map(|folder| text(folder.join(program).as_os_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(texts: &[&str]) -> Vec<CString> {
+        texts.iter().map(|text| CString::new(*text).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_program_is_looked_for_as_execvp_does() {
+        #[rustfmt::skip]
+        let table: [(&str, &[&str], &[&str]); 7] = [
+            ("",       &["PATH=/a"],           &[]),
+            ("/x",     &["PATH=/a"],           &["/x"]),
+            ("./x",    &["PATH=/a"],           &["./x"]),
+            ("x",      &["PATH=/a:/b/c"],      &["/a/x", "/b/c/x"]),
+            // An empty entry is the current directory.
+            ("x",      &["A=PATH=", "PATH=:/b"], &["x", "/b/x"]),
+            ("x",      &["PATH="],             &["x"]),
+            ("x",      &["XPATH=/a"],          &["/usr/local/bin/x", "/bin/x", "/usr/bin/x"]),
+        ];
+        for (program, variables, paths) in table {
+            let found = candidates(program.as_ref(), &strings(variables)).unwrap();
+            assert_eq!(found, strings(paths), "{program} with {variables:?}");
+        }
+    }
+
+    #[test]
+    fn the_environment_is_what_was_inherited_with_the_changes_made() {
+        let pair = |(name, value): (&str, &str)| (OsString::from(name), OsString::from(value));
+        let inherited = [("A", "1"), ("B", "2"), ("C", "=3")].map(pair);
+        let changes = Changes {
+            remove: vec!["B".into()],
+            set: [("D", "4"), ("A", "5"), ("D", "6")].map(pair).to_vec(),
+        };
+        let variables = environment(inherited.into_iter(), &changes).unwrap();
+        assert_eq!(variables, strings(&["C==3", "A=5", "D=6"]));
+    }
+
+    #[test]
+    fn a_child_that_fails_tells_why() {
+        for why in [Errno::ENOTDIR, Errno::EAGAIN] {
+            assert_eq!(in_child(&|| why), Err(why));
+        }
+        let nothing = Pointers::new(&[]);
+        let started = in_child(&|| execute(c"/no/such/program", &nothing, &nothing));
+        assert_eq!(started, Err(Errno::ENOENT));
+    }
+}
