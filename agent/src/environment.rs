@@ -14,6 +14,10 @@ use crate::parameters::Parameters;
 /// over it nothing starts at all; longer parameters are in the file only.
 pub const LONGEST_VALUE: usize = 100 * 1024;
 
+/// The most that all variables for parameters take together, in bytes. The kernel's limit for arguments and variables
+/// is a quarter of the stack's (`man 2 execve`), 2 MiB as a rule, of which this is a quarter.
+pub const LONGEST_TOTAL: usize = 512 * 1024;
+
 /// What to change. Everything else is inherited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -55,7 +59,7 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
     let ours = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
         inherited.iter().map(|(name, _)| name).filter(|name| ours(name)).cloned().collect();
-    let mut set = Setter { inherited, set: Vec::new() };
+    let mut set = Setter { inherited, set: Vec::new(), left: LONGEST_TOTAL };
 
     set.or_inherit("NNI_PLATFORM", facts.platform.map(OsString::from), "local");
     set.or_inherit("NNI_EXP_ID", facts.experiment.map(OsString::from), "standalone");
@@ -108,6 +112,8 @@ fn plain_name(name: &str) -> String {
 struct Setter<'a> {
     inherited: &'a [(OsString, OsString)],
     set: Vec<(OsString, OsString)>,
+    /// What parameters may still take, in bytes.
+    left: usize,
 }
 
 impl Setter<'_> {
@@ -129,7 +135,9 @@ impl Setter<'_> {
 
     /// Sets what a variable can hold: no NUL, and not so long that the kernel refuses to start anything.
     fn value(&mut self, name: &str, value: Vec<u8>) {
-        if value.len() <= LONGEST_VALUE && !value.contains(&0) {
+        let size = name.len() + value.len();
+        if value.len() <= LONGEST_VALUE && size <= self.left && !value.contains(&0) {
+            self.left -= size;
             self.put(name, OsString::from_vec(value));
         }
     }

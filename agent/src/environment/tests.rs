@@ -143,6 +143,18 @@ fn what_the_kernel_would_refuse_stays_in_the_file() {
 }
 
 #[test]
+fn many_long_values_are_in_the_file_only() {
+    let text = "x".repeat(LONGEST_VALUE / 2);
+    let entries: Vec<_> = (0..40).map(|n| format!(r#""p{n}": "{text}""#)).collect();
+    let parameters = Parameters::parse(&format!("{{{}}}", entries.join(","))).unwrap();
+    let seen = seen(&[], &facts(&parameters));
+    let taken = seen.iter().filter(|(name, _)| name.starts_with("TRIALKEEPER_PARAM_"));
+    let sizes: Vec<_> = taken.map(|(name, value)| name.len() + value.len()).collect();
+    assert_eq!(sizes.len(), 10);
+    assert!(sizes.iter().sum::<usize>() <= LONGEST_TOTAL);
+}
+
+#[test]
 fn parameters_that_share_a_variable_are_told() {
     let of = |text: &str| Parameters::parse(text).unwrap();
     assert_eq!(collisions(&of(r#"{"a.b": 1, "a": 2, "a_b": 3}"#)), [("a.b", "a_b")]);
