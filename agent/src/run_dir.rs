@@ -88,7 +88,14 @@ struct Filled {
 
 fn fill(dir: &Path, parameters: &Parameters) -> Result<Filled, io::Error> {
     let path = std::path::absolute(dir)?;
-    let new = fs::create_dir(&path).is_ok();
+    let new = match fs::create_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            fs::create_dir(&path)
+        }
+        made => made,
+    }
+    .is_ok();
     let record = path.join("parameter.cfg");
     let plain = path.join(PARAMETERS_FILE);
     if new {
