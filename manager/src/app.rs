@@ -29,7 +29,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::code_archive::{self, CodeArchive};
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
-use crate::experiment::conduct::{Conductor, conduct};
+use crate::experiment::conduct::{Conductor, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::intake::Intake;
@@ -168,6 +168,18 @@ pub enum Error {
     /// The store.
     #[error("the experiment's store failed")]
     Store(#[from] store::Error),
+    /// The experiment was to stop, and a disk failed: nothing could be recorded, so nothing was stopped.
+    #[error(
+        "the experiment was left as it is, since nothing could be recorded; trials that run go on, and \
+         `trial-manager resume {id}` takes them over"
+    )]
+    Left {
+        /// Which.
+        id: ExperimentId,
+        /// What could not be recorded.
+        #[source]
+        source: store::Error,
+    },
     /// A part of the manager came to an unexpected end.
     #[error("a part of the manager ended unexpectedly; `resume` goes on with the experiment")]
     Lost,
@@ -201,7 +213,7 @@ impl Error {
                     | store::Error::NotOurs { .. }
                     | store::Error::Newer { .. }
             ),
-            Self::Lost => false,
+            Self::Left { .. } | Self::Lost => false,
         }
     }
 }
@@ -349,7 +361,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         service: Arc::clone(&service),
         secret,
         handle: handle.clone(),
-        events,
+        inbox: Inbox::new(handle.clone(), events),
         jobs,
         bell,
         notices: notify,
@@ -418,7 +430,12 @@ impl Running {
         if let Some(notifier) = self.notifier {
             notify::warn_of_rest(notifier.finish().await, &self.id);
         }
-        let stands = conducted.map_err(|_| Error::Lost)??;
+        let stands = match conducted.map_err(|_| Error::Lost)? {
+            Err(source) if source.may_pass() && self.handle.is_to_stop() => {
+                return Err(Error::Left { id: self.id, source });
+            }
+            conducted => conducted?,
+        };
         self.service.close().await;
         self.stop_serving.cancel();
         // A server that failed has already shown it in its log; everything acknowledged is stored.

@@ -285,7 +285,13 @@ fn show(error: &dyn std::error::Error) {
 }
 
 fn exit_code_of(error: &app::Error) -> u8 {
-    if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
+    if matches!(error, app::Error::Left { .. }) {
+        INTERRUPTED
+    } else if error.is_usage() {
+        BAD_INPUT
+    } else {
+        NOTHING_SUCCEEDED
+    }
 }
 
 fn log_level() -> tracing::Level {

@@ -104,6 +104,11 @@ impl Handle {
         self.stop.cancel();
     }
 
+    /// Whether somebody has asked for the stop.
+    pub fn is_to_stop(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
     /// Waits until somebody has asked for the stop.
     async fn stopped(&self) {
         self.stop.cancelled().await;

@@ -396,6 +396,12 @@ impl Store {
         .await
     }
 
+    /// Has every commit fail as on a full disk, or none any more.
+    #[cfg(test)]
+    pub(crate) fn fill_disk(&self, full: bool) {
+        self.inner.shared.full.store(full, std::sync::atomic::Ordering::SeqCst);
+    }
+
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnMut(&Connection) -> Result<T, Error> + Send + 'static,

@@ -1,7 +1,8 @@
 //! The short set of the fault harness, and the faults that have a name. The long one is a command:
 //! `cargo run -p trialkeeper-tests --bin faults -- --seeds 1..1000`.
 
-use trialkeeper_tests::faults::{self, Seen, cases};
+use trialkeeper_tests::faults::cases::{self, Until};
+use trialkeeper_tests::faults::{self, Seen};
 
 /// A seed that fails is named on standard error.
 fn seeds(range: std::ops::RangeInclusive<u64>) {
@@ -50,5 +51,10 @@ fn a_killed_manager_finds_twenty_trials_running_and_starts_none_again() {
 
 #[test]
 fn a_full_disk_stops_new_work_and_nothing_else() {
-    cases::full_disk();
+    cases::full_disk(Until::Room);
+}
+
+#[test]
+fn a_manager_that_is_stopped_while_its_disk_is_full_leaves_its_trials_to_the_next() {
+    cases::full_disk(Until::Stop);
 }

@@ -247,6 +247,7 @@ impl From<Refused> for Error {
             | Refused::NotEnded { .. }
             | Refused::Over(_)
             | Refused::NotRunning => Self::Conflict(detail),
+            Refused::Held(_) | Refused::Delayed(_) => Self::Unwritable(detail),
             Refused::Store(error) => error.into(),
         }
     }

@@ -75,6 +75,14 @@ pub enum Refused {
     /// Nobody conducts it.
     #[error("the experiment is not running; `trial-manager resume` goes on with it")]
     NotRunning,
+    /// The experiment waits for a disk, and why: nothing can be recorded, so nothing is done.
+    #[error(
+        "nothing was done, since nothing can be recorded now: {0}; ask again once that is mended"
+    )]
+    Held(String),
+    /// It had begun when the disk failed, and why.
+    #[error("it cannot be recorded now: {0}; it is done as soon as that is mended")]
+    Delayed(String),
     /// It could not be recorded.
     #[error("it could not be recorded")]
     Store(#[from] store::Error),

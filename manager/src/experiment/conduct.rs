@@ -4,6 +4,7 @@
 mod announce;
 mod command;
 mod gone;
+mod inbox;
 mod jobs;
 mod patience;
 mod prepare;
@@ -23,7 +24,7 @@ use trial_protocol::{
     AttemptId, DirectiveBody, ExperimentId, Metric, ReportBody, StopReason, TrialJobId,
 };
 
-use self::patience::patiently;
+pub use self::inbox::Inbox;
 use super::advice::Advice;
 use super::lease::Leases;
 use super::notice::Notice;
@@ -63,8 +64,8 @@ pub struct Conductor {
     pub secret: Arc<Secret>,
     /// Where directives wait for agents.
     pub handle: Handle,
-    /// Events from the handle.
-    pub events: mpsc::Receiver<Event>,
+    /// What the handle sends.
+    pub inbox: Inbox,
     /// Events from the training service.
     pub jobs: mpsc::UnboundedReceiver<JobNews>,
     /// Rings when others are to be told of something.
@@ -143,12 +144,17 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
     run.perform(state::Event::Begin).await?;
     let mut news = Vec::new();
     while !matches!(run.state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
+        // First, or who spoke while a disk was waited for would be silent in the next beat's eyes.
+        if let Some(event) = run.c.inbox.pop() {
+            run.told(event).await?;
+            continue;
+        }
         let wake = run.state.next_deadline().map(|at| run.began + at.saturating_sub(run.before));
         let stopping = run.state.stands() == ExperimentState::Stopping;
         let (handle, beat) = (run.c.handle.clone(), run.next_beat());
         tokio::select! {
             () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
-            Some(event) = run.c.events.recv() => run.told(event).await?,
+            Some(event) = run.c.inbox.next() => run.told(event).await?,
             more @ 1.. = run.c.jobs.recv_many(&mut news, TOGETHER) => {
                 debug_assert_eq!(more, news.len());
                 run.news(std::mem::take(&mut news)).await?;
@@ -179,7 +185,9 @@ impl Run {
             Event::Reported { trial, attempt, fresh } => (trial, attempt, fresh),
             Event::Commanded { command, reply } => {
                 // Who asked may have gone; what was asked for is done all the same.
-                drop(reply.send(Box::pin(self.commanded(command)).await?));
+                self.c.inbox.asked(reply);
+                let answer = Box::pin(self.commanded(command)).await?;
+                self.c.inbox.answer(answer);
                 return Ok(());
             }
         };
@@ -309,10 +317,9 @@ impl Run {
                     }
                 }
                 Effect::Relaunch { trial } => {
-                    let gone = self.relaunch(&trial).await?;
-                    effects.extend(
-                        gone.map(|gone| self.state.step(gone, self.elapsed())).unwrap_or_default(),
-                    );
+                    for gone in self.relaunch(&trial).await? {
+                        effects.extend(self.state.step(gone, self.elapsed()));
+                    }
                 }
                 Effect::Retry { trial, message } => {
                     info!(%trial, "the trial failed: {message}");
@@ -334,7 +341,10 @@ impl Run {
                 }
                 Effect::Stop { trial, reason } => {
                     let now = self.c.clock.now_ms();
-                    patiently(|| self.c.store.set_intent(&trial, Some(reason), now)).await?;
+                    self.c
+                        .inbox
+                        .patiently(|| self.c.store.set_intent(&trial, Some(reason), now))
+                        .await?;
                     self.order_stop(&trial, reason);
                     self.c.service.cancel(&trial).await;
                 }

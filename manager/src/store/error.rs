@@ -197,6 +197,14 @@ impl Error {
         }
     }
 
+    /// Whether it may pass by itself, or when an operator has made room.
+    pub fn may_pass(&self) -> bool {
+        match self.class() {
+            Some(Class::Full | Class::Disk | Class::Busy) => true,
+            Some(Class::Damaged | Class::Internal) | None => false,
+        }
+    }
+
     /// The kind of failure, where SQLite failed.
     pub fn class(&self) -> Option<Class> {
         if let Self::Failed { class, .. } = self { Some(*class) } else { None }

@@ -24,6 +24,9 @@ pub(super) struct Shared {
     pub(super) commits: watch::Sender<u64>,
     /// Why the last commit failed. `None`: it did not.
     pub(super) ailment: watch::Sender<Option<Error>>,
+    /// A test has it that the disk is full.
+    #[cfg(test)]
+    pub(super) full: std::sync::atomic::AtomicBool,
 }
 
 impl Shared {
@@ -176,6 +179,11 @@ fn commit(
         // Immediate: a stranger's lock shows here, before any work is done.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         work(&transaction)?;
+        #[cfg(test)]
+        if shared.full.load(std::sync::atomic::Ordering::SeqCst) {
+            let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+            return Err(rusqlite::Error::SqliteFailure(full, None).into());
+        }
         transaction.commit()?;
         Ok(())
     })();

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::plan::{Container, Plan};
@@ -24,6 +25,15 @@ fn quiet(trials: u32, steps: usize) -> Plan {
         far: false,
         rounds: Vec::new(),
     }
+}
+
+/// How long a disk is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Somebody makes room.
+    Room,
+    /// Somebody stops the manager, makes room, and resumes.
+    Stop,
 }
 
 /// How a manager is not there.
@@ -146,7 +156,7 @@ pub fn restart(trials: u32) -> Restarted {
 
 /// The disk that holds the store fills up while trials run and others wait: the manager goes on, acknowledges
 /// nothing that it cannot store, starts nothing, says so, and goes on by itself when there is room.
-pub fn full_disk() {
+pub fn full_disk(until: Until) {
     let bed = TestBed::new();
     let Some(disk) = Disk::mount(&bed.data(), 32 << 10) else { return };
     let gate = Gate::new(&bed.path("gate"));
@@ -210,12 +220,35 @@ pub fn full_disk() {
     assert_eq!(lines("started"), 2, "no new work");
     assert!(stored() < 2 * steps, "what cannot be stored is not stored");
     assert!(manager.stderr().contains("cannot be written"), "{}", manager.stderr());
+    // Whoever asks for something meanwhile is told why not, and does not wait.
+    let trial = bed.read("started").lines().next().unwrap_or_default().to_owned();
+    let mut kill = bed.manager();
+    kill.args(["trial", "kill", &trial, "--experiment", &id, "--data-dir"]).arg(bed.data());
+    let refused = bed.start(&mut kill).finish(BOUND);
+    assert!(refused.code != Some(0) && refused.stderr.contains("nothing was done"), "{refused:?}");
+    assert!(refused.stderr.contains("no space is left"), "{}", refused.stderr);
 
-    disk.empty();
+    let manager = match until {
+        Until::Room => {
+            disk.empty();
+            manager
+        }
+        Until::Stop => {
+            manager.signal(Signal::SIGINT);
+            let left = manager.finish(BOUND);
+            assert_eq!(left.code, Some(130), "{}", left.stderr);
+            assert!(left.stderr.contains("was left as it is"), "{}", left.stderr);
+            disk.empty();
+            let mut resume = Outcome::resume_command(&bed, &id);
+            bed.start(resume.arg("--agent").arg(bed.path("agent")))
+        }
+    };
     gate.open(2 * steps);
     let outcome = Outcome::of(manager.finish(BOUND));
     outcome.expect_done(4, 0);
-    assert!(outcome.stderr.contains("no space is left"), "it was said: {}", outcome.stderr);
+    if until == Until::Room {
+        assert!(outcome.stderr.contains("no space is left"), "it was said: {}", outcome.stderr);
+    }
     for trial in &outcome.trials {
         let expected: Vec<Value> = (1..=steps).map(Value::from).collect();
         assert_eq!(trial.intermediate, expected, "{trial:?}");

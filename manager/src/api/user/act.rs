@@ -18,6 +18,7 @@ use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Named, json_body, large_json_body};
 use crate::config::units;
+use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
 
 /// Answers that are remembered.
@@ -58,6 +59,10 @@ impl Change {
             Self::Command(command) => Ok(handle.command(command).await?),
             Self::Stop if handle.elapsed().is_none() => Err(Refused::NotRunning.into()),
             Self::Stop => {
+                // What cannot be recorded is not stopped.
+                if let Err(error) = shared.state.store.probe().await {
+                    return Err(Refused::Held(chain(&error)).into());
+                }
                 handle.stop();
                 Ok(())
             }

@@ -6,7 +6,6 @@ use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::Run;
-use super::patience::patiently;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::notify::event::{self, About, Best, Event};
@@ -29,13 +28,13 @@ impl Run {
             | ExperimentState::TunerNoMoreTrial
             | ExperimentState::Stopping => None,
         };
-        let (store, word) = (&self.c.store, stands.as_str());
+        let (store, inbox, word) = (&self.c.store, &mut self.c.inbox, stands.as_str());
         match news {
-            None => patiently(|| store.set_experiment_state(word, elapsed, now)).await,
+            None => inbox.patiently(|| store.set_experiment_state(word, elapsed, now)).await,
             Some(news) => {
                 let record =
                     || store.set_experiment_state_and_notify(word, elapsed, now, news.clone());
-                patiently(record).await?;
+                inbox.patiently(record).await?;
                 self.c.bell.ring();
                 Ok(())
             }
@@ -49,7 +48,7 @@ impl Run {
     ) -> Result<Option<store::NewNotification>, store::Error> {
         let Some(spec) = &self.c.spec.notifications else { return Ok(None) };
         let mut trials = BTreeMap::new();
-        for row in self.c.store.trials().await? {
+        for row in self.c.inbox.patiently(|| self.c.store.trials()).await? {
             *trials.entry(row.state.as_str()).or_default() += 1;
         }
         let best = self.best.as_ref();
@@ -63,7 +62,7 @@ impl Run {
         let event: Event = event::held(&self.about(), why, self.c.clock.now_ms());
         if let Some(news) = event.kept(spec) {
             let store = &self.c.store;
-            patiently(|| store.notify(news.clone())).await?;
+            self.c.inbox.patiently(|| store.notify(news.clone())).await?;
             self.c.bell.ring();
         }
         Ok(())

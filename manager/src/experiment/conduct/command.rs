@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
 use super::{Job, Run};
+use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::experiment::result::Steps;
 use crate::experiment::state::{self, ExperimentState, Steer};
@@ -16,16 +17,21 @@ impl Run {
         &mut self,
         command: Command,
     ) -> Result<Result<(), Refused>, store::Error> {
+        if self.c.store.ailment().is_some()
+            && let Err(error) = self.c.store.probe().await
+        {
+            return Ok(Err(Refused::Held(chain(&error))));
+        }
         let checked = match command {
-            Command::Kill(trial) => self.kill(trial).await?,
-            Command::Retry(trial) => self.retry(trial).await?,
-            Command::Flush(trial) => self.tell(trial, DirectiveBody::Flush).await?,
+            Command::Kill(trial) => self.kill(trial).await,
+            Command::Retry(trial) => self.retry(trial).await,
+            Command::Flush(trial) => self.tell(trial, DirectiveBody::Flush).await,
             Command::LogLevel(trial, level) => {
-                self.tell(trial, DirectiveBody::LogLevel { level }).await?
+                self.tell(trial, DirectiveBody::LogLevel { level }).await
             }
             Command::Limit(limits) => self.limit(&limits).await,
             Command::Import(list) => self.import(&list).await,
-            Command::Space(space) => self.space(space).await?,
+            Command::Space(space) => self.space(space).await,
         };
         match checked {
             Ok(Asked::Event(event)) => self.perform(event).await?,
@@ -43,48 +49,39 @@ impl Run {
         Ok(Ok(()))
     }
 
-    async fn kill(&mut self, trial: TrialJobId) -> Result<Result<Asked, Refused>, store::Error> {
+    async fn kill(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
         let reason = StopReason::User;
         let cancel = state::Event::Cancel { trial: trial.clone(), reason };
-        Ok(self.lives(trial).await?.map(|_| Asked::Event(cancel)))
+        self.lives(trial).await.map(|_| Asked::Event(cancel))
     }
 
     /// An order that is obeyed or forgotten: nothing depends on it.
-    async fn tell(
-        &mut self,
-        trial: TrialJobId,
-        body: DirectiveBody,
-    ) -> Result<Result<Asked, Refused>, store::Error> {
-        Ok(self.lives(trial).await?.map(|trial| Asked::Order(trial, body)))
+    async fn tell(&mut self, trial: TrialJobId, body: DirectiveBody) -> Result<Asked, Refused> {
+        self.lives(trial).await.map(|trial| Asked::Order(trial, body))
     }
 
     /// A trial that has not ended.
-    async fn lives(
-        &mut self,
-        trial: TrialJobId,
-    ) -> Result<Result<TrialJobId, Refused>, store::Error> {
+    async fn lives(&mut self, trial: TrialJobId) -> Result<TrialJobId, Refused> {
         let Some(row) = self.c.store.trial(&trial).await? else {
-            return Ok(Err(Refused::UnknownTrial(trial)));
+            return Err(Refused::UnknownTrial(trial));
         };
         if row.state.is_final() {
-            return Ok(Err(Refused::Ended { trial, state: row.state }));
+            return Err(Refused::Ended { trial, state: row.state });
         }
-        Ok(Ok(trial))
+        Ok(trial)
     }
 
-    async fn retry(&mut self, trial: TrialJobId) -> Result<Result<Asked, Refused>, store::Error> {
+    async fn retry(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
         let Some(row) = self.c.store.trial(&trial).await? else {
-            return Ok(Err(Refused::UnknownTrial(trial)));
+            return Err(Refused::UnknownTrial(trial));
         };
         if !row.state.is_final() {
-            return Ok(Err(Refused::NotEnded { trial, state: row.state }));
+            return Err(Refused::NotEnded { trial, state: row.state });
         }
-        if let Err(refused) = self.goes_on() {
-            return Ok(Err(refused));
-        }
+        self.goes_on()?;
         let job = self.ended_job(row);
         self.jobs.insert(trial.clone(), job);
-        Ok(Ok(Asked::Steer(Steer::Again(trial))))
+        Ok(Asked::Steer(Steer::Again(trial)))
     }
 
     /// What is kept of a trial that runs again.

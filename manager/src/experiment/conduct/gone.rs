@@ -8,7 +8,7 @@ use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
 };
 
-use super::patience::{Watch, mended, patiently};
+use super::patience::Watch;
 use super::{Run, result};
 use crate::experiment::ending::{End, Gone};
 use crate::experiment::notice::Notice;
@@ -46,7 +46,7 @@ impl Run {
             return Ok(());
         }
         // What an agent said before it went was told before it went: its start, above all.
-        while let Ok(event) = self.c.events.try_recv() {
+        while let Some(event) = self.c.inbox.waiting() {
             self.told(event).await?;
         }
         let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
@@ -91,7 +91,8 @@ impl Run {
         attempts: &[(TrialJobId, AttemptId)],
     ) -> Result<Vec<LastWords>, store::Error> {
         loop {
-            let words = self.c.store.last_words(attempts.to_vec()).await?;
+            let known = || self.c.store.last_words(attempts.to_vec());
+            let words = self.c.inbox.patiently(known).await?;
             if words.iter().all(|words| words.ended) {
                 return Ok(words);
             }
@@ -100,9 +101,10 @@ impl Run {
                 self.recover(trial).await?;
             }
             if watch.took_all() {
-                return self.c.store.last_words(attempts.to_vec()).await;
+                let known = || self.c.store.last_words(attempts.to_vec());
+                return self.c.inbox.patiently(known).await;
             }
-            mended(&self.c.store).await?;
+            self.c.inbox.mended(&self.c.store).await?;
         }
     }
 
@@ -115,7 +117,7 @@ impl Run {
         loop {
             tokio::select! {
                 () = &mut recover => return Ok(()),
-                Some(event) = self.c.events.recv() => self.told(event).await?,
+                Some(event) = self.c.inbox.next() => self.told(event).await?,
             }
         }
     }
@@ -144,7 +146,8 @@ impl Run {
             derived: true,
         };
         let now = self.c.clock.now_ms();
-        self.c.store.derive(trial, attempt, metric, now).await?;
+        let record = || self.c.store.derive(trial, attempt, metric.clone(), now);
+        self.c.inbox.patiently(record).await?;
         Ok(TrialResult { last: Some(value), ..found })
     }
 
@@ -181,7 +184,7 @@ impl Run {
         if changes.is_empty() {
             return Ok(());
         }
-        patiently(|| self.c.store.change_trials(changes.clone())).await?;
+        self.c.inbox.patiently(|| self.c.store.change_trials(changes.clone())).await?;
         for (trial, sequence, parameters, end) in told {
             // Nothing is known of one that could not be submitted.
             let (result, verdict) = self.known.remove(&trial).unwrap_or_default();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
-use super::patience::patiently;
+use super::patience::Passing as _;
 use super::{Job, Run};
 use crate::config::render_command;
 use crate::errors::chain;
@@ -47,7 +47,7 @@ impl Run {
             });
             order.push((trial, parameter_id));
         }
-        patiently(|| self.c.store.insert_trials(rows.clone())).await?;
+        self.c.inbox.patiently(|| self.c.store.insert_trials(rows.clone())).await?;
         for NewTrial { id, sequence, parameters, attempt, .. } in rows {
             let steps = Steps::new(self.c.spec.objective.as_deref());
             let job = Job::new(sequence, parameters, attempt, false, steps);
@@ -63,9 +63,10 @@ impl Run {
     pub(super) async fn relaunch(
         &mut self,
         trial: &TrialJobId,
-    ) -> Result<Option<state::Event>, store::Error> {
-        let Some(row) = self.c.store.trial(trial).await? else { return Ok(None) };
-        let Some(job) = self.jobs.get_mut(trial) else { return Ok(None) };
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let row = self.c.inbox.patiently(|| self.c.store.trial(trial)).await?;
+        let Some(row) = row else { return Ok(Vec::new()) };
+        let Some(job) = self.jobs.get_mut(trial) else { return Ok(Vec::new()) };
         if job.submitted {
             job.attempt = ids::next_attempt(trial, &job.attempt);
             job.steps = Steps::new(self.c.spec.objective.as_deref());
@@ -73,7 +74,7 @@ impl Run {
             (job.running_since, job.renew_at) = (None, None);
         }
         let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
-        patiently(|| self.c.store.set_intent(trial, None, now)).await?;
+        self.c.inbox.patiently(|| self.c.store.set_intent(trial, None, now)).await?;
         self.record(trial, JobState::Waiting, None, Some(attempt)).await?;
         Ok(self.submit(trial, row.parameter_id).await)
     }
@@ -94,7 +95,7 @@ impl Run {
         let (attempt, at_ms) = (job.attempt.clone(), self.c.clock.now_ms());
         let (state, message) = (JobState::Waiting, Some(message));
         let change = TrialChange { state, at_ms, message, exit_code: None, attempt: Some(attempt) };
-        patiently(|| self.c.store.retry_trial(trial, change.clone())).await
+        self.c.inbox.patiently(|| self.c.store.retry_trial(trial, change.clone())).await
     }
 
     /// Whether what was submitted as this attempt is what the trial waits for.
@@ -128,13 +129,9 @@ impl Run {
         Ok(())
     }
 
-    /// Submits a recorded trial; a refusal is the trial's end, not the experiment's.
-    async fn submit(
-        &mut self,
-        trial: &TrialJobId,
-        parameter_id: Option<u64>,
-    ) -> Option<state::Event> {
-        let job = self.jobs.get_mut(trial)?;
+    /// Submits a recorded trial; a refusal is the trial's end, not the experiment's. Says what came of it.
+    async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
+        let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
         job.submitted = true;
         let none = Parameters::new();
         let parameters = job.parameters.as_object().unwrap_or(&none);
@@ -147,14 +144,17 @@ impl Run {
             parameter_record: parameter_record(parameter_id, &job.parameters),
             token: Token(self.c.secret.trial_token(&self.c.id, trial, self.c.secret.now_ms())),
         };
-        match patiently(|| self.c.service.submit(&spec)).await {
-            Ok(()) => None,
+        match self.c.inbox.patiently(|| self.c.service.submit(&spec)).await {
+            Ok(()) => Vec::new(),
             Err(error) => {
+                // A disk that was waited for until the experiment was to stop: so it was the stop that ended it.
+                let stop = error.may_pass().then_some(state::Event::Stop);
                 let message = chain(&error);
                 warn!(%trial, "the trial could not be submitted: {message}");
                 let gone = Gone { exit_code: None, message: Some(message) };
                 let trial = trial.clone();
-                Some(state::Event::Gone { trial, gone, verdict: None, result: None })
+                let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
+                stop.into_iter().chain([gone]).collect()
             }
         }
     }
@@ -167,7 +167,8 @@ impl Run {
         };
         let sequence = job.sequence;
         // Its agent may have started the command meanwhile; then the reason is old news.
-        if self.c.store.trial(&trial).await?.is_none_or(|row| row.state != JobState::Waiting) {
+        let row = self.c.inbox.patiently(|| self.c.store.trial(&trial)).await?;
+        if row.is_none_or(|row| row.state != JobState::Waiting) {
             return Ok(());
         }
         self.record(&trial, JobState::Waiting, Some(why.clone()), None).await?;
@@ -184,6 +185,6 @@ impl Run {
     ) -> Result<(), store::Error> {
         let at_ms = self.c.clock.now_ms();
         let change = TrialChange { state, at_ms, message, exit_code: None, attempt };
-        patiently(|| self.c.store.change_trial(trial, change.clone())).await
+        self.c.inbox.patiently(|| self.c.store.change_trial(trial, change.clone())).await
     }
 }

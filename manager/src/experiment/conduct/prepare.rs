@@ -8,11 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use trial_protocol::{MetricValue, StopReason};
 
-use super::patience::{Watch, mended};
+use super::patience::Watch;
 use super::steer::learnt;
 use super::{Conductor, Job, Run, trial_result};
 use crate::config::ExperimentSpec;
-use crate::experiment::Event;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{self, Fate, Limits, Policy, Remembered, State};
@@ -39,12 +38,12 @@ impl Run {
         let taken = rows.iter().map(|row| row.id.clone()).collect();
         let (mut jobs, mut remembered) = (HashMap::new(), Vec::new());
         c.advice.import(learnt(c.store.imported().await?));
-        let (mut said, mut gone) = (Vec::new(), Vec::new());
+        let mut gone = Vec::new();
         let mut results = Vec::new();
         let mut leases = Leases::new(c.lease);
         let mut shortest: Option<Duration> = None;
         for row in rows {
-            let fate = Self::fate(&mut c, &row, &mut said, &mut gone).await?;
+            let fate = Self::fate(&mut c, &row, &mut gone).await?;
             let result = Self::teach(&mut c, &row, fate).await?;
             if row.state == JobState::Succeeded {
                 results.push((row.id.clone(), row.sequence, row.parameters.clone(), result));
@@ -96,7 +95,7 @@ impl Run {
         for (trial, sequence, parameters, result) in results {
             run.compare(&trial, sequence, &parameters, result.as_ref());
         }
-        for event in said {
+        while let Some(event) = run.c.inbox.pop() {
             run.told(event).await?;
         }
         run.gone(gone).await?;
@@ -118,7 +117,6 @@ impl Run {
     async fn fate(
         c: &mut Conductor,
         row: &TrialRow,
-        said: &mut Vec<Event>,
         gone: &mut Vec<JobEvent>,
     ) -> Result<Fate, store::Error> {
         if row.state.is_final() {
@@ -126,9 +124,10 @@ impl Run {
         }
         let (watch, service) = (Watch::begin(&c.store), Arc::clone(&c.service));
         let submitted = ids::submitted(&row.attempt);
-        let adopted = Self::aside(c, said, service.adopt(&row.id, &submitted)).await;
+        // What is reported meanwhile may be known from the store by then; to be told twice does no harm.
+        let adopted = c.inbox.aside(service.adopt(&row.id, &submitted)).await;
         let known = match adopted {
-            Adopted::Gone => Self::left(c, row, said, watch).await?,
+            Adopted::Gone => Self::left(c, row, watch).await?,
             Adopted::Alive | Adopted::Unknown => {
                 c.store.attempt_state(&row.id, &row.attempt).await?
             }
@@ -155,7 +154,6 @@ impl Run {
     async fn left(
         c: &mut Conductor,
         row: &TrialRow,
-        said: &mut Vec<Event>,
         mut watch: Watch,
     ) -> Result<AttemptState, store::Error> {
         let (store, service) = (c.store.clone(), Arc::clone(&c.service));
@@ -164,25 +162,9 @@ impl Run {
             if known.ended || watch.took_all() {
                 return Ok(known);
             }
-            Self::aside(c, said, mended(&store)).await?;
+            c.inbox.mended(&store).await?;
             watch = Watch::begin(&store);
-            Self::aside(c, said, service.recover(&row.id)).await;
-        }
-    }
-
-    /// Does something while reports arrive: they must not fill the channel, or the agents' delivery would wait for us.
-    /// What they tell may be known from the store by then; to be told twice does no harm.
-    async fn aside<T>(
-        c: &mut Conductor,
-        said: &mut Vec<Event>,
-        work: impl Future<Output = T>,
-    ) -> T {
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                Some(event) = c.events.recv() => said.push(event),
-            }
+            c.inbox.aside(service.recover(&row.id)).await;
         }
     }
 

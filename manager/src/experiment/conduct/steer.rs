@@ -12,7 +12,7 @@ use crate::experiment::command::Refused;
 use crate::experiment::notice::Notice;
 use crate::experiment::state::Steer;
 use crate::search_space::Parameters;
-use crate::store::{self, ImportedRow};
+use crate::store::ImportedRow;
 use crate::tuner::import::{Learner, samples};
 use crate::tuner::{self, Sample};
 
@@ -47,24 +47,17 @@ impl Run {
     /// Has another space searched. A built-in tuner is made anew for it and taught everything, as on a resume: so
     /// a search goes on alike whether it was interrupted since or not. What does not fit into the new space
     /// teaches it nothing.
-    pub(super) async fn space(
-        &mut self,
-        space: Value,
-    ) -> Result<Result<Asked, Refused>, store::Error> {
-        if let Err(refused) = self.goes_on() {
-            return Ok(Err(refused));
-        }
+    pub(super) async fn space(&mut self, space: Value) -> Result<Asked, Refused> {
+        self.goes_on()?;
         let mut canonical = self.c.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
             members.insert("searchSpace".to_owned(), space);
         }
         // All that depends on the space is looked at again: the command's parameters, the tuner's arguments.
-        let spec = match config::from_canonical(&canonical) {
-            Ok(spec) => spec,
-            Err(error) => return Ok(Err(Refused::Wrong(error.problem))),
-        };
+        let spec = config::from_canonical(&canonical);
+        let spec = spec.map_err(|error| Refused::Wrong(error.problem))?;
         let Some(row) = self.c.store.experiment().await? else {
-            return Ok(Err(Refused::NotRunning));
+            return Err(Refused::NotRunning);
         };
         let native = match &spec.tuner {
             TunerChoice::Native(native) => {
@@ -72,10 +65,7 @@ impl Run {
             }
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
         };
-        let mut native = match native {
-            Ok(native) => native,
-            Err(error) => return Ok(Err(Refused::Wrong(told(&error)))),
-        };
+        let mut native = native.map_err(|error| Refused::Wrong(told(&error)))?;
         if let Some(tuner) = &mut native {
             tuner.import(&learnt(self.c.store.imported().await?));
             for row in self.c.store.trials().await? {
@@ -88,14 +78,12 @@ impl Run {
             }
         }
         let stored = spec.canonical.clone();
-        if let Err(error) = self.c.store.set_canonical(stored).await {
-            return Ok(Err(error.into()));
-        }
+        self.c.store.set_canonical(stored).await?;
         self.c.advice.space(spec.search_space.as_json(), native);
         self.c.spec.search_space = spec.search_space;
         self.c.spec.canonical = spec.canonical;
         self.notify(Notice::Told("the search space is another from now on".to_owned()));
-        Ok(Ok(Asked::Steer(Steer::Advised { space: true })))
+        Ok(Asked::Steer(Steer::Advised { space: true }))
     }
 }
 

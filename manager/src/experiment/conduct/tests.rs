@@ -13,6 +13,7 @@ use trial_protocol::{
 };
 
 mod doubles;
+mod full_disk;
 mod leftovers;
 mod rules;
 
@@ -116,7 +117,7 @@ impl Bed {
             service: Arc::<Service>::clone(&service),
             secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
             handle: handle.clone(),
-            events,
+            inbox: Inbox::new(handle.clone(), events),
             jobs: gone,
             bell: Bell::default(),
             notices,

@@ -1,0 +1,334 @@
+//! What reaches an experiment's task: reports, and what people ask. It decides nothing about either, except while the
+//! task waits for a disk: then whoever speaks must not wait with it. Signs of life are folded, reports kept, commands
+//! refused with the reason, and a stop is listened for.
+//!
+//! What the experiment has decided must be recorded before anything comes of it; while the disk is full or fails, it
+//! stands still and tries again. That reports cannot be stored meanwhile is no concern of this: they are refused, and
+//! wait with their agents.
+
+use std::collections::{HashSet, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+use trial_protocol::{AttemptId, TrialJobId};
+
+use super::patience::Passing;
+use crate::errors::chain;
+use crate::experiment::command::Refused;
+use crate::experiment::{Event, Handle};
+use crate::store::{self, Store};
+
+/// How long to wait before the next try.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long a disk is waited for once the experiment is to stop. Who asks for that wants to see the end of it, and a
+/// trial loses nothing: the next manager adopts it.
+const LEAVE_AFTER: Duration = Duration::from_secs(10);
+/// Reports and commands that are kept at most while the task cannot see to them; then their senders wait. Signs
+/// of life do not count: of those one is kept for each attempt.
+const ROOM: usize = 1024;
+
+type Answer = Result<(), Refused>;
+
+/// The receiving end of a [`Handle`].
+#[derive(Debug)]
+pub struct Inbox {
+    events: mpsc::Receiver<Event>,
+    handle: Handle,
+    /// What came while the task could not see to it, in order.
+    kept: VecDeque<Event>,
+    /// How many of them are more than a sign of life.
+    weighty: usize,
+    /// Whom `kept` tells of.
+    spoke: HashSet<(TrialJobId, AttemptId)>,
+    /// Who asked for what the task is doing, until it is answered.
+    asker: Option<oneshot::Sender<Answer>>,
+    /// Until when a disk is waited for, once the experiment is to stop.
+    leave_at: Option<Instant>,
+}
+
+impl Inbox {
+    /// What `handle` and its clones send arrives through `events`.
+    pub fn new(handle: Handle, events: mpsc::Receiver<Event>) -> Self {
+        Self {
+            events,
+            handle,
+            kept: VecDeque::new(),
+            weighty: 0,
+            spoke: HashSet::new(),
+            asker: None,
+            leave_at: None,
+        }
+    }
+
+    /// The next event, oldest first. `None` when every handle is gone.
+    pub(super) async fn next(&mut self) -> Option<Event> {
+        match self.pop() {
+            Some(event) => Some(event),
+            None => self.events.recv().await,
+        }
+    }
+
+    /// Likewise, if there is one already.
+    pub(super) fn waiting(&mut self) -> Option<Event> {
+        self.pop().or_else(|| self.events.try_recv().ok())
+    }
+
+    /// The oldest event that was kept.
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        let event = self.kept.pop_front()?;
+        self.weighty -= usize::from(is_weighty(&event));
+        if let Event::Reported { trial, attempt, .. } = &event {
+            self.spoke.remove(&(trial.clone(), attempt.clone()));
+        }
+        Some(event)
+    }
+
+    /// Somebody waits for what is being done now.
+    pub(super) fn asked(&mut self, asker: oneshot::Sender<Answer>) {
+        self.asker = Some(asker);
+    }
+
+    /// It is done, or refused. Who asked may have gone, or have been told already that it takes longer.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        if let Some(asker) = self.asker.take() {
+            drop(asker.send(answer));
+        }
+    }
+
+    /// Does something while events are kept for later: they must not fill the channel, or the agents' delivery would
+    /// wait for us.
+    pub(super) async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                Some(event) = self.events.recv(), if self.weighty < ROOM => self.keep(event),
+            }
+        }
+    }
+
+    /// Tries until it succeeds, or fails for a reason that will not pass; or until the experiment is to stop and that
+    /// was waited for long enough.
+    pub(super) async fn patiently<T, E, F>(
+        &mut self,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, E>
+    where
+        E: Passing,
+        F: Future<Output = Result<T, E>>,
+    {
+        let mut waits = false;
+        loop {
+            let error = match attempt().await {
+                Err(error) if error.may_pass() && !self.leaves() => error,
+                result => {
+                    if waits && result.is_ok() {
+                        info!("the experiment goes on");
+                    }
+                    return result;
+                }
+            };
+            let why = chain(&error);
+            if !waits {
+                warn!("{why}: no trial is started or ended until that is mended");
+            }
+            waits = true;
+            self.listen(&why).await;
+        }
+    }
+
+    /// Waits until a store that refused something can be written. A nearly full disk takes a little and not more: so
+    /// it is not asked at once.
+    pub(super) async fn mended(&mut self, store: &Store) -> Result<(), store::Error> {
+        let ailment = store.ailment();
+        let why = ailment.as_ref().map(|error| chain(error));
+        self.listen(why.as_deref().unwrap_or("the store refused what an agent has left")).await;
+        match ailment {
+            Some(error) if self.leaves() => Err(error),
+            _ => self.patiently(|| store.probe()).await,
+        }
+    }
+
+    /// Whether the experiment is to stop, and a disk was waited for long enough.
+    fn leaves(&self) -> bool {
+        self.leave_at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// A pause between two tries, in which nobody is left waiting. `why` says what is waited for.
+    async fn listen(&mut self, why: &str) {
+        self.answer(Err(Refused::Delayed(why.to_owned())));
+        let over = Instant::now() + PAUSE;
+        loop {
+            tokio::select! {
+                () = sleep_until(over) => return,
+                () = self.handle.stopped(), if self.leave_at.is_none() => {
+                    self.leave_at = Some(Instant::now() + LEAVE_AFTER);
+                }
+                Some(event) = self.events.recv(), if self.weighty < ROOM => match event {
+                    // Who asked may have gone.
+                    Event::Commanded { reply, .. } => {
+                        drop(reply.send(Err(Refused::Held(why.to_owned()))));
+                    }
+                    reported @ Event::Reported { .. } => self.keep(reported),
+                },
+            }
+        }
+    }
+
+    fn keep(&mut self, event: Event) {
+        let weighty = is_weighty(&event);
+        if let Event::Reported { trial, attempt, .. } = &event
+            && !self.spoke.insert((trial.clone(), attempt.clone()))
+            && !weighty
+        {
+            return;
+        }
+        self.weighty += usize::from(weighty);
+        self.kept.push_back(event);
+    }
+}
+
+/// Whether it is more than a sign of life.
+fn is_weighty(event: &Event) -> bool {
+    match event {
+        Event::Reported { fresh, .. } => !fresh.is_empty(),
+        Event::Commanded { .. } => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+    use trial_protocol::{Report, ReportBody};
+
+    use super::*;
+    use crate::experiment::command::Command;
+
+    fn failed(code: std::ffi::c_int) -> store::Error {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(code), None).into()
+    }
+
+    fn trial(name: &str) -> TrialJobId {
+        TrialJobId::new(name).unwrap()
+    }
+
+    fn first() -> AttemptId {
+        AttemptId::new("1").unwrap()
+    }
+
+    fn note(seq: u64) -> Report {
+        let body = ReportBody::Note { code: "n".to_owned(), message: String::new() };
+        Report { seq, observed_at_ms: 0, body }
+    }
+
+    /// The trials of what was kept, with the numbers of their reports.
+    fn kept(inbox: &mut Inbox) -> Vec<(String, Vec<u64>)> {
+        let mut kept = Vec::new();
+        while let Some(event) = inbox.pop() {
+            let Event::Reported { trial, fresh, .. } = event else { panic!("{event:?}") };
+            kept.push((trial.to_string(), fresh.iter().map(|report| report.seq).collect()));
+        }
+        kept
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_pass_is_waited_for_and_nothing_else() {
+        let (handle, events) = Handle::new(1);
+        let mut inbox = Inbox::new(handle, events);
+        let full = failed(ffi::SQLITE_FULL);
+        let mut answers = vec![Ok(7), Err(failed(ffi::SQLITE_IOERR)), Err(full.clone()), Err(full)];
+        let result = inbox.patiently(|| std::future::ready(answers.pop().unwrap())).await;
+        assert_eq!(result.unwrap(), 7);
+
+        let mut tries = 0;
+        let attempt = || {
+            tries += 1;
+            std::future::ready(Err(failed(ffi::SQLITE_CORRUPT)))
+        };
+        let result: Result<(), _> = inbox.patiently(attempt).await;
+        assert_eq!(result.unwrap_err().class(), Some(store::Class::Damaged));
+        assert_eq!(tries, 1, "a damaged file does not mend itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_speaks_while_a_disk_is_waited_for_does_not_wait() {
+        let (handle, events) = Handle::new(1);
+        let mut inbox = Inbox::new(handle.clone(), events);
+        let (reply, answer) = oneshot::channel();
+        inbox.asked(reply);
+        let (a, b) = (trial("a"), trial("b"));
+        let speakers = tokio::spawn({
+            let (a, b) = (a.clone(), b.clone());
+            async move {
+                let delayed = answer.await.unwrap();
+                assert!(matches!(delayed, Err(Refused::Delayed(_))), "{delayed:?}");
+                for _ in 0..3 * ROOM {
+                    handle.reported(a.clone(), first(), Vec::new()).await;
+                }
+                handle.reported(b.clone(), first(), vec![note(0)]).await;
+                handle.reported(a.clone(), first(), vec![note(0), note(1)]).await;
+                handle.reported(b, first(), Vec::new()).await;
+                let refused = handle.command(Command::Kill(a.clone())).await.unwrap_err();
+                assert!(matches!(refused, Refused::Held(_)), "{refused}");
+                assert!(refused.to_string().contains("no space is left"), "{refused}");
+                // Behind it, so that all before has arrived.
+                handle.reported(a, first(), vec![note(2)]).await;
+            }
+        });
+        let result = inbox
+            .patiently(|| {
+                let done = speakers.is_finished();
+                std::future::ready(if done { Ok(()) } else { Err(failed(ffi::SQLITE_FULL)) })
+            })
+            .await;
+        result.unwrap();
+        speakers.await.unwrap();
+        let expected = [("a", vec![]), ("b", vec![0]), ("a", vec![0, 1]), ("a", vec![2])];
+        let expected = expected.map(|(trial, seqs)| (trial.to_owned(), seqs));
+        assert_eq!(kept(&mut inbox), expected);
+        assert_eq!((inbox.weighty, inbox.spoke.len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reports_are_kept_up_to_a_bound_and_none_is_dropped() {
+        let (handle, events) = Handle::new(1);
+        let mut inbox = Inbox::new(handle.clone(), events);
+        let all = u64::try_from(ROOM).unwrap() + 10;
+        let speaker = tokio::spawn(async move {
+            for seq in 0..all {
+                handle.reported(trial("a"), first(), vec![note(seq)]).await;
+            }
+        });
+        inbox.aside(tokio::time::sleep(PAUSE)).await;
+        assert_eq!(inbox.kept.len(), ROOM);
+        assert!(!speaker.is_finished(), "it waits");
+        for seq in 0..all {
+            let Some(Event::Reported { fresh, .. }) = inbox.next().await else { panic!("{seq}") };
+            assert_eq!(fresh, [note(seq)]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_does_not_wait_for_a_disk_for_ever() {
+        let (handle, events) = Handle::new(1);
+        let mut inbox = Inbox::new(handle.clone(), events);
+        let begun = Instant::now();
+        let stopped_after = 60 * PAUSE;
+        tokio::spawn(async move {
+            tokio::time::sleep(stopped_after).await;
+            handle.stop();
+        });
+        let full = || std::future::ready(Err::<(), _>(failed(ffi::SQLITE_FULL)));
+        let error = inbox.patiently(full).await.unwrap_err();
+        assert_eq!(error.class(), Some(store::Class::Full));
+        let waited = begun.elapsed().checked_sub(stopped_after).unwrap();
+        assert!((LEAVE_AFTER..LEAVE_AFTER + 2 * PAUSE).contains(&waited), "{waited:?}");
+        let again = Instant::now();
+        inbox.patiently(full).await.unwrap_err();
+        assert_eq!(again.elapsed(), Duration::ZERO, "it was waited for long enough");
+    }
+}

@@ -1,0 +1,144 @@
+//! What people and agents meet while the experiment waits for the store's disk.
+
+use super::*;
+
+/// An experiment whose only trial is gone, and which waits for room to record that.
+async fn waiting() -> (Bed, TrialRow) {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.settled().await;
+    bed.store.fill_disk(true);
+    bed.gone(&trial);
+    let begun = std::time::Instant::now();
+    while bed.store.ailment().is_none() {
+        assert!(begun.elapsed() < BOUND, "the end is recorded");
+        tokio::task::yield_now().await;
+    }
+    (bed, trial)
+}
+
+impl Bed {
+    async fn heartbeat(&self, trial: &TrialRow) -> Result<ReportAck, intake::Error> {
+        self.report(trial, trial.attempt.as_str(), 1, Vec::new()).await
+    }
+
+    async fn kill(&self, trial: &TrialRow) -> Result<(), Refused> {
+        self.handle.command(Command::Kill(trial.id.clone())).await
+    }
+}
+
+/// Lets time pass until `done`.
+async fn soon<T>(done: impl Future<Output = T>) -> T {
+    let mut done = std::pin::pin!(done);
+    let begun = std::time::Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut done => return done,
+            () = tokio::task::yield_now() => tokio::time::advance(Duration::from_millis(10)).await,
+        }
+        assert!(begun.elapsed() < BOUND, "it is still waited for");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_speaks_while_the_store_is_waited_for_is_answered() {
+    let (bed, trial) = waiting().await;
+    let refused = soon(bed.kill(&trial)).await.unwrap_err();
+    assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
+    assert!(refused.to_string().contains("no space is left on its disk"), "{refused}");
+    // More than the channel holds.
+    for _ in 0..200 {
+        let refused = soon(bed.heartbeat(&trial)).await;
+        assert!(matches!(refused, Err(intake::Error::Store(_))), "{refused:?}");
+    }
+    bed.store.fill_disk(false);
+    soon(bed.trial(JobState::Failed)).await;
+    assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_had_begun_when_the_disk_failed_is_done_later() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.settled().await;
+    bed.store.fill_disk(true);
+    let delayed = soon(bed.kill(&trial)).await.unwrap_err();
+    assert!(matches!(delayed, Refused::Delayed(_)), "{delayed:?}");
+    assert_eq!(*bed.service.cancelled.lock().unwrap(), [], "what is not recorded is not done");
+    bed.store.fill_disk(false);
+    soon(async {
+        while bed.service.cancelled.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let again = bed.store.trial(&trial.id).await.unwrap().unwrap();
+    assert_eq!(again.intent, Some(StopReason::User));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_is_refused_where_nothing_waits_yet_and_the_store_is_ill() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.settled().await;
+    bed.store.fill_disk(true);
+    bed.heartbeat(&trial).await.unwrap_err();
+    let refused = bed.kill(&trial).await.unwrap_err();
+    assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
+    bed.store.fill_disk(false);
+    bed.kill(&trial).await.unwrap();
+    assert_eq!(*bed.service.cancelled.lock().unwrap(), std::slice::from_ref(&trial.id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_lost_who_spoke_while_the_store_was_waited_for() {
+    let bed = Bed::of((2, 2), None).await;
+    let begun = std::time::Instant::now();
+    let mut trials = Vec::new();
+    while trials.len() < 2 {
+        assert!(begun.elapsed() < BOUND);
+        trials = bed.store.trials().await.unwrap();
+    }
+    for trial in &trials {
+        bed.say(trial, 0, vec![started()]).await;
+    }
+    // Silent for almost a lease before the disk is full, and not a word too late.
+    bed.silence(55).await;
+    bed.store.fill_disk(true);
+    bed.gone(&trials[0]);
+    soon(async {
+        while bed.store.ailment().is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    for _ in 0..30 {
+        bed.heartbeat(&trials[1]).await.unwrap_err();
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    bed.store.fill_disk(false);
+    soon(bed.trial(JobState::Failed)).await;
+    bed.silence(50).await;
+    let events = bed.store.events(&trials[1].id).await.unwrap();
+    assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_leaves_what_it_cannot_record_to_the_next_manager() {
+    let (bed, trial) = waiting().await;
+    bed.handle.stop();
+    let Bed { folder, store, mut task, .. } = bed;
+    let error = soon(&mut task).await.unwrap().unwrap_err();
+    assert_eq!(error.class(), Some(store::Class::Full));
+    store.fill_disk(false);
+    let service = Service { alive: true, ..Service::default() };
+    let bed = Bed::start(folder, store, service, (1, 1), None);
+    bed.settled().await;
+    let row = bed.store.trial(&trial.id).await.unwrap().unwrap();
+    assert_eq!((row.state, row.intent), (JobState::Running, None), "it is as it was");
+    bed.say(&trial, 1, vec![result(5.0), ended(Cause::Succeeded)]).await;
+    bed.gone(&trial);
+    bed.trial(JobState::Succeeded).await;
+    assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
+}
