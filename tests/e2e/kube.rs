@@ -167,6 +167,9 @@ fn a_rough_cluster_loses_and_doubles_nothing() {
         ("POST frameworks", 500),
         ("POST secrets", 1),
         ("POST secrets", 429),
+        // What a quota that is being counted says.
+        ("POST secrets", 409),
+        ("POST frameworks", 409),
         ("POST secrets", 0),
         ("POST frameworks", 503),
         ("POST frameworks", 0),

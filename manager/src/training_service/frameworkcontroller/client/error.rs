@@ -125,8 +125,9 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         401 => Error::NotKnown { server, message },
         403 => Error::NotAllowed { message },
         404 => Error::NotFound { message },
-        409 => Error::Conflict { message },
-        408 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
+        409 if status.reason == "AlreadyExists" => Error::Conflict { message },
+        // Of another 409 nothing was done: two requests met, such as in the counting of a quota.
+        408 | 409 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
         _ => Error::Refused { server, message },
     }
 }
@@ -144,7 +145,7 @@ mod tests {
             (401, false, "does not accept who we are"),
             (403, false, "does not allow it: exceeded quota"),
             (404, false, "exceeded quota"),
-            (409, false, "exceeded quota"),
+            (409, true,  "is in trouble (409)"),
             (422, false, "refuses it"),
             (429, true,  "is in trouble (429)"),
             (500, true,  "is in trouble (500)"),
@@ -155,6 +156,10 @@ mod tests {
             let error = of("https://k", kube::Error::Api(Box::new(status)));
             assert_eq!(error.may_pass(), may_pass, "{code}");
             assert!(error.to_string().contains(says), "{code}: {error}");
+            assert!(!error.is_conflict(), "{code}: {error}");
         }
+        let status = Status { code: 409, reason: "AlreadyExists".to_owned(), ..Status::default() };
+        let there = of("https://k", kube::Error::Api(Box::new(status)));
+        assert!(there.is_conflict() && !there.may_pass(), "{there}");
     }
 }
