@@ -6,6 +6,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use crate::app::{self, What};
@@ -198,10 +203,15 @@ enum Output {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    let level = log_level();
+    // Libraries call errors what we try again, and say of the rest where it matters what to do about it.
+    let libraries = if level >= Level::DEBUG { level.into() } else { LevelFilter::OFF };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_max_level(log_level())
+        .with_max_level(level)
         .with_target(false)
+        .finish()
+        .with(Targets::new().with_default(libraries).with_target("trial_manager", level))
         .init();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -294,9 +304,9 @@ fn exit_code_of(error: &app::Error) -> u8 {
     }
 }
 
-fn log_level() -> tracing::Level {
+fn log_level() -> Level {
     let wanted = std::env::var("TRIAL_MANAGER_LOG").ok();
-    wanted.and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN)
+    wanted.and_then(|level| level.parse().ok()).unwrap_or(Level::WARN)
 }
 
 fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {

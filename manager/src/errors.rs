@@ -2,14 +2,17 @@
 
 use std::error::Error;
 
-/// An error and its causes, joined by colons. The one place that prints chains uses it; messages do not
-/// repeat their sources.
+/// An error and its causes, joined by colons. The one place that prints chains uses it; our messages do not
+/// repeat their sources, and what a library's repeat is said once.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
         cause = error.source();
     }
     text
@@ -27,5 +30,15 @@ mod tests {
     fn causes_follow_in_order() {
         let shown = chain(&Outer(std::fmt::Error));
         assert_eq!(shown, format!("cannot open the door: {}", std::fmt::Error));
+    }
+
+    #[test]
+    fn what_is_said_already_is_not_said_again() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("service: {0}")]
+        struct Repeating(#[source] Outer);
+
+        let shown = chain(&Repeating(Outer(std::fmt::Error)));
+        assert_eq!(shown, format!("service: cannot open the door: {}", std::fmt::Error));
     }
 }
