@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds the trial image and runs it for real: as PID 1, as nobody in particular, with a read-only root, under a
-# memory limit, and in an image that holds nothing else.
+# memory limit, and in an image that holds nothing else. Then whole searches, on the scripted cluster with Docker as
+# its kubelet: the pods that the manager submits, as containers.
 #
 #   tests/containers/run.sh [PATH OF A STATIC trialkeeper]
 #
 # Needs Docker, and to be root if its daemon has to be started; says why and exits with 0 where it cannot run.
-# The base image is debian:bookworm-slim, or one made by debootstrap where no registry can be reached.
+# The base image is python:3.12-slim, or one made by debootstrap where no registry can be reached.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,6 +20,8 @@ work=$(mktemp -d)
 daemon=
 finish() {
   [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon" || true; } 2>/dev/null
+  # A daemon leaves the host's network mounted there.
+  umount "$work/exec/netns/default" 2>/dev/null || true
   rm -rf "$work"
 }
 trap finish EXIT
@@ -45,14 +48,14 @@ program=${1:-target/x86_64-unknown-linux-musl/dist/trialkeeper}
 [ $# -gt 0 ] || cargo static || skip "no static trialkeeper can be built here"
 
 # --- the image -----------------------------------------------------------------------------------------------
-base=debian:bookworm-slim
+base=python:3.12-slim
 if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >/dev/null 2>&1; then
   command -v debootstrap >/dev/null 2>&1 || skip "$base cannot be pulled, and debootstrap is not installed"
-  base=trialkeeper-test-base
+  base=trialkeeper-test-python
   # Kept between runs: making it takes a minute.
   tar=target/$base.tar
   if [ ! -e "$tar" ]; then
-    debootstrap --variant=minbase bookworm "$work/root" >"$work/debootstrap.log" 2>&1 ||
+    debootstrap --variant=minbase --include=python3 bookworm "$work/root" >"$work/debootstrap.log" 2>&1 ||
       skip "no base image can be pulled or made: $(tail -n 1 "$work/debootstrap.log")"
     mkdir -p target
     tar -C "$work/root" -cf "$tar.part" . && mv "$tar.part" "$tar"
@@ -161,4 +164,10 @@ else
 fi
 
 [ "$failed" -eq 0 ] && echo "the trial image holds what it promises"
+
+# --- searches whose pods are containers ----------------------------------------------------------------------
+export TRIALKEEPER_TEST_DOCKER=1 TRIALKEEPER_TEST_IMAGE=$base TRIALKEEPER_TEST_AGENT_IMAGE=trialkeeper-test
+TRIAL_MANAGER_AGENT=$(realpath "$program")
+export TRIAL_MANAGER_AGENT
+cargo build --locked --workspace && cargo test --locked -p trialkeeper-tests --test e2e cluster:: || failed=1
 exit "$failed"

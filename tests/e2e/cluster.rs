@@ -1,14 +1,22 @@
-//! Searches on a real cluster with the real `FrameworkController`. Skipped unless `TRIALKEEPER_TEST_KUBECONFIG`
-//! names a kubeconfig; `TRIALKEEPER_TEST_IMAGE` then names an image with `sh` and `python3`, and
-//! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine.
-//! `TRIAL_MANAGER_AGENT` may name the agent that pods are to fetch; a static one runs in any image.
+//! Searches on a cluster whose pods are containers; skipped unless one of two is named.
+//!
+//! A real one, with the real `FrameworkController`: `TRIALKEEPER_TEST_KUBECONFIG` names a kubeconfig and
+//! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine. Or the scripted
+//! one with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set.
+//!
+//! For both `TRIALKEEPER_TEST_IMAGE` names an image with `sh` and `python3`, which pods can have without a login, and
+//! `TRIALKEEPER_TEST_AGENT_IMAGE`, if it is set, one made from it with `Dockerfile.trial`. `TRIAL_MANAGER_AGENT` may name the
+//! agent that pods are to fetch; a static one (`cargo static`, which is taken if it is there) runs in any image.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
+use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{Outcome, Running, Search, TestBed, wait_for};
 
 /// Pulling an image may take its time.
@@ -18,7 +26,9 @@ const BOUND: std::time::Duration = std::time::Duration::from_mins(10);
 struct Cluster {
     kubeconfig: String,
     image: String,
+    agent_image: Option<String>,
     advertise: String,
+    _scripted: Option<(Kube, TempDir)>,
     /// One test at a time: the address may have a port, and a test cluster is small.
     _turn: File,
 }
@@ -27,21 +37,34 @@ impl Cluster {
     /// `None`, with the reason printed: there is no cluster to test with.
     fn find() -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let Some(kubeconfig) = variable("TRIALKEEPER_TEST_KUBECONFIG") else {
-            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
-            {
-                eprintln!("skipped: TRIALKEEPER_TEST_KUBECONFIG is not set");
-            }
-            return None;
-        };
         let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
+        let real = variable("TRIALKEEPER_TEST_KUBECONFIG");
+        if real.is_none() && variable("TRIALKEEPER_TEST_DOCKER").is_none() {
+            skipped("neither TRIALKEEPER_TEST_KUBECONFIG nor TRIALKEEPER_TEST_DOCKER is set");
+            return None;
+        }
         let turn =
             File::create(std::env::temp_dir().join("trialkeeper-test-cluster.lock")).unwrap();
         turn.lock().unwrap();
+        let (kubeconfig, advertise, scripted) = if let Some(kubeconfig) = real {
+            let kubeconfig = fs::canonicalize(&kubeconfig);
+            let kubeconfig =
+                kubeconfig.unwrap_or_else(|error| panic!("TRIALKEEPER_TEST_KUBECONFIG: {error}"));
+            (kubeconfig, needed("TRIALKEEPER_TEST_ADVERTISE"), None)
+        } else {
+            let folder = tempfile::tempdir().unwrap();
+            let kube = Kube::start(folder.path(), |_| Play::Containers);
+            let kubeconfig = folder.path().join("kubeconfig");
+            kube.kubeconfig(&kubeconfig);
+            let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            (kubeconfig, free.to_string(), Some((kube, folder)))
+        };
         Some(Self {
-            kubeconfig: fs::canonicalize(kubeconfig).unwrap().display().to_string(),
+            kubeconfig: kubeconfig.display().to_string(),
             image: needed("TRIALKEEPER_TEST_IMAGE"),
-            advertise: needed("TRIALKEEPER_TEST_ADVERTISE"),
+            agent_image: variable("TRIALKEEPER_TEST_AGENT_IMAGE"),
+            advertise,
+            _scripted: scripted,
             _turn: turn,
         })
     }
@@ -53,14 +76,16 @@ impl Cluster {
         })
     }
 
+    fn service(&self, roles: &Value) -> Value {
+        json!({
+            "platform": "frameworkcontroller", "kubeconfig": self.kubeconfig,
+            "imagePullPolicy": "IfNotPresent", "startUpDeadline": "2m", "taskRoles": roles,
+        })
+    }
+
     fn search(&self, command: &str, trials: u32, roles: &Value) -> Search {
-        Search::new(command, trials).with("objective", "score").with(
-            "trainingService",
-            json!({
-                "platform": "frameworkcontroller", "kubeconfig": self.kubeconfig,
-                "imagePullPolicy": "IfNotPresent", "startUpDeadline": "2m", "taskRoles": roles,
-            }),
-        )
+        let search = Search::new(command, trials).with("objective", "score");
+        search.with("trainingService", self.service(roles))
     }
 
     fn one(&self, command: &str, trials: u32) -> Search {
@@ -98,6 +123,13 @@ impl Cluster {
 
     fn run(&self, bed: &TestBed, search: &Search) -> Outcome {
         Outcome::of(self.start(bed, search).finish(BOUND))
+    }
+}
+
+fn skipped(why: &str) {
+    #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+    {
+        eprintln!("skipped: {why}");
     }
 }
 
@@ -154,13 +186,9 @@ fn an_image_that_cannot_be_pulled_is_told() {
     let bed = TestBed::new();
     let mut role = cluster.role("worker");
     role["dockerImage"] = json!("registry.invalid/none:1");
-    let mut search = cluster.search("true", 1, &json!([role]));
-    let mut service = json!({
-        "platform": "frameworkcontroller", "kubeconfig": cluster.kubeconfig,
-        "startUpDeadline": "30s", "taskRoles": [role],
-    });
-    service["imagePullPolicy"] = json!("IfNotPresent");
-    search = search.with("trainingService", service);
+    let mut service = cluster.service(&json!([role]));
+    service["startUpDeadline"] = json!("30s");
+    let search = cluster.one("true", 1).with("trainingService", service);
     let search = cluster.run(&bed, &search);
     search.expect_done(0, 1);
     for says in
@@ -208,4 +236,29 @@ fn a_manager_that_was_killed_adopts_its_pods() {
     search.expect_done(1, 0);
     let all: Vec<Value> = (1..=6).map(Value::from).collect();
     assert_eq!(search.trials[0].intermediate, all, "nothing is lost, and nothing ran twice");
+}
+
+#[test]
+fn an_agent_is_in_the_image_or_is_copied_from_one() {
+    let Some(cluster) = Cluster::find() else { return };
+    let Some(image) = &cluster.agent_image else {
+        return skipped("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
+    };
+    for changes in [
+        json!({"agent": "image", "taskRoles": [{"name": "worker", "dockerImage": image}]}),
+        json!({"agentImage": image}),
+    ] {
+        let bed = TestBed::new();
+        bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
+        let mut service = cluster.service(&json!([cluster.role("worker")]));
+        for (name, value) in changes.as_object().unwrap() {
+            service[name] = value.clone();
+        }
+        let search = cluster.one("exec python3 train.py {{x}}", 2);
+        let search = cluster.run(&bed, &search.with("trainingService", service));
+        search.expect_done(2, 0);
+        for trial in &search.trials {
+            assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+        }
+    }
 }

@@ -1,14 +1,17 @@
 //! A Kubernetes API server that does what a test says, with a `FrameworkController` and a kubelet behind it:
 //! objects are created, read, patched, deleted and watched as with the real one, and Frameworks either replay
-//! what was recorded on a real cluster or run as processes of this machine.
+//! what was recorded on a real cluster or run, as processes of this machine or as containers.
 //!
 //! It must not know the manager: it answers whoever speaks the protocol.
 
 mod api;
+mod containers;
 mod controller;
 mod http;
 mod objects;
 mod pods;
+mod processes;
+mod volumes;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -37,6 +40,8 @@ struct Shared {
     folder: PathBuf,
     play: Box<dyn Fn(&Value) -> Play + Send + Sync>,
     controller: AtomicBool,
+    /// Some of its pods are containers.
+    contains: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -52,6 +57,7 @@ impl Kube {
             folder: folder.to_owned(),
             play: Box::new(play),
             controller: AtomicBool::new(true),
+            contains: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
@@ -147,5 +153,8 @@ impl Drop for Kube {
         self.shared.objects.cut();
         // Wakes the listener.
         drop(std::net::TcpStream::connect(self.address));
+        if self.shared.contains.load(Ordering::SeqCst) {
+            containers::clear(&self.shared.folder);
+        }
     }
 }

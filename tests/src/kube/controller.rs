@@ -21,6 +21,8 @@ pub enum Play {
     Recorded(String, u32),
     /// Its pods run as processes of this machine.
     Pods,
+    /// Its pods run as containers, with Docker.
+    Containers,
 }
 
 /// A recording: one step per line, with the Framework's name as `@NAME@`.
@@ -66,7 +68,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 fn play(shared: &Arc<Shared>, framework: &Value) {
-    let stage = Stage { shared, name: text(framework, "/metadata/name"), framework };
+    let name = text(framework, "/metadata/name");
+    let mut stage = Stage { shared, name, framework, in_containers: false };
     if text(framework, "/spec/executionType") == "Create" {
         stage.stand(json!({"state": "AttemptCreationPending"}));
         return;
@@ -74,6 +77,11 @@ fn play(shared: &Arc<Shared>, framework: &Value) {
     match (shared.play)(framework) {
         Play::Recorded(case, speed) => stage.replay(&case, speed),
         Play::Pods => pods::run(&stage),
+        Play::Containers => {
+            stage.in_containers = true;
+            shared.contains.store(true, Ordering::SeqCst);
+            pods::run(&stage);
+        }
     }
 }
 
@@ -82,6 +90,8 @@ pub(super) struct Stage<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) name: String,
     pub(super) framework: &'a Value,
+    /// Whether its pods are containers, not processes.
+    pub(super) in_containers: bool,
 }
 
 impl Stage<'_> {
@@ -98,8 +108,20 @@ impl Stage<'_> {
             || now.is_none_or(|now| text(&now, "/spec/executionType") == "Stop")
     }
 
+    pub(super) fn wait_until_unwanted(&self) {
+        while !self.is_unwanted() {
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    /// Gives a pod a status.
+    pub(super) fn pod_is(&self, pod: &str, status: &Value) {
+        let change = |object: &mut Value| object["status"] = status.clone();
+        drop(self.shared.objects.change("pods", pod, change));
+    }
+
     /// Puts a pod of a role, as the template has it.
-    pub(super) fn pod(&self, role: &Value, index: u64, status: &Value) -> String {
+    pub(super) fn pod(&self, role: &Value, index: u64, status: &Value) {
         let role_name = text(role, "/name");
         let pod = format!("{}-{role_name}-{index}", self.name);
         let mut labels = role.pointer("/task/pod/metadata/labels").cloned().unwrap_or(json!({}));
@@ -113,7 +135,6 @@ impl Stage<'_> {
             "status": status,
         });
         drop(self.shared.objects.create("pods", object));
-        pod
     }
 
     fn replay(&self, case: &str, speed: u32) {
@@ -128,9 +149,7 @@ impl Stage<'_> {
                 .as_str()
                 .is_some_and(|action| action == "stop" || action.starts_with("delete"))
             {
-                while !self.is_unwanted() {
-                    std::thread::park_timeout(LOOK);
-                }
+                self.wait_until_unwanted();
                 continue;
             }
             if !step["event"].is_null() {
@@ -160,10 +179,7 @@ impl Stage<'_> {
                 ("pod", "DELETED") => {
                     self.shared.objects.delete("pods", &text(&step, "/name"));
                 }
-                ("pod", _) => {
-                    let change = |object: &mut Value| object["status"] = step["status"].clone();
-                    drop(self.shared.objects.change("pods", &text(&step, "/name"), change));
-                }
+                ("pod", _) => self.pod_is(&text(&step, "/name"), &step["status"]),
                 _ => {}
             }
         }
@@ -172,9 +188,7 @@ impl Stage<'_> {
             return;
         }
         // It stays as it is until somebody has enough of it.
-        while !self.is_unwanted() {
-            std::thread::park_timeout(LOOK);
-        }
+        self.wait_until_unwanted();
         self.drop_pods();
         self.stand(stopped());
     }

@@ -1,31 +1,118 @@
-//! The kubelet: a pod is a process of this machine, in a folder of its own that stands for its volumes.
+//! The kubelet: runs a Framework's pods, as processes of this machine or as containers, and tells how they ended.
 
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::controller::{Stage, stopped};
 use super::objects::text;
+use super::{containers, processes, volumes};
 
 const LOOK: Duration = Duration::from_millis(5);
 /// How often volumes are renewed. The real kubelet takes a minute.
 const RENEWAL: Duration = Duration::from_millis(300);
 
-struct Pod {
-    name: String,
-    role: String,
-    index: u64,
-    child: Child,
-    code: Option<i32>,
+/// A pod and the container that is its own.
+pub(super) struct Pod {
+    /// Its name.
+    pub(super) name: String,
+    /// The role's name.
+    pub(super) role: String,
+    /// Its number in the role.
+    pub(super) index: u64,
     /// How often the controller has tried it again.
-    again: u64,
+    pub(super) again: u64,
+    /// What it is to be, with the controller's placeholders replaced.
+    pub(super) spec: Value,
+    /// Where the volumes and the output of its present try are.
+    pub(super) folder: PathBuf,
+    child: Option<Child>,
+    /// How its containers ended, once they have.
+    ended: Option<Vec<Value>>,
+}
+
+/// Why a pod does not run.
+pub(super) enum Problem {
+    /// It waits for ever; its status says why.
+    Waits(Value),
+    /// It is over; so its containers ended.
+    Ended(Vec<Value>),
+}
+
+impl Pod {
+    fn new(stage: &Stage<'_>, role: &Value, index: u64) -> Self {
+        let (name, role_name) =
+            (format!("{}-{}-{index}", stage.name, text(role, "/name")), text(role, "/name"));
+        let spec = role.pointer("/task/pod/spec").map(Value::to_string).unwrap_or_default();
+        let spec = spec
+            .replace("{{FC_FRAMEWORK_NAME}}", &stage.name)
+            .replace("{{FC_TASKROLE_NAME}}", &role_name)
+            .replace("{{FC_TASK_INDEX}}", &index.to_string());
+        let spec = serde_json::from_str(&spec).expect("it was JSON before");
+        let folder = stage.shared.folder.join("pods").join(&name);
+        Self { name, role: role_name, index, again: 0, spec, folder, child: None, ended: None }
+    }
+
+    /// What the controller adds to the variables of every container.
+    pub(super) fn environment(&self, stage: &Stage<'_>) -> Vec<(&'static str, String)> {
+        vec![
+            ("FC_FRAMEWORK_NAMESPACE", "lab".to_owned()),
+            ("FC_FRAMEWORK_NAME", stage.name.clone()),
+            ("FC_FRAMEWORK_ATTEMPT_ID", "0".to_owned()),
+            ("FC_TASKROLE_NAME", self.role.clone()),
+            ("FC_TASK_INDEX", self.index.to_string()),
+            ("FC_TASK_ATTEMPT_ID", self.again.to_string()),
+            ("FC_POD_NAME", self.name.clone()),
+        ]
+    }
+
+    fn start(&mut self, stage: &Stage<'_>) -> Result<(), Problem> {
+        self.child = Some(if stage.in_containers {
+            containers::start(stage, self)?
+        } else {
+            processes::start(stage, self).map_err(|problem| {
+                let container = &self.spec["containers"][0]["name"];
+                Problem::Ended(vec![ended(container, 128, "StartError", &problem)])
+            })?
+        });
+        Ok(())
+    }
+
+    /// Looks whether it has ended.
+    fn look(&mut self, stage: &Stage<'_>) {
+        let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) else { return };
+        let Ok(Some(status)) = child.try_wait() else { return };
+        self.ended = Some(if stage.in_containers {
+            containers::ended(self)
+        } else {
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            let reason = if code == 0 { "Completed" } else { "Error" };
+            vec![ended(&self.spec["containers"][0]["name"], code.into(), reason, "")]
+        });
+    }
+
+    /// The code of the container that decides.
+    fn code(&self) -> Option<i64> {
+        let codes = self.ended.iter().flatten().filter_map(|container| container["code"].as_i64());
+        codes.max_by_key(|code| *code != 0)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Some(child) = self.child.as_ref().filter(|_| self.ended.is_none()) else { return };
+        let pid = i32::try_from(child.id()).expect("a process id is a positive i32");
+        // It may have ended meanwhile.
+        let _gone = kill(Pid::from_raw(pid), signal);
+    }
+}
+
+/// A container's end, as the controller shows it.
+pub(super) fn ended(name: &Value, code: i64, reason: &str, message: &str) -> Value {
+    json!({"name": name, "code": code, "reason": reason, "message": message})
 }
 
 /// Runs a Framework's pods to their end.
@@ -40,36 +127,38 @@ pub(super) fn run(stage: &Stage<'_>) {
     let mut pods = Vec::new();
     for role in &roles {
         for index in 0..role["taskNumber"].as_u64().unwrap_or(1) {
-            let name = stage.pod(role, index, &json!({"phase": "Pending"}));
-            let child = match start(stage, role, index, (&name, 0)) {
-                Ok(child) => child,
-                Err(problem) => {
-                    end(stage, &role["name"], index, 128, "StartError", &problem);
-                    return;
+            stage.pod(role, index, &json!({"phase": "Pending"}));
+            let mut pod = Pod::new(stage, role, index);
+            match pod.start(stage) {
+                Ok(()) => {}
+                Err(Problem::Ended(containers)) => pod.ended = Some(containers),
+                Err(Problem::Waits(status)) => {
+                    stage.pod_is(&pod.name, &status);
+                    stage.wait_until_unwanted();
                 }
-            };
-            pods.push(Pod { name, role: text(role, "/name"), index, child, code: None, again: 0 });
+            }
+            pods.push(pod);
         }
     }
-    for pod in &pods {
-        let change = |object: &mut Value| object["status"] = json!({"phase": "Running"});
-        drop(stage.shared.objects.change("pods", &pod.name, change));
+    if pods.iter().all(|pod| pod.child.is_some()) {
+        for pod in &pods {
+            stage.pod_is(&pod.name, &json!({"phase": "Running"}));
+        }
+        stage
+            .stand(json!({"state": "AttemptRunning", "attemptStatus": {"completionStatus": null}}));
     }
-    stage.stand(json!({"state": "AttemptRunning", "attemptStatus": {"completionStatus": null}}));
 
     let mut renewed = Instant::now();
     let decided = loop {
         if renewed.elapsed() > RENEWAL {
-            renew(stage, &roles, &pods);
+            for pod in pods.iter().filter(|pod| pod.ended.is_none()) {
+                volumes::renew(stage.shared, &pod.spec, &pod.folder);
+            }
             renewed = Instant::now();
         }
         for pod in &mut pods {
-            if pod.code.is_none() {
-                pod.code = pod.child.try_wait().ok().flatten().map(|status| {
-                    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
-                });
-                try_again(stage, &roles, pod);
-            }
+            pod.look(stage);
+            try_again(stage, &roles, pod);
         }
         if let Some(decided) = decide(&roles, &pods) {
             break Some(decided);
@@ -79,32 +168,35 @@ pub(super) fn run(stage: &Stage<'_>) {
         }
         std::thread::park_timeout(LOOK);
     };
-    end_all(&mut pods);
+    let status = match decided {
+        None => stopped(),
+        Some(pod) => completed(&pods[pod]),
+    };
+    let mut ending = status.clone();
+    ending["state"] = Value::from("AttemptDeletionPending");
+    stage.stand(ending);
+    end_all(stage, &mut pods);
     stage.drop_pods();
-    match decided {
-        None => drop(stage.stand(stopped())),
-        Some((pod, _)) => {
-            let Pod { role, index, code, .. } = &pods[pod];
-            end(stage, &Value::from(role.as_str()), *index, code.unwrap_or(1), "Error", "");
-        }
-    }
+    stage.stand(status);
 }
 
 /// Starts a pod that failed again, with new volumes, as often as its task's policy says.
 fn try_again(stage: &Stage<'_>, roles: &[Value], pod: &mut Pod) {
     let role = roles.iter().find(|role| text(role, "/name") == pod.role);
     let most = role.and_then(|role| role.pointer("/task/retryPolicy/maxRetryCount")?.as_u64());
-    if let Some(role) = role
-        && pod.code.is_some_and(|code| code != 0)
-        && pod.again < most.unwrap_or(0)
-        && let Ok(child) = start(stage, role, pod.index, (&pod.name, pod.again + 1))
-    {
-        (pod.child, pod.code, pod.again) = (child, None, pod.again + 1);
+    if pod.code().is_none_or(|code| code == 0) || pod.again >= most.unwrap_or(0) {
+        return;
+    }
+    let again = pod.again + 1;
+    pod.folder = stage.shared.folder.join("pods").join(format!("{}.{again}", pod.name));
+    (pod.again, pod.ended) = (again, None);
+    if let Err(Problem::Ended(containers)) = pod.start(stage) {
+        pod.ended = Some(containers);
     }
 }
 
-/// The pod that decides, and whether it does so well: the completion policy of each role.
-fn decide(roles: &[Value], pods: &[Pod]) -> Option<(usize, bool)> {
+/// The pod that decides, by the completion policy of each role.
+fn decide(roles: &[Value], pods: &[Pod]) -> Option<usize> {
     for role in roles {
         let name = text(role, "/name");
         let policy = &role["frameworkAttemptCompletionPolicy"];
@@ -112,183 +204,63 @@ fn decide(roles: &[Value], pods: &[Pod]) -> Option<(usize, bool)> {
             |field: &str| usize::try_from(policy[field].as_i64().unwrap_or(-1)).unwrap_or(0);
         let ended = |well: bool| {
             let of_role = pods.iter().enumerate().filter(|(_, pod)| pod.role == name);
-            of_role.filter(move |(_, pod)| pod.code.is_some_and(|code| (code == 0) == well))
+            of_role.filter(move |(_, pod)| pod.code().is_some_and(|code| (code == 0) == well))
         };
         for (field, well) in [("minFailedTaskCount", false), ("minSucceededTaskCount", true)] {
             let bound = bound(field);
             if bound > 0 && ended(well).count() >= bound {
-                return ended(well).next_back().map(|(at, _)| (at, well));
+                return ended(well).next_back().map(|(at, _)| at);
             }
         }
     }
-    let all = pods.iter().all(|pod| pod.code.is_some());
-    (all && !pods.is_empty()).then_some((pods.len() - 1, true))
+    let all = pods.iter().all(|pod| pod.code().is_some());
+    (all && !pods.is_empty()).then(|| pods.len() - 1)
 }
 
-fn end(stage: &Stage<'_>, role: &Value, index: u64, code: i32, reason: &str, message: &str) {
-    let (phrase, kind) = if code == 0 {
-        ("Succeeded", "Succeeded")
-    } else {
-        ("ContainerUnrecognizedFailed", "Failed")
+/// The status of a Framework whose end a pod has decided.
+fn completed(pod: &Pod) -> Value {
+    let containers = pod.ended.clone().unwrap_or_default();
+    let exit = pod.code().unwrap_or(1);
+    let starved = containers.iter().any(|container| container["reason"] == "OOMKilled");
+    let (code, phrase, kind) = match exit {
+        0 => (0, "Succeeded", "Succeeded"),
+        _ if starved => (-1200, "ContainerDockerOOMKilled", "Failed"),
+        code => (code, "ContainerUnrecognizedFailed", "Failed"),
     };
-    let reason = if code == 0 { "Completed" } else { reason };
-    let container =
-        json!({"name": "framework", "code": code, "reason": reason, "message": message});
-    stage.stand(json!({
+    json!({
         "state": "Completed",
         "attemptStatus": {
             "completionStatus": {
                 "code": code, "phrase": phrase, "diagnostics": "",
                 "type": {"name": kind, "attributes": []},
-                "trigger": {"taskRoleName": role, "taskIndex": index, "message": ""},
+                "trigger": {"taskRoleName": pod.role, "taskIndex": pod.index, "message": ""},
             },
-            "taskRoleStatuses": [{"name": role, "taskStatuses": [{
-                "index": index,
+            "taskRoleStatuses": [{"name": pod.role, "taskStatuses": [{
+                "index": pod.index,
                 "attemptStatus": {"completionStatus": {
                     "code": code, "phrase": phrase,
-                    "pod": {"containers": [container]},
+                    "pod": {"containers": containers},
                 }},
             }]}],
         },
-    }));
+    })
 }
 
 /// SIGTERM, and after the pods' 30 s SIGKILL.
-fn end_all(pods: &mut [Pod]) {
+fn end_all(stage: &Stage<'_>, pods: &mut [Pod]) {
     let begun = Instant::now();
-    for pod in pods.iter().filter(|pod| pod.code.is_none()) {
-        signal(pod, Signal::SIGTERM);
+    for pod in pods.iter().filter(|pod| pod.child.is_some() && pod.ended.is_none()) {
+        if stage.in_containers { containers::stop(pod) } else { pod.signal(Signal::SIGTERM) }
     }
-    while pods.iter_mut().any(|pod| pod.code.is_none() && matches!(pod.child.try_wait(), Ok(None)))
-    {
-        if begun.elapsed() > Duration::from_secs(30) {
+    while pods.iter().any(|pod| pod.child.is_some() && pod.ended.is_none()) {
+        if !stage.in_containers && begun.elapsed() > Duration::from_secs(30) {
             for pod in pods.iter() {
-                signal(pod, Signal::SIGKILL);
+                pod.signal(Signal::SIGKILL);
             }
         }
         std::thread::park_timeout(LOOK);
-    }
-}
-
-fn signal(pod: &Pod, signal: Signal) {
-    let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
-    // It may have ended meanwhile.
-    let _gone = kill(Pid::from_raw(pid), signal);
-}
-
-/// Where the volumes of a pod's present try are.
-fn folder_of(stage: &Stage<'_>, (name, again): (&str, u64)) -> PathBuf {
-    let name = if again == 0 { name.to_owned() } else { format!("{name}.{again}") };
-    stage.shared.folder.join("pods").join(name)
-}
-
-/// Starts a pod's container.
-fn start(
-    stage: &Stage<'_>,
-    role: &Value,
-    index: u64,
-    (name, again): (&str, u64),
-) -> Result<Child, String> {
-    let spec = role.pointer("/task/pod/spec").cloned().unwrap_or_default();
-    let folder = folder_of(stage, (name, again));
-    let container = &spec["containers"][0];
-    let mounts = mount(stage, &spec, container, &folder)?;
-    // A path in the pod, on this machine.
-    let here = |text: &str| {
-        for (mounted, place) in &mounts {
-            if let Some(rest) = text.strip_prefix(mounted.as_str())
-                && (rest.is_empty() || rest.starts_with('/'))
-            {
-                return format!("{}{rest}", place.display());
-            }
-        }
-        text.to_owned()
-    };
-    // Kubernetes' own replacements, as far as they are used.
-    let plain = |text: &str| here(&text.replace("$$", "$"));
-    let words: Vec<String> = container["command"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(plain)
-        .collect();
-    let (program, arguments) = words.split_first().ok_or("no command")?;
-    let work = folder.join("work");
-    std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(&work).env_clear();
-    for name in ["PATH", "LLVM_PROFILE_FILE"] {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
-    }
-    // Whose processes these are.
-    command.env("TEST_BED", &stage.shared.folder);
-    command.env("FC_FRAMEWORK_NAME", &stage.name).env("FC_POD_NAME", name);
-    command.env("FC_FRAMEWORK_ATTEMPT_ID", "0").env("FC_TASK_ATTEMPT_ID", again.to_string());
-    command.env("FC_TASKROLE_NAME", text(role, "/name")).env("FC_TASK_INDEX", index.to_string());
-    for variable in container["env"].as_array().into_iter().flatten() {
-        command.env(text(variable, "/name"), plain(&text(variable, "/value")));
-    }
-    let log = File::create(folder.join("log")).map_err(|error| error.to_string())?;
-    let again = log.try_clone().map_err(|error| error.to_string())?;
-    command.stdin(Stdio::null()).stdout(log).stderr(again);
-    command.spawn().map_err(|error| format!("{program}: {error}"))
-}
-
-/// Makes the container's volumes: where each is mounted, and where it is; the longest path first.
-fn mount(
-    stage: &Stage<'_>,
-    spec: &Value,
-    container: &Value,
-    folder: &Path,
-) -> Result<Vec<(String, PathBuf)>, String> {
-    let mut mounts = Vec::new();
-    for mount in container["volumeMounts"].as_array().into_iter().flatten() {
-        let name = text(mount, "/name");
-        let place = folder.join("volumes").join(&name);
-        std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        let volumes = spec["volumes"].as_array();
-        let volume =
-            volumes.and_then(|list| list.iter().find(|volume| volume["name"] == name.as_str()));
-        let volume = volume.ok_or(format!("no volume {name}"))?;
-        project(stage, volume, &place)?;
-        mounts.push((text(mount, "/mountPath"), place));
-    }
-    mounts.sort_by_key(|(mounted, _)| std::cmp::Reverse(mounted.len()));
-    Ok(mounts)
-}
-
-/// Writes a volume's Secrets into its folder.
-fn project(stage: &Stage<'_>, volume: &Value, place: &Path) -> Result<(), String> {
-    let sources = volume.pointer("/projected/sources").and_then(Value::as_array);
-    for source in sources.into_iter().flatten() {
-        let name = text(source, "/secret/name");
-        let secret =
-            stage.shared.objects.get("secrets", &name).ok_or(format!("no secret {name}"))?;
-        for (key, value) in secret["data"].as_object().into_iter().flatten() {
-            let bytes = base64::engine::general_purpose::STANDARD
-                .decode(value.as_str().unwrap_or_default())
-                .map_err(|error| error.to_string())?;
-            // Whole or not at all, as the kubelet does.
-            let (part, whole) = (place.join(format!(".{key}.part")), place.join(key));
-            std::fs::write(&part, bytes).map_err(|error| error.to_string())?;
-            std::fs::rename(&part, &whole).map_err(|error| error.to_string())?;
-        }
-    }
-    Ok(())
-}
-
-/// Renews what the pods' volumes hold, as the kubelet does from time to time.
-fn renew(stage: &Stage<'_>, roles: &[Value], pods: &[Pod]) {
-    for pod in pods.iter().filter(|pod| pod.code.is_none()) {
-        let role = roles.iter().find(|role| text(role, "/name") == pod.role);
-        let volumes = role.and_then(|role| role.pointer("/task/pod/spec/volumes")?.as_array());
-        for volume in volumes.into_iter().flatten() {
-            let place = folder_of(stage, (&pod.name, pod.again)).join("volumes");
-            // A Secret that was deleted leaves what it was.
-            drop(project(stage, volume, &place.join(text(volume, "/name"))));
+        for pod in pods.iter_mut() {
+            pod.look(stage);
         }
     }
 }

@@ -1,0 +1,263 @@
+//! The kubelet with Docker: a pod's containers, one after the other those that prepare it and then its own, as
+//! Kubernetes would run them: their user, group, rights, limits, volumes, variables and command. Pods share this
+//! machine's network.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::controller::Stage;
+use super::objects::text;
+use super::pods::{self, Pod, Problem};
+use super::volumes;
+
+/// Label of the containers of one scripted cluster.
+const LABEL: &str = "trialkeeper-tests";
+/// As much of a failed container's output is its message as Kubernetes keeps of it.
+const SAID: usize = 2048;
+
+/// Starts a pod's container after those that prepare it. What is returned runs as long as the container.
+pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, Problem> {
+    let other = |problem: String| {
+        Problem::Ended(vec![pods::ended(
+            &pod.spec["containers"][0]["name"],
+            128,
+            "StartError",
+            &problem,
+        )])
+    };
+    let mounts = volumes::make(stage.shared, &pod.spec, &pod.folder).map_err(other)?;
+    let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
+    let mut done = Vec::new();
+    for container in inits {
+        create(stage, pod, container, &mounts)?;
+        drop(attach(pod, container).map_err(other)?.wait());
+        done.push(look(pod, container));
+        if done.last().is_some_and(|container| container["code"] != 0) {
+            return Err(Problem::Ended(done));
+        }
+    }
+    let container = &pod.spec["containers"][0];
+    create(stage, pod, container, &mounts)?;
+    attach(pod, container).map_err(other)
+}
+
+/// How a pod's containers ended.
+pub(super) fn ended(pod: &Pod) -> Vec<Value> {
+    let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
+    // They have, or the other would not have started.
+    let inits = inits.map(|container| pods::ended(&container["name"], 0, "Completed", ""));
+    inits.chain([look(pod, &pod.spec["containers"][0])]).collect()
+}
+
+/// A container's name in Docker: no other try of the pod has the same.
+fn name_of(pod: &Pod, container: &Value) -> String {
+    format!("{}.{}.{}", pod.name, pod.again, text(container, "/name"))
+}
+
+/// Where a container's output goes.
+fn log_of(pod: &Pod, container: &Value) -> PathBuf {
+    pod.folder.join(format!("{}.log", text(container, "/name")))
+}
+
+/// Where a container writes its last word.
+fn said_by(pod: &Pod, container: &Value) -> PathBuf {
+    pod.folder.join(format!("{}.termination", text(container, "/name")))
+}
+
+/// Makes a container.
+fn create(
+    stage: &Stage<'_>,
+    pod: &Pod,
+    container: &Value,
+    volumes: &[(String, PathBuf)],
+) -> Result<(), Problem> {
+    let stuck = |reason: &str, message: String| {
+        let why = json!({"waiting": {"reason": reason, "message": message}});
+        let shown = json!({"name": container["name"], "image": container["image"], "state": why});
+        Problem::Waits(json!({"phase": "Pending", "containerStatuses": [shown]}))
+    };
+    let image = text(container, "/image");
+    let Ok(own_user) = docker(&["image", "inspect", "--format", "{{.Config.User}}", &image]) else {
+        return Err(stuck("ErrImagePull", format!("failed to pull image \"{image}\": not found")));
+    };
+    // A container's own word outranks its pod's.
+    let security = |field: &str| {
+        let own = &container["securityContext"][field];
+        if own.is_null() { &pod.spec["securityContext"][field] } else { own }
+    };
+    let user = security("runAsUser").as_u64().map(|user| user.to_string());
+    let effective = user.clone().unwrap_or(own_user.trim().to_owned());
+    let is_root = ["", "0", "root"].contains(&effective.split(':').next().unwrap_or_default());
+    if security("runAsNonRoot") == true && is_root {
+        let problem = "container has runAsNonRoot and image will run as root";
+        return Err(stuck("CreateContainerConfigError", problem.to_owned()));
+    }
+    let name = name_of(pod, container);
+    let mut words: Vec<String> =
+        ["create", "--name", &name, "--network", "host"].map(str::to_owned).to_vec();
+    let mut add = |option: &str, value: String| words.push(format!("{option}={value}"));
+    add("--label", format!("{LABEL}={}", stage.shared.folder.display()));
+    if let Some(user) = user {
+        let group = security("runAsGroup").as_u64().unwrap_or(0);
+        add("--user", format!("{user}:{group}"));
+    }
+    if let Some(group) = pod.spec.pointer("/securityContext/fsGroup") {
+        add("--group-add", group.to_string());
+    }
+    for right in security("capabilities")["drop"].as_array().into_iter().flatten() {
+        add("--cap-drop", right.as_str().unwrap_or_default().to_owned());
+    }
+    if security("allowPrivilegeEscalation") == false {
+        add("--security-opt", "no-new-privileges".to_owned());
+    }
+    if security("readOnlyRootFilesystem") == true {
+        add("--read-only", "true".to_owned());
+    }
+    if let Some(memory) = container.pointer("/resources/limits/memory").and_then(Value::as_str) {
+        let memory = memory.replace("Mi", "m");
+        add("--memory", memory.clone());
+        add("--memory-swap", memory);
+    }
+    if let Some(cpu) = container.pointer("/resources/limits/cpu").and_then(Value::as_str) {
+        let cores = match cpu.strip_suffix('m') {
+            Some(thousandths) => thousandths.parse().unwrap_or(1000.0) / 1000.0,
+            None => cpu.parse::<f64>().unwrap_or(1.0),
+        };
+        add("--cpus", cores.to_string());
+    }
+    if let Some(work) = container["workingDir"].as_str() {
+        add("--workdir", work.to_owned());
+    }
+    let said = said_by(pod, container);
+    let made =
+        File::create(&said).and_then(|_| fs::set_permissions(&said, Permissions::from_mode(0o666)));
+    made.unwrap_or_else(|error| panic!("{}: {error}", said.display()));
+    add("--volume", format!("{}:/dev/termination-log", said.display()));
+    for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+        let Some((_, place)) = volumes.iter().find(|(known, _)| mount["name"] == known.as_str())
+        else {
+            return Err(stuck(
+                "CreateContainerConfigError",
+                format!("no volume {}", mount["name"]),
+            ));
+        };
+        let end = if mount["readOnly"] == true { ":ro" } else { "" };
+        add("--volume", format!("{}:{}{end}", place.display(), text(mount, "/mountPath")));
+    }
+    let mut known = pod
+        .environment(stage)
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect::<Vec<_>>();
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let value = expanded(&text(variable, "/value"), &known);
+        known.push((text(variable, "/name"), value));
+    }
+    for (name, value) in &known {
+        add("--env", format!("{name}={value}"));
+    }
+    let list = |field: &str| -> Vec<String> {
+        let words = container[field].as_array().into_iter().flatten();
+        words.map(|word| expanded(word.as_str().unwrap_or_default(), &known)).collect()
+    };
+    let (command, arguments) = (list("command"), list("args"));
+    if let Some(program) = command.first() {
+        add("--entrypoint", program.clone());
+    }
+    words.push(image);
+    words.extend(command.into_iter().skip(1).chain(arguments));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    docker(&words).map_err(|problem| stuck("CreateContainerError", problem))?;
+    Ok(())
+}
+
+/// How a container ended, as the controller shows it; the container is taken away.
+fn look(pod: &Pod, container: &Value) -> Value {
+    let name = name_of(pod, container);
+    let state = docker(&["inspect", "--format", "{{json .State}}", &name]).unwrap_or_default();
+    let state: Value = serde_json::from_str(&state).unwrap_or_default();
+    drop(docker(&["rm", "--force", &name]));
+    let error = text(&state, "/Error");
+    if !error.is_empty() {
+        return pods::ended(&container["name"], 128, "StartError", &error);
+    }
+    let code = state["ExitCode"].as_i64().unwrap_or(137);
+    let mut said = fs::read_to_string(said_by(pod, container)).unwrap_or_default();
+    if said.is_empty() && code != 0 {
+        let log = fs::read(log_of(pod, container)).unwrap_or_default();
+        said = String::from_utf8_lossy(&log[log.len().saturating_sub(SAID)..]).into_owned();
+    }
+    let reason = match code {
+        0 => "Completed",
+        _ if state["OOMKilled"] == true => "OOMKilled",
+        _ => "Error",
+    };
+    pods::ended(&container["name"], code, reason, &said)
+}
+
+/// SIGTERM to the pod's container, and SIGKILL after its time.
+pub(super) fn stop(pod: &Pod) {
+    let name = name_of(pod, &pod.spec["containers"][0]);
+    let grace = pod.spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(30).to_string();
+    let mut command = Command::new("docker");
+    command.args(["stop", "--time", &grace, &name]);
+    drop(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
+}
+
+/// Starts a container; what is returned ends with it.
+fn attach(pod: &Pod, container: &Value) -> Result<Child, String> {
+    let log = File::create(log_of(pod, container)).map_err(|error| error.to_string())?;
+    let again = log.try_clone().map_err(|error| error.to_string())?;
+    let mut command = Command::new("docker");
+    command.args(["start", "--attach", &name_of(pod, container)]);
+    command.stdin(Stdio::null()).stdout(log).stderr(again);
+    command.spawn().map_err(|error| format!("docker: {error}"))
+}
+
+/// Takes away every container of a scripted cluster's.
+pub(super) fn clear(folder: &Path) {
+    let filter = format!("label={LABEL}={}", folder.display());
+    let left = docker(&["ps", "--all", "--quiet", "--filter", &filter]).unwrap_or_default();
+    for container in left.split_whitespace() {
+        drop(docker(&["rm", "--force", container]));
+    }
+}
+
+fn docker(words: &[&str]) -> Result<String, String> {
+    let done = Command::new("docker").args(words).stdin(Stdio::null()).output();
+    let done = done.map_err(|error| format!("docker: {error}"))?;
+    if done.status.success() {
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&done.stderr).trim().to_owned())
+    }
+}
+
+/// Kubernetes' replacements in commands and variables: `$(NAME)`, if it knows the name, and `$$` for `$`.
+fn expanded(text: &str, known: &[(String, String)]) -> String {
+    let mut whole = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        whole.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            whole.push('$');
+            rest = after;
+        } else if let Some((name, after)) =
+            rest.strip_prefix('(').and_then(|inner| inner.split_once(')'))
+        {
+            match known.iter().rev().find(|(known, _)| known == name) {
+                Some((_, value)) => whole.push_str(value),
+                None => whole.extend(["$(", name, ")"]),
+            }
+            rest = after;
+        } else {
+            whole.push('$');
+        }
+    }
+    whole + rest
+}

@@ -1,0 +1,67 @@
+//! The kubelet without containers: a pod is a process of this machine, and paths in it are paths of the folder that
+//! stands for its volumes.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use super::controller::Stage;
+use super::objects::text;
+use super::pods::Pod;
+use super::volumes;
+
+/// Starts a pod's container.
+pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, String> {
+    let container = &pod.spec["containers"][0];
+    let made = volumes::make(stage.shared, &pod.spec, &pod.folder)?;
+    let mut mounts = Vec::new();
+    for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+        let name = text(mount, "/name");
+        let (_, place) =
+            made.iter().find(|(known, _)| *known == name).ok_or(format!("no volume {name}"))?;
+        mounts.push((text(mount, "/mountPath"), place));
+    }
+    // The longest first.
+    mounts.sort_by_key(|(mounted, _)| std::cmp::Reverse(mounted.len()));
+    // A path in the pod, on this machine.
+    let here = |text: &str| {
+        for (mounted, place) in &mounts {
+            if let Some(rest) = text.strip_prefix(mounted.as_str())
+                && (rest.is_empty() || rest.starts_with('/'))
+            {
+                return format!("{}{rest}", place.display());
+            }
+        }
+        text.to_owned()
+    };
+    // Kubernetes' own replacements, as far as they are used.
+    let plain = |text: &str| here(&text.replace("$$", "$"));
+    let words: Vec<String> = container["command"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(plain)
+        .collect();
+    let (program, arguments) = words.split_first().ok_or("no command")?;
+    let work = pod.folder.join("work");
+    std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(&work).env_clear();
+    for name in ["PATH", "LLVM_PROFILE_FILE"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    // Whose processes these are.
+    command.env("TEST_BED", &stage.shared.folder);
+    command.envs(pod.environment(stage));
+    for variable in container["env"].as_array().into_iter().flatten() {
+        command.env(text(variable, "/name"), plain(&text(variable, "/value")));
+    }
+    let log = File::create(pod.folder.join("log")).map_err(|error| error.to_string())?;
+    let again = log.try_clone().map_err(|error| error.to_string())?;
+    command.stdin(Stdio::null()).stdout(log).stderr(again);
+    command.spawn().map_err(|error| format!("{program}: {error}"))
+}

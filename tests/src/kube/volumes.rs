@@ -1,0 +1,93 @@
+//! What the kubelet mounts into pods: folders of this machine that hold what the real volumes would, laid out as the
+//! kubelet does it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use serde_json::Value;
+
+use super::Shared;
+use super::objects::text;
+
+/// Makes a pod's volumes below `folder`: their names, and where they are.
+pub(super) fn make(
+    shared: &Shared,
+    spec: &Value,
+    folder: &Path,
+) -> Result<Vec<(String, PathBuf)>, String> {
+    let group = spec.pointer("/securityContext/fsGroup").and_then(Value::as_u64);
+    let mut all = Vec::new();
+    for volume in spec["volumes"].as_array().into_iter().flatten() {
+        let name = text(volume, "/name");
+        let place = place(shared, volume, folder);
+        fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
+        // An empty folder is everybody's; with a group of the pod's what is made in it belongs to that group.
+        // (Giving it away takes root, without whom everybody's it stays.)
+        let mode = if group.is_some() { 0o2777 } else { 0o777 };
+        let group = group.and_then(|group| u32::try_from(group).ok());
+        drop(chown(&place, None, group));
+        fs::set_permissions(&place, Permissions::from_mode(mode)).map_err(|e| e.to_string())?;
+        project(shared, volume, &place)?;
+        all.push((name, place));
+    }
+    Ok(all)
+}
+
+/// Writes what Secrets hold anew, as the kubelet does from time to time.
+pub(super) fn renew(shared: &Shared, spec: &Value, folder: &Path) {
+    for volume in spec["volumes"].as_array().into_iter().flatten() {
+        // A Secret that was deleted leaves what it was.
+        drop(project(shared, volume, &place(shared, volume, folder)));
+    }
+}
+
+/// Where a volume is: in the pod's folder, or, if pods share it, beside all pods'.
+fn place(shared: &Shared, volume: &Value, folder: &Path) -> PathBuf {
+    let own = ["emptyDir", "projected", "secret"].iter().any(|kind| !volume[*kind].is_null());
+    let root = if own { folder.join("volumes") } else { shared.folder.join("shares") };
+    root.join(text(volume, "/name"))
+}
+
+/// Writes a volume's Secrets into its folder: links into a hidden folder that is swapped as a whole.
+fn project(shared: &Shared, volume: &Value, place: &Path) -> Result<(), String> {
+    let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
+    let names = projected.into_iter().flatten().map(|source| text(source, "/secret/name"));
+    let names = names
+        .chain(volume.pointer("/secret/secretName").and_then(Value::as_str).map(str::to_owned));
+    let mut files = Vec::new();
+    for name in names {
+        let secret = shared.objects.get("secrets", &name);
+        let secret = secret.ok_or(format!("secret \"{name}\" not found"))?;
+        for (key, value) in secret["data"].as_object().into_iter().flatten() {
+            let value = value.as_str().unwrap_or_default();
+            let bytes = base64::engine::general_purpose::STANDARD.decode(value);
+            files.push((key.clone(), bytes.map_err(|error| error.to_string())?));
+        }
+    }
+    if files.is_empty() {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| format!("{}: {error}", place.display());
+    let current = place.join("..data");
+    let old = fs::read_link(&current).ok();
+    let number = old.as_ref().and_then(|old| old.to_str()?.strip_prefix("..")?.parse::<u64>().ok());
+    let new = format!("..{}", number.unwrap_or(0) + 1);
+    fs::create_dir_all(place.join(&new)).map_err(failed)?;
+    for (key, bytes) in &files {
+        fs::write(place.join(&new).join(key), bytes).map_err(failed)?;
+        let readable = Permissions::from_mode(0o444);
+        fs::set_permissions(place.join(&new).join(key), readable).map_err(failed)?;
+    }
+    let part = place.join("..data_tmp");
+    symlink(&new, &part).and_then(|()| fs::rename(&part, &current)).map_err(failed)?;
+    for (key, _) in &files {
+        // There from the second time on.
+        drop(symlink(Path::new("..data").join(key), place.join(key)));
+    }
+    if let Some(old) = old {
+        drop(fs::remove_dir_all(place.join(old)));
+    }
+    Ok(())
+}
