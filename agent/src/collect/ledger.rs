@@ -185,8 +185,9 @@ impl Ledger {
             notes.push(("metrics-unreadable", text));
         }
         if let Some(objective) = &self.objective
-            && !self.final_seen
-            && self.entered > 0
+            && self.sdk.last_at == 0
+            && !self.printed.is_empty()
+            && !self.printed.contains_key(objective)
         {
             let text = format!("the trial printed metrics, but none named {objective:?}");
             notes.push(("objective-not-seen", text));

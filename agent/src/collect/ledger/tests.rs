@@ -156,12 +156,28 @@ fn a_flood_of_unreadable_metrics_is_counted() {
 
 #[test]
 fn an_objective_that_never_came_is_noted() {
-    let mut ledger = ledger(Some("f1"));
-    assert_eq!(ledger.conclude(true), None);
-    ledger.enter(text("acc", 0.5));
-    let mut ledger_after = ledger;
-    ledger_after.final_seen = false;
-    assert_eq!(ledger_after.notes()[0].0, "objective-not-seen");
+    let sdk = found(Source::Sdk, OBJECTIVE, Some(MetricKind::Intermediate), 0.1);
+    #[rustfmt::skip]
+    let table = [
+        // what it says             entered                                      noted
+        ("nothing printed",         vec![],                                      false),
+        ("another name only",       vec![text("acc", 0.5)],                      true),
+        ("the objective, too",      vec![text("acc", 0.5), text("f1", 0.5)],     false),
+        ("the SDK goes before it",  vec![sdk, text("acc", 0.5)],                 false),
+    ];
+    for (says, entered, noted) in table {
+        // Whatever became of the trial: a failure gets no result, and that is no wonder.
+        for succeeded in [true, false] {
+            let mut ledger = ledger(Some("f1"));
+            for found in entered.clone() {
+                ledger.enter(found);
+            }
+            ledger.conclude(succeeded);
+            let codes: Vec<_> = ledger.notes().into_iter().map(|(code, _)| code).collect();
+            let expected: &[&str] = if noted { &["objective-not-seen"] } else { &[] };
+            assert_eq!(codes, expected, "{says}, succeeded: {succeeded}");
+        }
+    }
 }
 
 proptest! {
