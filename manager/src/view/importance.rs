@@ -4,7 +4,8 @@
 //! spread of the results' ranks between the groups is compared with that within them: epsilon squared of an
 //! analysis of variance (Kelley 1935). Ranks, so that one wild result does not decide; epsilon, so that a
 //! parameter with many values and no influence gets about 0. What two parameters do only together is not
-//! seen.
+//! seen. A parameter that some trials lack, a member of a nested choice, is judged among those that have it:
+//! that they have it at all is what the choice explains.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ pub fn importance(results: &[(Vec<(String, &Value)>, f64)]) -> Vec<Importance> {
     if results.len() < LEAST {
         return Vec::new();
     }
-    let ranks = ranks(&results.iter().map(|(_, result)| *result).collect::<Vec<_>>());
+    let numbers: Vec<f64> = results.iter().map(|(_, result)| *result).collect();
     let mut columns: BTreeMap<&str, Vec<Option<&Value>>> = BTreeMap::new();
     for (at, (parameters, _)) in results.iter().enumerate() {
         for (name, value) in parameters {
@@ -43,9 +44,17 @@ pub fn importance(results: &[(Vec<(String, &Value)>, f64)]) -> Vec<Importance> {
     }
     let mut shares: Vec<_> = columns
         .into_iter()
-        .map(|(name, column)| Importance {
-            name: name.to_owned(),
-            share: explained(&groups(&column), &ranks),
+        .map(|(name, column)| {
+            let (values, results): (Vec<_>, Vec<_>) = column
+                .into_iter()
+                .zip(&numbers)
+                .filter_map(|(value, n)| Some((value?, *n)))
+                .unzip();
+            let share = explained(&groups(&values), &ranks(&results));
+            Importance {
+                name: name.to_owned(),
+                share: if results.len() < LEAST { 0.0 } else { share },
+            }
         })
         .collect();
     shares.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -72,9 +81,8 @@ fn ranks(numbers: &[f64]) -> Vec<f64> {
 }
 
 /// Which group each trial belongs to.
-fn groups(column: &[Option<&Value>]) -> Vec<usize> {
-    let numbers: Option<Vec<f64>> =
-        column.iter().map(|value| value.and_then(Value::as_f64)).collect();
+fn groups(column: &[&Value]) -> Vec<usize> {
+    let numbers: Option<Vec<f64>> = column.iter().map(|value| value.as_f64()).collect();
     if let Some(numbers) = numbers {
         let mut distinct = numbers.clone();
         distinct.sort_by(f64::total_cmp);
@@ -94,7 +102,7 @@ fn groups(column: &[Option<&Value>]) -> Vec<usize> {
         .iter()
         .map(|value| {
             let next = known.len();
-            *known.entry(value.map(ToString::to_string)).or_insert(next)
+            *known.entry(value.to_string()).or_insert(next)
         })
         .collect()
 }
@@ -151,6 +159,26 @@ mod tests {
         let share = |name| found.iter().find(|one| one.name == name).unwrap().share;
         assert!(share("lr") > 0.5 && share("noise") < 0.1 && share("same") == 0.0, "{found:?}");
         assert_eq!(importance(&results[..7]), []);
+    }
+
+    #[test]
+    fn a_member_of_a_choice_explains_nothing_of_the_choice() {
+        let trials: Vec<(Value, f64)> = (0..120_u32)
+            .map(|i| {
+                let noise = f64::from(i.wrapping_mul(2_654_435_761) % 1000) / 1000.0;
+                let kind = if i % 2 == 0 {
+                    json!({"_name": "a", "idle": noise})
+                } else {
+                    json!({"_name": "b", "other": noise})
+                };
+                (json!({ "kind": kind }), f64::from(i % 2) + f64::from(i % 7) / 10.0)
+            })
+            .collect();
+        let results: Vec<_> =
+            trials.iter().map(|(value, result)| (super::super::flat(value), *result)).collect();
+        let found = importance(&results);
+        assert_eq!(found[0].name, "kind._name", "{found:?}");
+        assert!(found[0].share > 0.6 && found[1].share < 0.2, "{found:?}");
     }
 
     proptest! {
