@@ -84,7 +84,7 @@ pub fn router(state: State) -> Router {
         .merge(user::routes())
         .merge(nni::routes())
         .merge(portal::routes())
-        .fallback(error::not_found)
+        .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(axum::middleware::from_fn(compress::gzip))
         .with_state(Shared {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
+use trial_protocol::MetricValue;
 use utoipa::ToSchema;
 
 pub use board::{Board, Snapshot};
@@ -79,8 +80,7 @@ pub fn experiment(
     for trial in &snapshot.trials {
         *counts.entry(trial.state.as_str()).or_default() += 1;
         if trial.state == JobState::Failed {
-            let cause = trial.cause.clone().unwrap_or_else(|| "unknown".to_owned());
-            *causes.entry(cause).or_default() += 1;
+            *causes.entry(table::cause_of(trial).to_owned()).or_default() += 1;
         }
     }
     ExperimentView {
@@ -117,6 +117,22 @@ pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
         }
     }
     best
+}
+
+/// The running trial whose latest intermediate result is the best; of equals, the first.
+pub fn leading<'a>(snapshot: &'a Snapshot, mode: &str) -> Option<&'a TrialSummary> {
+    let mode = match mode {
+        "minimize" => OptimizeMode::Minimize,
+        _ => OptimizeMode::Maximize,
+    };
+    let latest = |trial: &TrialSummary| MetricValue::from(trial.latest.clone()?).number();
+    let mut leading: Option<&TrialSummary> = None;
+    for trial in snapshot.trials.iter().filter(|trial| trial.state == JobState::Running) {
+        if is_better(mode, latest(trial), leading.and_then(latest)) {
+            leading = Some(trial);
+        }
+    }
+    leading
 }
 
 /// Trials that ended per hour, over the hour before `until_ms` or as much of it as there was.

@@ -106,9 +106,13 @@ fn ranges_are_chosen_by_keyboard() {
     };
 
     // The keyboard gets there by itself, and sees where it is.
-    let focus = "document.querySelector('[data-chart=parallel] [role=slider]').focus()";
-    browser.script(focus);
-    assert_eq!(said("aria-label"), "activation, at least");
+    let focus = |label: &str| {
+        let ends = "[...document.querySelectorAll('[role=slider]')]";
+        browser.script(&format!(
+            "{ends}.find((end) => end.getAttribute('aria-label') === '{label}').focus()"
+        ))
+    };
+    focus("activation, at least");
     browser.press(&TAB.to_string());
     assert_eq!(said("aria-label"), "activation, at most");
     assert_eq!(said("aria-describedby"), "parallel-keys");
@@ -128,9 +132,9 @@ fn ranges_are_chosen_by_keyboard() {
     browser.press(&format!("{UP}{UP}{UP}"));
     assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
 
-    // Two axes at once: numbers go in small steps. The last axis but one is that of the units.
+    // Two axes at once: numbers go in small steps.
     browser.press(&DOWN.to_string());
-    browser.script("[...document.querySelectorAll('[role=slider]')].find((end) => end.getAttribute('aria-label') === 'units, at least').focus()");
+    focus("units, at least");
     browser.press(&UP.to_string());
     let both = count(&|at| kinds[at] != "tanh" && units[at].as_f64().unwrap() > 32.0);
     assert_ne!(both, inside, "every trial has more than 32 units");
@@ -143,4 +147,35 @@ fn ranges_are_chosen_by_keyboard() {
     assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
     let problems = browser.complaints();
     assert!(problems.iter().all(|said| !said.contains("Content Security")), "{problems:?}");
+}
+
+/// Draws trials of one parameter, and then of two, while one of the first one's ends has the focus.
+const ANOTHER_PARAMETER: &str = r"
+return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
+  const figure = document.createElement('figure');
+  document.querySelector('main').append(figure);
+  const points = { id: ['t', 'u'], final: [1, 2], parameters: { a: [1, 2] } };
+  const drawn = () => parallel(figure, points, new Map(), 'maximize', 'result', drawn);
+  const labels = () => [...figure.querySelectorAll('[role=slider]')].map((end) => end.getAttribute('aria-label'));
+  drawn();
+  const before = labels();
+  figure.querySelectorAll('[role=slider]')[1].focus();
+  points.parameters.b = ['x', 'y'];
+  drawn();
+  return [before, labels(), document.activeElement.getAttribute('aria-label')];
+});";
+
+#[test]
+fn another_parameter_takes_no_focus_away() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let ends = |names: &[&str]| -> Vec<String> {
+        let both = |name: &&str| ["at least", "at most"].map(|end| format!("{name}, {end}"));
+        names.iter().flat_map(both).collect()
+    };
+    let expected = json!([ends(&["a", "result"]), ends(&["a", "b", "result"]), "a, at most"]);
+    assert_eq!(browser.script(ANOTHER_PARAMETER), expected);
 }

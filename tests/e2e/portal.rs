@@ -79,7 +79,7 @@ fn a_search_is_seen_as_it_goes() {
     let shown = browser.script("return document.querySelector('h1').textContent");
     assert!(shown.as_str().unwrap().starts_with("<b>bold</b>"), "{shown}");
     let causes = browser.script("return document.getElementById('causes').textContent");
-    assert_eq!(causes, "exit1");
+    assert_eq!(causes, "the command failed1");
 
     // The fifth trial's page, before and after it takes another step.
     let last = "return [...document.querySelectorAll('#newest tbody tr')].map((row) => row.querySelector('a').href)[0]";

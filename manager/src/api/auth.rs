@@ -50,6 +50,7 @@ struct Inner {
     user: UserToken,
     secret: Secret,
     reach: Reach,
+    experiment: ExperimentId,
     /// Cookies are shared by all ports of a host, so each experiment's has a name of its own.
     cookie: String,
 }
@@ -63,7 +64,13 @@ impl Gate {
     /// Opens an experiment to whoever shows `user`; `secret` tells a trial's token from an invented one.
     pub fn new(experiment: &ExperimentId, user: UserToken, secret: Secret, reach: Reach) -> Self {
         let cookie = format!("trialkeeper-{experiment}");
-        Self(Arc::new(Inner { user, secret, reach, cookie }))
+        let experiment = experiment.clone();
+        Self(Arc::new(Inner { user, secret, reach, experiment, cookie }))
+    }
+
+    /// The experiment that it opens.
+    pub(super) fn experiment(&self) -> &ExperimentId {
+        &self.0.experiment
     }
 
     /// Lets in who may do what is asked.

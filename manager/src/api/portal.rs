@@ -12,9 +12,12 @@ mod trials;
 mod words;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
-use super::Shared;
+use super::{Error, Shared};
 
 /// The portal's routes.
 pub(super) fn routes() -> Router<Shared> {
@@ -32,4 +35,14 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/logout", post(actions::logout))
         .route("/api", get(api_page::page))
         .route("/assets/{name}", get(assets::asset))
+}
+
+/// What is said of an address where there is nothing: a page to a browser that looks for one.
+pub(super) async fn not_found(request: Request) -> Response {
+    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let wants_page = accept.is_some_and(|kinds| kinds.contains("text/html"));
+    if wants_page && !request.uri().path().starts_with("/api/") {
+        return page::refusal(&Error::NotFound);
+    }
+    Error::NotFound.into_response()
 }

@@ -119,6 +119,9 @@ pub(super) enum TrialCommand {
         /// Only these states, such as FAILED,RUNNING.
         #[arg(long)]
         state: Option<String>,
+        /// Only trials whose verdict has this cause, such as oom-cuda; unknown: those without a verdict.
+        #[arg(long)]
+        cause: Option<String>,
         /// Only trials that hold this text.
         #[arg(long)]
         holds: Option<String>,
@@ -237,12 +240,12 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
 /// Does something about trials and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { state, holds, sort, descending, limit, place } => {
+        TrialCommand::Ls { state, cause, holds, sort, descending, limit, place } => {
             let mut query = format!("sort={}", escaped(&sort));
             if descending {
                 query.push_str("&order=desc");
             }
-            for (name, value) in [("state", state), ("q", holds)] {
+            for (name, value) in [("state", state), ("cause", cause), ("q", holds)] {
                 query.extend(value.map(|value| format!("&{name}={}", escaped(&value))));
             }
             trials(&place, &query, limit).await

@@ -26,6 +26,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The trial at this position of the experiment.
+    pub fn at(&self, sequence: u64) -> Option<&TrialSummary> {
+        let at = self.trials.binary_search_by_key(&sequence, |trial| trial.sequence).ok()?;
+        self.trials.get(at).map(AsRef::as_ref)
+    }
+
     /// The trial of this id.
     pub fn find(&self, id: &str) -> Option<&TrialSummary> {
         self.by_id.get(id).and_then(|at| self.trials.get(*at)).map(AsRef::as_ref)

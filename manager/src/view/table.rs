@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::TrialSummary;
 use crate::job_state::JobState;
 
+/// Stands for the cause of a trial that has no verdict.
+pub const UNKNOWN_CAUSE: &str = "unknown";
+
 /// What to sort by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Column {
@@ -61,6 +64,8 @@ impl Column {
 pub struct Wanted {
     /// Only these states; empty: all.
     pub states: Vec<JobState>,
+    /// Only those whose verdict has this cause; [`UNKNOWN_CAUSE`]: those without one. `None`: all.
+    pub cause: Option<String>,
     /// Only trials whose id, parameters, message or cause hold this text, in any case. `None`: all.
     pub text: Option<String>,
     /// Sorted by.
@@ -110,6 +115,7 @@ pub fn page<'a>(
     let mut rows: Vec<(Place, &TrialSummary)> = trials
         .iter()
         .filter(|trial| wanted.states.is_empty() || wanted.states.contains(&trial.state))
+        .filter(|trial| wanted.cause.as_ref().is_none_or(|cause| cause == cause_of(trial)))
         .filter(|trial| text.as_ref().is_none_or(|text| mentions(trial, text)))
         .map(|trial| (Place(key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref()))
         .collect();
@@ -123,6 +129,11 @@ pub fn page<'a>(
     let rows = rows.split_off(from.min(rows.len()));
     let next = rows.last().filter(|_| more).map(|(place, _)| write_cursor(place));
     Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, next })
+}
+
+/// The cause of a trial's end, for counting and for choosing.
+pub(super) fn cause_of(trial: &TrialSummary) -> &str {
+    trial.cause.as_deref().unwrap_or(UNKNOWN_CAUSE)
 }
 
 fn mentions(trial: &TrialSummary, text: &str) -> bool {

@@ -231,7 +231,7 @@ fn attempt_view(row: &AttemptRow) -> AttemptView {
 fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
     let stop = event.intent.and_then(json_word).map(|reason| format!("to be stopped: {reason}"));
     let code = event.exit_code.map(|code| format!("exit code {code}"));
-    let said: Vec<_> = [event.message, stop, code].into_iter().flatten().collect();
+    let said: Vec<_> = [stop, code, event.message].into_iter().flatten().collect();
     TimelineEntry {
         at_ms: event.at_ms,
         by: "manager",
@@ -241,10 +241,16 @@ fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
     }
 }
 
+/// A command as its words; `None`: it is none.
+fn words(command: &Value) -> Option<String> {
+    let words: Option<Vec<&str>> = command.as_array()?.iter().map(Value::as_str).collect();
+    Some(words?.join(" "))
+}
+
 fn agents_entry(report: &ReportRow) -> TimelineEntry {
     let text = |name: &str| report.body.get(name).and_then(Value::as_str).map(str::to_owned);
     let message = match report.kind.as_str() {
-        "started" => report.body.get("command").map(ToString::to_string),
+        "started" => report.body.get("command").and_then(words),
         "shed" => Some(format!(
             "lost for want of room: {} bytes of log, {} samples",
             report.body.get("log_bytes").unwrap_or(&Value::from(0)),

@@ -123,7 +123,8 @@ pub(super) async fn login_page(
             "That address has been used, or is too old; `trial-manager open` gives a new one.";
         return Ok(login_form(Some(problem)));
     }
-    let viewer = Viewer { may_change: true, path: "/login".to_owned() };
+    let experiment = Some(shared.state.gate.experiment().to_string());
+    let viewer = Viewer { experiment, may_change: true, path: "/login".to_owned() };
     let content = html! {
         h1 { "Logged in" }
         p { a href="/" { "To the overview" } }
@@ -139,7 +140,7 @@ pub(super) async fn login_page(
 }
 
 fn login_form(problem: Option<&str>) -> Response {
-    let viewer = Viewer { may_change: false, path: "/login".to_owned() };
+    let viewer = Viewer { experiment: None, may_change: false, path: "/login".to_owned() };
     let content = html! {
         h1 { "Log in" }
         p {
@@ -147,13 +148,11 @@ fn login_form(problem: Option<&str>) -> Response {
             code { "trial-manager run" } " names when it starts."
         }
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
-        form method="post" action="/login" {
-            label for="token" { "Token" }
-            " "
-            input #token name="token" type="password" autocomplete="current-password" required autofocus;
-            " "
+        form.inline method="post" action="/login" {
+            label { "Token " input #token name="token" type="password" autocomplete="current-password" required autofocus; }
             button { "Log in" }
         }
+        p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." }
     };
     page(&viewer, "Log in", None, &content)
 }

@@ -1,7 +1,7 @@
-//! The API's description as a page.
+//! The API's description as a page: the same document that programs read.
 
 use axum::response::Response;
-use maud::html;
+use maud::{Markup, html};
 use serde_json::Value;
 
 use super::super::user::document;
@@ -9,47 +9,133 @@ use super::page::{Viewer, page as dressed};
 use super::words;
 
 /// `GET /api`.
-fn described(viewer: &Viewer) -> Response {
+pub(super) async fn page(viewer: Viewer) -> Response {
     let document = serde_json::to_value(document::document()).unwrap_or_default();
-    let text = |value: &Value, name: &str| {
-        value.get(name).and_then(Value::as_str).map(words::tame).unwrap_or_default()
-    };
     let paths = document.get("paths").and_then(Value::as_object);
-    let operations = paths.into_iter().flatten().flat_map(|(path, methods)| {
-        let methods = methods.as_object().into_iter().flatten();
-        methods.map(move |(method, operation)| (path, method.to_uppercase(), operation))
-    });
+    let operations: Vec<_> = paths
+        .into_iter()
+        .flatten()
+        .flat_map(|(path, methods)| {
+            let methods = methods.as_object().into_iter().flatten();
+            methods.map(move |(method, operation)| (path, method.to_uppercase(), operation))
+        })
+        .collect();
+    let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
     let content = html! {
         h1 { "API" }
-        p { (text(&document["info"], "description")) }
+        p { (marked(&document["info"], "description")) }
         p { a href="/api/v1/openapi.json" { "The whole description for programs (OpenAPI 3.1)" } }
-        @for (path, method, operation) in operations {
-            section {
-                h2 { code { (method) " " (path) } }
-                p { (text(operation, "summary")) }
-                @let more = text(operation, "description");
-                @if !more.is_empty() { p.hint { (more) } }
-                @let parameters = operation.get("parameters").and_then(Value::as_array);
-                @if let Some(parameters) = parameters {
-                    table {
-                        thead { tr { th scope="col" { "Parameter" } th scope="col" { "In" } th scope="col" { "Meaning" } } }
-                        tbody {
-                            @for parameter in parameters {
-                                tr {
-                                    th scope="row" { code { (text(parameter, "name")) } }
-                                    td { (text(parameter, "in")) }
-                                    td { (text(parameter, "description")) }
-                                }
+        @for (path, method, operation) in &operations {
+            section { (described(path, method, operation)) }
+        }
+        h2 { "What is asked and answered" }
+        @for (name, schema) in schemas.into_iter().flatten() { (members(name, schema)) }
+    };
+    dressed(&viewer, "API", None, &content)
+}
+
+fn described(path: &str, method: &str, operation: &Value) -> Markup {
+    let parameters = operation.get("parameters").and_then(Value::as_array);
+    let body = operation.pointer("/requestBody/content/application~1json/schema");
+    let answers = operation.get("responses").and_then(Value::as_object);
+    html! {
+        h2 { code { (method) " " (path) } }
+        p { (marked(operation, "summary")) "." }
+        @if operation.get("description").is_some() { p.hint { (marked(operation, "description")) } }
+        @if parameters.is_some() || body.is_some() {
+            div.scroll tabindex="0" role="region" aria-label={ "Parameters of " (method) " " (path) } {
+                table {
+                    thead { tr { th scope="col" { "Parameter" } th scope="col" { "In" } th scope="col" { "Meaning" } } }
+                    tbody {
+                        @for parameter in parameters.into_iter().flatten() {
+                            tr {
+                                th scope="row" { code { (text(parameter, "name")) } }
+                                td { (text(parameter, "in")) }
+                                td.meaning { (marked(parameter, "description")) }
                             }
+                        }
+                        @if let Some(schema) = body {
+                            tr { th scope="row" { (kind(schema)) } td { "body" } td.meaning { (marked(&operation["requestBody"], "description")) } }
                         }
                     }
                 }
             }
         }
-    };
-    dressed(viewer, "API", None, &content)
+        p.hint {
+            "Answers: "
+            @for (at, (status, answer)) in answers.into_iter().flatten().enumerate() {
+                @if at > 0 { "; " }
+                @let content = answer.get("content").and_then(Value::as_object).and_then(|content| content.iter().next());
+                @let said = marked(answer, "description");
+                code { (status) } " "
+                @match content {
+                    Some((media, one)) if media == "application/json" => (kind(&one["schema"])),
+                    Some((media, _)) if media != "application/problem+json" => { (media) ", " (said) },
+                    _ => (said),
+                }
+            }
+        }
+    }
 }
 
-pub(super) async fn page(viewer: Viewer) -> Response {
-    described(&viewer)
+/// The members of a named schema, or its words.
+fn members(name: &str, schema: &Value) -> Markup {
+    let parts = schema.get("allOf").and_then(Value::as_array);
+    let parts = parts.map_or_else(|| vec![schema], |parts| parts.iter().collect());
+    let words = schema.get("enum").and_then(Value::as_array);
+    html! {
+        section id={ "schema-" (name) } {
+            h3 { code { (name) } }
+            p.hint {
+                (marked(schema, "description"))
+                @for word in words.into_iter().flatten() { " " code { (words::value(word)) } }
+            }
+            @for other in parts.iter().filter(|part| part.get("$ref").is_some()) { p { "All of " (kind(other)) ", and:" } }
+            div.scroll tabindex="0" role="region" aria-label={ "Members of " (name) } hidden[words.is_some()] {
+                table {
+                    tbody {
+                        @for (member, inner) in parts.iter().filter_map(|part| part["properties"].as_object()).flatten() {
+                            tr { th scope="row" { code { (member) } } td { (kind(inner)) } td.meaning { (marked(inner, "description")) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What kind of value a schema describes, in a word; a named one leads to its members.
+fn kind(schema: &Value) -> Markup {
+    if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        return html! { a href={ "#schema-" (name) } { code { (name) } } };
+    }
+    let options = schema.get("oneOf").or_else(|| schema.get("anyOf")).and_then(Value::as_array);
+    if let Some(options) = options {
+        let named = options.iter().find(|option| option.get("$ref").is_some());
+        return html! { (named.map_or_else(|| html! { "any" }, kind)) };
+    }
+    let words = match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null"),
+        Value::String(kind) => Some(kind.as_str()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    };
+    html! {
+        (words.unwrap_or("any"))
+        @if let Some(items) = schema.get("items") { " of " (kind(items)) }
+    }
+}
+
+fn text(value: &Value, name: &str) -> String {
+    value.get(name).and_then(Value::as_str).map(words::tame).unwrap_or_default()
+}
+
+/// A text of the description, what stands between backticks as code.
+fn marked(value: &Value, name: &str) -> Markup {
+    let text = text(value, name);
+    html! {
+        @for (at, part) in text.split('`').enumerate() {
+            @if at % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
 }

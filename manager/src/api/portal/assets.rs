@@ -9,9 +9,11 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use super::super::Error;
 
 /// Name, kind, content.
-const ASSETS: [(&str, &str, &str); 5] = [
+const ASSETS: [(&str, &str, &str); 7] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
+    ("charts.js", "text/javascript", include_str!("../../../portal/charts.js")),
+    ("parallel.js", "text/javascript", include_str!("../../../portal/parallel.js")),
     ("uplot.css", "text/css", include_str!("../../../portal/uplot.min.css")),
     ("uplot.js", "text/javascript", include_str!("../../../portal/uplot.min.js")),
     ("icon.svg", "image/svg+xml", include_str!("../../../portal/icon.svg")),

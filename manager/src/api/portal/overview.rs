@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
+use trial_protocol::OBJECTIVE;
 
 use super::super::Shared;
 use super::super::user::{improvements_of, parameter_importance, shown};
@@ -29,13 +30,24 @@ pub(super) async fn overview(
     let now_ms = shared.state.clock.now_ms();
     let title = shown.name.clone().unwrap_or_else(|| shown.id.clone());
     let content = html! {
-        div #summary data-live data-change=(shown.change) { (summary(&shown, &title)) }
-        section {
-            h2 #best-title { "Best so far" }
-            figure.chart data-chart="best" role="img" aria-labelledby="best-title" {}
-            details #improvements data-live { (improvement_table(&improvements)) }
-        }
-        div.columns {
+        div.overview {
+            div.wide #summary data-live data-change=(shown.change) data-name=(result_name(&shown)) {
+                (summary(&shown, &title))
+                (best(&shown, view::leading(&snapshot, shown.optimize_mode)))
+            }
+            section.broad {
+                h2 #best-title { "Best so far" }
+                figure.chart data-chart="best" role="img" aria-labelledby="best-title" {}
+                details #improvements data-live hidden[improvements.is_empty()] { (improvement_table(&improvements)) }
+            }
+            section.broad {
+                h2 #parallel-title { "Parameters and results" }
+                figure.chart.parallel data-chart="parallel" role="img" aria-labelledby="parallel-title" {}
+                p.hint #parallel-keys {
+                    "Each line is a trial. Drag along an axis to choose a range, click the axis to forget it. By keyboard, each axis "
+                    "has two ends: arrow keys move one, Page Up and Page Down further, Home and End all the way, Escape forgets the range."
+                }
+            }
             section {
                 h2 { "Parameter importance" }
                 div #importance data-live { (importance_table(&importance)) }
@@ -44,80 +56,104 @@ pub(super) async fn overview(
                 h2 { "Failures by cause" }
                 div #causes data-live { (causes(&shown)) }
             }
-        }
-        section {
-            h2 #parallel-title { "Parameters and results" }
-            p.hint { "Each line is a trial. Drag along an axis to choose a range; click the axis to forget it." }
-            p.hint #parallel-keys {
-                "By keyboard, each axis has two ends: arrow keys move one, Page Up and Page Down move it further, "
-                "Home and End all the way, Escape forgets the range."
+            section.wide {
+                h2 { "Newest trials" }
+                div #newest data-live { (table(&newest, now_ms, None)) }
+                p { a href="/trials" { "All trials" } }
             }
-            figure.chart.parallel data-chart="parallel" role="img" aria-labelledby="parallel-title" {}
+            (steering(&viewer, &shown))
         }
-        section {
-            h2 { "Newest trials" }
-            div #newest data-live { (table(&newest, now_ms, None)) }
-            p { a href="/trials" { "All trials" } }
-        }
-        (steering(&viewer, &shown))
     };
     Ok(page(&viewer, &words::tame(&title), Some("overview"), &content))
 }
 
+/// What results are called.
+fn result_name(shown: &ExperimentView) -> String {
+    let metric = shown.best.as_ref().and_then(|best| best.metric.as_ref());
+    let name = shown.objective.as_ref().or(metric).filter(|name| *name != OBJECTIVE);
+    name.map_or_else(|| "result".to_owned(), |name| words::tame(name))
+}
+
 fn summary(shown: &ExperimentView, title: &str) -> Markup {
-    let count = |word: &str| shown.counts.get(word).copied().unwrap_or(0);
-    let ended = shown.trials - count("WAITING") - count("RUNNING");
+    let count =
+        |words: &[&str]| -> usize { words.iter().filter_map(|word| shown.counts.get(*word)).sum() };
+    let ended = shown.trials - count(&["WAITING", "RUNNING"]);
     let limit = shown.max_experiment_duration_ms;
+    let counted = |name: &str, state: &str, more: Option<String>, kind: Option<&str>| {
+        let states: Vec<_> = state.split(',').collect();
+        html! {
+            div data-kind=[kind] {
+                dt { a href={ "/trials?state=" (state) } { (name) } }
+                dd { (count(&states)) @if let Some(more) = more { " " small { (more) } } }
+            }
+        }
+    };
+    let failed = (count(&["FAILED"]) > 0).then_some("bad");
     html! {
         h1 {
             (words::tame(title)) " "
-            span.state data-state=(shown.state) { (shown.state) }
+            span.state data-state=(shown.state) { (words::experiment_state(&shown.state)) }
+        }
+        p.hint { "Begun " (words::moment(shown.created_at_ms)) " UTC"
+            @if let Some(at) = shown.ended_at_ms { ", ended " (words::moment(at)) " UTC" }
         }
         @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::tame(trouble)) } }
-        p.hint { "experiment " code { (shown.id) } ", begun " (words::moment(shown.created_at_ms)) " UTC" }
         dl.tiles {
             div {
-                dt { "Trials" }
+                dt { a href="/trials" { "Trials" } }
                 dd {
                     (shown.trials)
-                    @if let Some(most) = shown.max_trial_number { small { " of " (most) } }
+                    @if let Some(most) = shown.max_trial_number { " " small { "of " (most) } }
                 }
                 @if let Some(most) = shown.max_trial_number {
                     progress value=(ended) max=(most) aria-label="trials that have ended" {}
                 }
             }
-            div { dt { "Running" } dd { (count("RUNNING")) small { " of " (shown.trial_concurrency) " at a time" } } }
-            div { dt { "Succeeded" } dd { (count("SUCCEEDED")) } }
-            div { dt { "Failed" } dd { (count("FAILED")) } }
+            (counted("Running", "RUNNING", Some(format!("of {} at a time", shown.trial_concurrency)), None))
+            (counted("Succeeded", "SUCCEEDED", None, None))
+            @if count(&["EARLY_STOPPED"]) > 0 { (counted("Stopped early", "EARLY_STOPPED", None, None)) }
+            (counted("Failed", "FAILED", None, failed))
+            @if count(&["USER_CANCELED", "SYS_CANCELED", "LOST"]) > 0 { (counted("Cancelled or lost", super::trials::AWAY, None, None)) }
             div {
                 dt { "Time" }
-                dd { (words::span(shown.elapsed_ms)) @if let Some(limit) = limit { small { " of " (words::span(limit)) } } }
+                dd { (words::span(shown.elapsed_ms)) @if let Some(limit) = limit { " " small { "of " (words::span(limit)) } } }
                 @if let Some(limit) = limit {
                     progress value=(shown.elapsed_ms) max=(limit) aria-label="time that is used" {}
                 }
             }
             div {
-                dt { "Trials ended per hour" }
-                dd { (shown.ended_per_hour.map_or_else(|| "–".to_owned(), words::number)) }
+                dt { "Ended per hour" }
+                dd { (shown.ended_per_hour.map_or_else(|| "–".to_owned(), words::rate)) }
             }
         }
-        (best(shown.best.as_ref(), shown.optimize_mode))
     }
 }
 
-fn best(best: Option<&TrialSummary>, mode: &str) -> Markup {
+/// The best trial, or the one that may become it.
+fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
+    let wanted = if shown.optimize_mode == "minimize" { "smallest" } else { "largest" };
+    let name = result_name(shown);
     html! {
-        @if let Some(best) = best {
-            p.best {
-                "Best (" (mode) "): "
-                strong { (best.last.as_ref().map(words::value).unwrap_or_default()) }
-                " by " a href={ "/trials/" (best.id) } { "trial " (best.sequence) }
-                @for (name, value) in view::flat(&best.parameters) {
-                    " " span.parameter { (words::tame(&name)) " = " (words::brief(value)) }
+        div.best {
+            @if let Some(best) = &shown.best {
+                p {
+                    "Best " (name) ", the " (wanted) ": "
+                    strong { (best.last.as_ref().map(words::value).unwrap_or_default()) }
+                    " by " a href={ "/trials/" (best.id) } { "trial " (best.sequence) }
+                }
+                (super::trial::parameters(&best.parameters))
+            } @else {
+                p {
+                    "No trial has succeeded with a number yet."
+                    @if let Some(trial) = leading {
+                        " Of those that run, "
+                        a href={ "/trials/" (trial.id) } { "trial " (trial.sequence) }
+                        " leads with " strong { (trial.latest.as_ref().map(words::value).unwrap_or_default()) }
+                        @if let Some(step) = trial.latest_step { " at step " (step) }
+                        "."
+                    }
                 }
             }
-        } @else {
-            p.best { "No trial has succeeded with a number yet." }
         }
     }
 }
@@ -126,7 +162,7 @@ fn improvement_table(improvements: &[Improvement]) -> Markup {
     html! {
         summary { (improvements.len()) " improvements, as a table" }
         table {
-            thead { tr { th scope="col" { "Trial" } th scope="col" { "Result" } } }
+            thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } } }
             tbody {
                 @for step in improvements.iter().rev() {
                     tr { td.number { (step.sequence) } td.number { (words::number(step.value)) } }
@@ -158,15 +194,17 @@ fn importance_table(importance: &[Importance]) -> Markup {
 }
 
 fn causes(shown: &ExperimentView) -> Markup {
+    let mut causes: Vec<_> = shown.causes.iter().collect();
+    causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     html! {
-        @if shown.causes.is_empty() {
+        @if causes.is_empty() {
             p.hint { "Nothing has failed." }
         } @else {
             table {
                 tbody {
-                    @for (cause, count) in &shown.causes {
+                    @for (cause, count) in causes {
                         tr {
-                            th scope="row" { a href={ "/trials?state=FAILED&q=" (cause) } { (cause) } }
+                            th scope="row" { a href={ "/trials?state=FAILED&cause=" (cause) } { (words::cause(cause)) } }
                             td.number { (count) }
                         }
                     }
@@ -177,8 +215,10 @@ fn causes(shown: &ExperimentView) -> Markup {
 }
 
 fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
+    let limit = shown.max_experiment_duration_ms;
+    let allowed = limit.map_or_else(|| "such as 90m".to_owned(), words::span);
     html! {
-        section {
+        section.wide {
             h2 { "Steer" }
             @if !viewer.may_change {
                 p.hint { a href="/login" { "Log in" } " to change limits or to stop the experiment." }
@@ -188,7 +228,7 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
                 form.inline method="post" action="/limits" {
                     label { "Trials at a time " input name="trial_concurrency" type="number" min="1" value=(shown.trial_concurrency); }
                     label { "Trials in all " input name="max_trial_number" type="number" min="1" value=[shown.max_trial_number]; }
-                    label { "Time in all " input name="max_experiment_duration" placeholder="such as 90m"; }
+                    label { "Time in all " input name="max_experiment_duration" size="12" placeholder=(allowed); }
                     button { "Change limits" }
                 }
                 form.inline method="post" action="/stop" data-confirm="Stop all trials? The experiment can be resumed." {
@@ -221,7 +261,7 @@ pub(super) async fn configuration(
                             tr {
                                 th scope="row" { (words::tame(name)) }
                                 td { (range.get("_type").map(words::value).unwrap_or_default()) }
-                                td { code { (range.get("_value").map(words::value).unwrap_or_default()) } }
+                                td.wrap { code { (range.get("_value").map(words::value).unwrap_or_default()) } }
                             }
                         }
                     }

@@ -16,6 +16,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Somebody who may look at a page.
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
+    /// The experiment whose pages they are. Absence means that they may not know.
+    pub(super) experiment: Option<String>,
     /// Whether they may change something, too.
     pub(super) may_change: bool,
     /// The page they asked for.
@@ -29,6 +31,7 @@ impl FromRequestParts<Shared> for Viewer {
         let gate = &shared.state.gate;
         match gate.admit(&Method::GET, &parts.headers) {
             Ok(_) => Ok(Self {
+                experiment: Some(gate.experiment().to_string()),
                 may_change: gate.admit(&Method::POST, &parts.headers).is_ok(),
                 path: parts.uri.path().to_owned(),
             }),
@@ -56,20 +59,27 @@ pub(super) fn page(
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (title) " · trial-manager" }
+                title {
+                    (title) " · " (viewer.experiment.as_deref().unwrap_or("trial-manager"))
+                }
                 link rel="icon" href="/assets/icon.svg";
                 link rel="stylesheet" href="/assets/uplot.css";
                 link rel="stylesheet" href="/assets/portal.css";
                 @if script.is_some() {
+                    link rel="modulepreload" href="/assets/charts.js";
+                    link rel="modulepreload" href="/assets/parallel.js";
                     script src="/assets/uplot.js" defer {}
-                    script src="/assets/portal.js" defer {}
+                    script type="module" src="/assets/portal.js" {}
                 }
             }
             body data-page=[script] {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     nav aria-label="Pages" {
-                        strong { "trial-manager" }
+                        strong {
+                            "trial-manager"
+                            @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
+                        }
                         (place("/", "Overview"))
                         (place("/trials", "Trials"))
                         (place("/configuration", "Configuration"))
@@ -93,10 +103,10 @@ pub(super) fn page(
 pub(super) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
     let title = status.canonical_reason().unwrap_or("Refused");
-    let viewer = Viewer { may_change: false, path: String::new() };
+    let viewer = Viewer { experiment: None, may_change: false, path: String::new() };
     let content = html! {
         h1 { (title) }
-        p { (super::words::tame(&detail)) }
+        p { (super::words::sentence(&super::words::tame(&detail))) }
         p { a href="/" { "To the overview" } }
     };
     let mut response = page(&viewer, title, None, &content);

@@ -4,18 +4,27 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{Evidence, Verdict};
+use trial_protocol::{Class, Evidence, Verdict};
 
 use super::super::user::{LogQuery, Named, ValuesQuery, log_view, metric_page};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, page};
 use super::words;
+use crate::job_state::JobState;
 use crate::view::{self, TrialDetail};
 
 /// Bytes of each stream that the page begins with.
 const TAIL: u32 = 64 << 10;
 /// Values in the table of metrics.
 const VALUES: u32 = 50;
+
+/// Charts of the machine, by the script's name for them.
+const MACHINE: [(&str, &str); 4] = [
+    ("memory", "memory"),
+    ("load", "use"),
+    ("gpu-memory", "memory of the GPUs"),
+    ("power", "power of the GPUs"),
+];
 
 /// `GET /trials/{trial}`.
 pub(super) async fn trial(
@@ -39,9 +48,12 @@ pub(super) async fn trial(
     });
     let summary = &detail.summary;
     let title = format!("Trial {}", summary.sequence);
+    let snapshot = state.board.refresh().await?;
+    let neighbours = [summary.sequence.checked_sub(1), summary.sequence.checked_add(1)];
+    let neighbours = neighbours.map(|at| Some((at?, snapshot.at(at?)?.id.clone())));
     let content = html! {
         div #summary data-live data-trial=(summary.id) data-metric=[summary.metric.as_deref()] data-after=[after] data-ended[summary.state.is_final()] {
-            (head(&detail, &title, state.clock.now_ms()))
+            (head(&detail, &title, state.clock.now_ms(), &neighbours))
             (actions(&viewer, &detail))
         }
         section {
@@ -51,7 +63,7 @@ pub(super) async fn trial(
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
                     table {
-                        thead { tr { th scope="col" { "Metric" } th scope="col" { "Step" } th scope="col" { "Value" } th scope="col" { "Time (UTC)" } } }
+                        thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (UTC)" } } }
                         tbody {
                             @for metric in &metrics.metrics {
                                 tr {
@@ -67,24 +79,42 @@ pub(super) async fn trial(
             }
         }
         section {
-            h2 #samples-title { "Machine" }
-            figure.chart data-chart="memory" role="img" aria-label="memory over time" {}
-            figure.chart data-chart="load" role="img" aria-label="load over time" {}
-            noscript { p.hint { "The samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." } }
-        }
-        section {
             h2 { "Output" }
             (output(&summary.id, "stdout", "Standard output", &stdout.text, stdout.from))
             (output(&summary.id, "stderr", "Standard error", &stderr.text, stderr.from))
+        }
+        section {
+            h2 { "Machine" }
+            div.machine {
+                @for (name, title) in MACHINE {
+                    figure.chart data-chart=(name) role="img" aria-label={ (title) " over time" } {}
+                }
+            }
+            noscript { p.hint { "The samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." } }
         }
         div #story data-live { (story(&detail)) }
     };
     Ok(page(&viewer, &title, Some("trial"), &content))
 }
 
-fn head(detail: &TrialDetail, title: &str, now_ms: i64) -> Markup {
+/// Position and id of the trial before and of the one after.
+type Neighbours = [Option<(u64, String)>; 2];
+
+fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours) -> Markup {
     let trial = &detail.summary;
+    let bad = matches!(trial.state, JobState::Failed | JobState::Lost);
+    let kind = if bad { "best bad" } else { "best" };
+    // The verdict says the same with its reasons.
+    let told = detail.verdict.as_ref().map(|verdict| &verdict.message);
+    let message = trial.message.as_ref().filter(|message| told != Some(message));
     html! {
+        nav.neighbours aria-label="Trials beside this one" {
+            @for (at, (word, neighbour)) in [("prev", &neighbours[0]), ("next", &neighbours[1])].iter().enumerate() {
+                @if let Some((sequence, id)) = neighbour {
+                    a rel=(word) href={ "/trials/" (id) } { @if at == 0 { "← " } "trial " (sequence) @if at == 1 { " →" } }
+                }
+            }
+        }
         h1 { (title) " " span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) } }
         p.hint {
             "id " code { (trial.id) } ", attempt " code { (trial.attempt) }
@@ -96,17 +126,25 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64) -> Markup {
                 dt { "Latest step" }
                 dd {
                     (trial.latest.as_ref().map_or_else(|| "–".to_owned(), words::value))
-                    @if let Some(step) = trial.latest_step { small { " @" (step) } }
+                    @if let Some(step) = trial.latest_step { " " small { "@" (step) } }
                 }
             }
             div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } }
             @if let Some(code) = trial.exit_code { div { dt { "Exit code" } dd { (code) } } }
         }
-        @if let Some(message) = &trial.message { p.best { (words::tame(message)) } }
+        @if let Some(message) = message { p class=(kind) { (words::tame(message)) } }
         @if let Some(reason) = &trial.stopping { p.best { "It is being stopped: " (reason) } }
+        @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
         h2 { "Parameters" }
+        (parameters(&trial.parameters))
+    }
+}
+
+/// What a trial tries.
+pub(super) fn parameters(parameters: &Value) -> Markup {
+    html! {
         dl.parameters {
-            @for (name, value) in view::flat(&trial.parameters) {
+            @for (name, value) in view::flat(parameters) {
                 div { dt { (words::tame(&name)) } dd { (words::value(value)) } }
             }
         }
@@ -144,7 +182,6 @@ fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
 
 fn story(detail: &TrialDetail) -> Markup {
     html! {
-        @if let Some(verdict) = &detail.verdict { (verdict_section(verdict)) }
         section {
             h2 { "Timeline" }
             div.scroll tabindex="0" role="region" aria-label="Timeline" {
@@ -177,7 +214,7 @@ fn story(detail: &TrialDetail) -> Markup {
             h2 { "Attempts" }
             div.scroll tabindex="0" role="region" aria-label="Attempts" {
             table {
-                thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th scope="col" { "Facts" } th scope="col" { "Bulk" } th scope="col" { "Ended" } } }
+                thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th.number scope="col" { "Facts stored" } th.number scope="col" { "Logs and samples stored" } th scope="col" { "Ended" } } }
                 tbody {
                     @for attempt in &detail.attempts {
                         tr {
@@ -195,18 +232,20 @@ fn story(detail: &TrialDetail) -> Markup {
     }
 }
 
-fn verdict_section(verdict: &Verdict) -> Markup {
+fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
     let word = |value: Result<Value, serde_json::Error>| {
         value.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
     };
     let Evidence { memory_peak_bytes, memory_limit_bytes, oom_kills, .. } = &verdict.evidence;
     html! {
-        section {
+        section class=(kind) {
             h2 { "Verdict" }
-            p.best { (words::tame(&verdict.message)) }
+            p { (words::tame(&verdict.message)) }
             dl.parameters {
-                div { dt { "Cause" } dd { (word(serde_json::to_value(verdict.cause))) } }
-                div { dt { "What a retry would do" } dd { (word(serde_json::to_value(verdict.class))) } }
+                div { dt { "Cause" } dd { (words::cause(&word(serde_json::to_value(verdict.cause)))) } }
+                @if verdict.class != Class::None {
+                    div { dt { "A retry would" } dd { (words::class(&word(serde_json::to_value(verdict.class)))) } }
+                }
                 div { dt { "Certainty" } dd { (word(serde_json::to_value(verdict.confidence))) } }
                 @if let Some(bytes) = memory_peak_bytes { div { dt { "Highest memory" } dd { (amount(*bytes)) } } }
                 @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (amount(*bytes)) } } }

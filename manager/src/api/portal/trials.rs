@@ -8,22 +8,28 @@ use super::super::user::{Asked, ListQuery, trial_page};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, page};
 use super::words;
+use crate::job_state::JobState;
 use crate::view::{self, TrialSummary};
 
 /// Parameters that have a column.
-const COLUMNS: usize = 8;
+const COLUMNS: usize = 12;
+/// Characters of a reason that the table shows at most.
+const WHY: usize = 160;
 /// Trials that are compared at once.
 const COMPARED: usize = 20;
-/// States that one can ask for.
-const STATES: [&str; 8] = [
-    "WAITING",
-    "RUNNING",
-    "SUCCEEDED",
-    "FAILED",
-    "EARLY_STOPPED",
-    "USER_CANCELED",
-    "SYS_CANCELED",
-    "LOST",
+/// States of trials that ended, or fell silent, for reasons outside of them.
+pub(super) const AWAY: &str = "USER_CANCELED,SYS_CANCELED,LOST";
+/// States that one can ask for, and what they are called.
+const STATES: [(&str, &str); 9] = [
+    ("WAITING", "waiting"),
+    ("RUNNING", "running"),
+    ("SUCCEEDED", "succeeded"),
+    ("FAILED", "failed"),
+    ("EARLY_STOPPED", "stopped early"),
+    ("USER_CANCELED", "cancelled"),
+    ("SYS_CANCELED", "interrupted"),
+    ("LOST", "lost"),
+    (AWAY, "any of the last three"),
 ];
 
 /// Where a column's heading leads: the same list, sorted otherwise.
@@ -32,7 +38,7 @@ pub(super) struct Sorting<'a> {
 }
 
 impl Sorting<'_> {
-    fn heading(&self, column: &str, name: &str) -> Markup {
+    fn heading(&self, column: &str, name: &str, kind: Option<&str>) -> Markup {
         let current = self.query.sort.as_deref().unwrap_or("sequence") == column;
         let descending = self.query.order.as_deref() == Some("desc");
         let order = if current && !descending { "desc" } else { "asc" };
@@ -42,7 +48,7 @@ impl Sorting<'_> {
             (true, true) => Some("descending"),
         };
         let link = link(self.query, &[("sort", column), ("order", order)]);
-        html! { th scope="col" aria-sort=[sorted] { a href=(link) { (words::tame(name)) } } }
+        html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (words::tame(name)) } } }
     }
 }
 
@@ -50,6 +56,7 @@ impl Sorting<'_> {
 fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
     let own = [
         ("state", query.state.as_deref()),
+        ("cause", query.cause.as_deref()),
         ("q", query.q.as_deref()),
         ("sort", query.sort.as_deref()),
         ("order", query.order.as_deref()),
@@ -82,15 +89,24 @@ pub(super) fn table(
     now_ms: i64,
     sorting: Option<&Sorting<'_>>,
 ) -> Markup {
-    let mut names: Vec<String> = Vec::new();
-    for (name, _) in trials.iter().flat_map(|trial| view::flat(&trial.parameters)) {
-        if names.len() < COLUMNS && !names.contains(&name) {
-            names.push(name);
+    if trials.is_empty() {
+        return html! { p.hint { "No trial is like that." } };
+    }
+    // Each parameter with whether all of its values are numbers, which are set to the right.
+    let mut names: Vec<(String, bool)> = Vec::new();
+    let rows: Vec<_> = trials.iter().map(|trial| view::flat(&trial.parameters)).collect();
+    for (name, value) in rows.iter().flatten() {
+        match names.iter_mut().find(|(known, _)| known == name) {
+            Some((_, numeric)) => *numeric &= value.is_number(),
+            None => names.push((name.clone(), value.is_number())),
         }
     }
-    let heading = |column: &str, name: &str| match sorting {
-        Some(sorting) => sorting.heading(column, name),
-        None => html! { th scope="col" { (words::tame(name)) } },
+    let more = names.len().saturating_sub(COLUMNS);
+    names.truncate(COLUMNS);
+    let number = |numeric: bool| numeric.then_some("number");
+    let heading = |column: &str, name: &str, numeric: bool| match sorting {
+        Some(sorting) => sorting.heading(column, name, number(numeric)),
+        None => html! { th class=[number(numeric)] scope="col" { (words::tame(name)) } },
     };
     html! {
         div.scroll tabindex="0" role="region" aria-label="Trials" {
@@ -98,14 +114,14 @@ pub(super) fn table(
                 thead {
                     tr {
                         @if sorting.is_some() { th scope="col" { span.hidden { "Chosen" } } }
-                        (heading("sequence", "Trial")) (heading("id", "Id")) (heading("state", "State"))
-                        (heading("final", "Final")) (heading("latest", "Latest")) (heading("duration", "Time"))
-                        @for name in &names { (heading(&format!("parameters.{name}"), name)) }
+                        (heading("sequence", "Trial", true)) (heading("id", "Id", false)) (heading("state", "State", false))
+                        (heading("final", "Final", true)) (heading("latest", "Latest", true)) (heading("duration", "Time", true))
+                        @for (name, numeric) in &names { (heading(&format!("parameters.{name}"), name, *numeric)) }
                         th scope="col" { "Why" }
                     }
                 }
                 tbody {
-                    @for trial in trials {
+                    @for (trial, parameters) in trials.iter().zip(&rows) {
                         tr {
                             @if sorting.is_some() {
                                 td { input type="checkbox" name="trial" value=(trial.id) form="compare"
@@ -113,36 +129,43 @@ pub(super) fn table(
                             }
                             td.number { a href={ "/trials/" (trial.id) } { (trial.sequence) } }
                             td { code { (trial.id) } }
-                            td { span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) } }
+                            td {
+                                span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
+                                @if let Some(cause) = cause(trial) { " " small { (cause) } }
+                            }
                             td.number { (trial.last.as_ref().map(words::brief).unwrap_or_default()) }
                             td.number {
                                 (trial.latest.as_ref().map(words::brief).unwrap_or_default())
                                 @if let Some(step) = trial.latest_step { small { " @" (step) } }
                             }
                             td.number { (words::span_if_any(trial.duration_ms(now_ms))) }
-                            @for name in &names {
-                                td.number { (parameter(trial, name)) }
+                            @for (name, numeric) in &names {
+                                @let value = parameters.iter().find(|(known, _)| known == name);
+                                td class=[number(*numeric)] { (value.map(|(_, value)| words::brief(value)).unwrap_or_default()) }
                             }
-                            td.why { (why(trial)) }
+                            (why(trial))
                         }
                     }
                 }
             }
         }
+        @if more > 0 { p.hint { (more) " more parameters are on each trial's own page." } }
     }
 }
 
-fn parameter(trial: &TrialSummary, name: &str) -> String {
-    let flat = view::flat(&trial.parameters);
-    flat.iter().find(|(known, _)| known == name).map_or_else(String::new, |(_, v)| words::brief(v))
+/// The cause of a failure in a few words.
+fn cause(trial: &TrialSummary) -> Option<&str> {
+    let failed = trial.state == JobState::Failed;
+    trial.cause.as_deref().filter(|_| failed).map(words::cause)
 }
 
-/// Why a trial stands where it does, in a line.
-fn why(trial: &TrialSummary) -> String {
+/// Why a trial stands where it does: a line that is cut to its room, and whole where one points.
+fn why(trial: &TrialSummary) -> Markup {
     let stopping = trial.stopping.as_ref().map(|reason| format!("to be stopped: {reason}"));
-    let cause = trial.cause.clone().filter(|cause| cause != "succeeded");
-    let said: Vec<_> = [stopping, cause, trial.message.clone()].into_iter().flatten().collect();
-    words::tame(&said.join(": ")).replace('\n', " ").chars().take(160).collect()
+    let said: Vec<_> = [stopping, trial.message.clone()].into_iter().flatten().collect();
+    let said = words::tame(&said.join(": ")).replace('\n', " ");
+    let line: String = said.chars().take(WHY).collect();
+    html! { td.why title=[(!said.is_empty()).then_some(&said)] { span { (line) } } }
 }
 
 /// `GET /trials`.
@@ -158,23 +181,31 @@ pub(super) async fn list(
     let state = query.state.as_deref().unwrap_or_default();
     let content = html! {
         h1 { "Trials" }
-        form.inline method="get" action="/trials" role="search" {
-            label { "State "
-                select name="state" {
-                    option value="" { "all" }
-                    @for word in STATES { option value=(word) selected[state == word] { (word) } }
+        div.bar {
+            form.inline method="get" action="/trials" role="search" {
+                label { "State "
+                    select name="state" {
+                        option value="" { "all" }
+                        @for (word, name) in STATES { option value=(word) selected[state == word] { (name) } }
+                        @if !state.is_empty() && STATES.iter().all(|(word, _)| *word != state) {
+                            option value=(state) selected { (state) }
+                        }
+                    }
                 }
+                label { "Contains " input type="search" name="q" value=[query.q.as_deref()]; }
+                @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
+                    label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
+                }
+                @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
+                @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
+                button { "Show" }
             }
-            label { "Holds " input type="search" name="q" value=[query.q.as_deref()]; }
-            @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
-            @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
-            button { "Show" }
-        }
-        form.inline #compare method="get" action="/compare" {
-            button { "Compare the chosen trials" }
+            form.inline #compare method="get" action="/compare" {
+                button.second { "Compare chosen trials" }
+            }
         }
         div #list data-live data-change=(change) {
-            p.hint { (found.total) " trials" }
+            p.hint { (found.total) @if found.total == 1 { " trial" } @else { " trials" } }
             (table(&rows, shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
@@ -206,11 +237,15 @@ pub(super) async fn compare(
     let content = html! {
         h1 { "Trials side by side" }
         @if rows.is_empty() {
-            p { "Choose trials in " a href="/trials" { "the list" } " first." }
+            p { "Choose up to " (COMPARED) " trials in " a href="/trials" { "the list" } " first." }
         } @else {
             h2 #curves-title { "Intermediate results" }
             figure.chart data-chart="compare" role="img" aria-labelledby="curves-title" {}
-            (table(&rows, shared.state.clock.now_ms(), None))
+            p.hint { "A click on a name below the chart shows or hides its curve." }
+            div #compared data-change=(snapshot.through) {
+                @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
+            }
+            div #list data-live { (table(&rows, shared.state.clock.now_ms(), None)) }
         }
     };
     Ok(page(&viewer, "Compare", Some("compare"), &content))

@@ -36,6 +36,14 @@ pub(super) fn tame(text: &str) -> String {
     tamed
 }
 
+/// A fragment as a sentence: it begins large and has an end.
+pub(super) fn sentence(fragment: &str) -> String {
+    let mut letters = fragment.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    let end = if fragment.ends_with(['.', '!', '?', '"']) { "" } else { "." };
+    first.chain(letters.by_ref()).chain(end.chars()).collect()
+}
+
 /// A value on one line.
 pub(super) fn value(value: &Value) -> String {
     match value {
@@ -68,6 +76,17 @@ pub(super) fn number(number: f64) -> String {
     }
 }
 
+/// A number of which three digits say enough.
+pub(super) fn rate(number: f64) -> String {
+    match number.abs() {
+        size if size >= 100.0 => format!("{number:.0}"),
+        _ => {
+            let rounded: f64 = format!("{number:.2e}").parse().unwrap_or(number);
+            rounded.to_string()
+        }
+    }
+}
+
 /// A span of time.
 pub(super) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
@@ -76,8 +95,11 @@ pub(super) fn span(ms: u64) -> String {
     match (days, hours, minutes) {
         (0, 0, 0) if seconds < 10 => format!("{left}.{} s", ms % 1000 / 100),
         (0, 0, 0) => format!("{left} s"),
+        (0, 0, _) if left == 0 => format!("{minutes} min"),
         (0, 0, _) => format!("{minutes} min {left} s"),
+        (0, _, 0) => format!("{hours} h"),
         (0, _, _) => format!("{hours} h {minutes} min"),
+        (_, 0, _) => format!("{days} d"),
         (_, _, _) => format!("{days} d {hours} h"),
     }
 }
@@ -101,6 +123,48 @@ pub(super) fn bytes(bytes: f64) -> String {
     match units.into_iter().find(|(size, _)| bytes >= *size) {
         Some((size, unit)) => format!("{:.1} {unit}", bytes / size),
         None => format!("{bytes} B"),
+    }
+}
+
+/// An experiment's state in plain words; one that this build does not know as it stands.
+pub(super) fn experiment_state(state: &str) -> String {
+    match state {
+        "NO_MORE_TRIAL" => "last trials are running".to_owned(),
+        "TUNER_NO_MORE_TRIAL" => "tuner has no more to propose".to_owned(),
+        _ => state.to_lowercase().replace('_', " "),
+    }
+}
+
+/// A verdict's cause in plain words; one that this build does not know as it stands.
+pub(super) fn cause(cause: &str) -> &str {
+    match cause {
+        "exit" => "the command failed",
+        "signal" => "killed by a signal",
+        "oom-kernel" => "memory was full",
+        "oom-cuda" => "the GPU's memory was full",
+        "stopped" => "stopped",
+        "early-stopped" => "stopped early",
+        "preempted" => "the machine was taken back",
+        "deadline" => "ran too long",
+        "stalled" => "no progress",
+        "gpu-lost" => "a GPU vanished",
+        "disk-full" => "a disk was full",
+        "not-executable" => "the command cannot be executed",
+        "not-found" => "there is no such command",
+        "keeper-error" => "the keeper failed",
+        "unknown" => "nobody lived to tell",
+        _ => cause,
+    }
+}
+
+/// What a retry would do, by the verdict's class.
+pub(super) fn class(class: &str) -> &str {
+    match class {
+        "none" => "nothing failed",
+        "user-error" => "fail the same way",
+        "transient" => "maybe succeed",
+        "permanent" => "fail until the machine is mended",
+        _ => class,
     }
 }
 
@@ -151,8 +215,9 @@ mod tests {
         for (value, text) in table {
             assert_eq!(super::value(&value), text);
         }
-        let spans = [0, 12_345, 754_000, 7_800_000, 200_000_000].map(span);
-        assert_eq!(spans, ["0.0 s", "12 s", "12 min 34 s", "2 h 10 min", "2 d 7 h"]);
+        let spans = [0, 12_345, 754_000, 7_800_000, 10_800_000, 200_000_000].map(span);
+        assert_eq!(spans, ["0.0 s", "12 s", "12 min 34 s", "2 h 10 min", "3 h", "2 d 7 h"]);
+        assert_eq!([0.0, 9.876, 32.14, 2487.2].map(rate), ["0", "9.88", "32.1", "2487"]);
         assert_eq!(moment(0), "1970-01-01 00:00:00");
         assert_eq!(bytes(1_500_000.0), "1.5 MB");
     }

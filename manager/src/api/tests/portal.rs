@@ -58,14 +58,26 @@ async fn what_cannot_be_shown_is_said_on_a_page() {
     let bed = Bed::searched().await;
     #[rustfmt::skip]
     let table = [
-        ("/trials/nobody",      404, "there is no trial nobody"),
-        ("/compare?trial=nobody", 400, "there is no trial nobody"),
-        ("/trials?limit=0",     400, "limit is 0; from 1 to 1000 is possible"),
+        ("/trials/nobody",      404, "There is no trial nobody."),
+        ("/compare?trial=nobody", 400, "There is no trial nobody."),
+        ("/trials?limit=0",     400, "Limit is 0; from 1 to 1000 is possible"),
     ];
     for (path, status, detail) in table {
         let (response, page) = bed.page(path, "localhost", None).await;
         assert_eq!(response.status().as_u16(), status, "{path}");
         assert!(page.contains(detail) && page.contains("</html>"), "{path}: {page}");
+    }
+    // An address where there is nothing: a page to a browser, to others what the API says.
+    for (path, accept, is_page) in [
+        ("/nowhere", "text/html,*/*", true),
+        ("/nowhere", "*/*", false),
+        ("/api/v1/nowhere", "text/html,*/*", false),
+    ] {
+        let request = Request::get(path).header(header::ACCEPT, accept);
+        let response = bed.send(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        assert_eq!(body.starts_with(b"<!DOCTYPE html>"), is_page, "{path}, {accept}");
     }
     // Under a name that is not this machine's a page asks for the token, and shows nothing.
     for path in PAGES.into_iter().filter(|path| *path != "/login") {

@@ -1,11 +1,9 @@
 //! The experiment as a whole: its numbers, its configuration, and columns for charts.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::super::auth::User;
@@ -71,9 +69,9 @@ pub(in crate::api) struct Points {
     /// Final results of succeeded trials as numbers; null where there is none, or none that is finite.
     #[serde(rename = "final")]
     pub(in crate::api) last: Vec<Option<f64>>,
-    /// A column for each parameter; null where a trial has no such parameter.
+    /// A column for each parameter, in the order in which trials have them; null where a trial has no such parameter.
     #[schema(value_type = Object)]
-    pub(in crate::api) parameters: BTreeMap<String, Vec<Value>>,
+    pub(in crate::api) parameters: Map<String, Value>,
     /// Results that were better than all before them.
     pub(in crate::api) improvements: Vec<Improvement>,
     /// The number of the newest change that is in.
@@ -83,11 +81,13 @@ pub(in crate::api) struct Points {
 /// All trials in columns.
 pub(in crate::api) fn points(snapshot: &Snapshot, maximize: bool) -> Points {
     let trials = &snapshot.trials;
-    let mut parameters: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    let mut parameters = Map::new();
     for (at, trial) in trials.iter().enumerate() {
         for (name, value) in view::flat(&trial.parameters) {
-            let column = parameters.entry(name).or_insert_with(|| vec![Value::Null; trials.len()]);
-            column[at] = value.clone();
+            let empty = || Value::Array(vec![Value::Null; trials.len()]);
+            if let Value::Array(column) = parameters.entry(name).or_insert_with(empty) {
+                column[at] = value.clone();
+            }
         }
     }
     Points {

@@ -30,6 +30,8 @@ const CHUNK: u32 = 10_000;
 pub(in crate::api) struct ListQuery {
     /// Only these states, such as `RUNNING,FAILED`.
     pub(in crate::api) state: Option<String>,
+    /// Only trials whose verdict has this cause, such as `oom-cuda`; `unknown`: those without a verdict.
+    pub(in crate::api) cause: Option<String>,
     /// Only trials whose id, parameters, message or cause hold this text.
     pub(in crate::api) q: Option<String>,
     /// `sequence` (default), `id`, `state`, `final`, `latest`, `started`, `ended`, `duration`, or
@@ -73,7 +75,8 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
     let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let text = query.q.clone().filter(|text| !text.is_empty());
-    let wanted = Wanted { states, text, by, descending };
+    let cause = query.cause.clone().filter(|cause| !cause.is_empty());
+    let wanted = Wanted { states, cause, text, by, descending };
     let snapshot = shared.state.board.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let cursor = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());

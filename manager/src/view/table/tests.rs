@@ -45,11 +45,23 @@ fn trial(
 }
 
 fn wanted(by: Column, descending: bool) -> Wanted {
-    Wanted { states: Vec::new(), text: None, by, descending }
+    Wanted { states: Vec::new(), cause: None, text: None, by, descending }
 }
 
 fn shown(page: &Page<'_>) -> Vec<u64> {
     page.rows.iter().map(|trial| trial.sequence).collect()
+}
+
+#[test]
+fn a_cause_is_chosen_by_its_word_alone() {
+    let mut failed = trial(0, JobState::Failed, None, json!({"x": "exit"}));
+    Arc::make_mut(&mut failed).cause = Some("oom-cuda".to_owned());
+    Arc::make_mut(&mut failed).message = Some("the trial exited with 1".to_owned());
+    let trials = [failed, trial(1, JobState::Failed, None, json!({}))];
+    for (cause, expected) in [("oom-cuda", &[0][..]), ("exit", &[]), ("unknown", &[1])] {
+        let wanted = Wanted { cause: Some(cause.to_owned()), ..wanted(Column::Sequence, false) };
+        assert_eq!(shown(&page(&trials, &wanted, None, 9, 0).unwrap()), expected, "{cause}");
+    }
 }
 
 #[test]

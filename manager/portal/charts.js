@@ -1,0 +1,112 @@
+// Curves, drawn by uPlot in the colours of the theme. It fetches nothing and knows nothing of trials.
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+// A colour that is asked for whenever something is drawn, so that it is the present theme's.
+const tint = (name) => Object.assign(() => colour(name), { css: `var(--${name})` });
+const STROKES = ["#2f7fd6", "#d9762b", "#3a9b5c", "#b04bb5", "#b8453e", "#5f6fd8", "#8a7a1f", "#2a9aa5"];
+const stroke = (at) => STROKES[at % STROKES.length];
+
+const note = (text) => {
+  const line = document.createElement("p");
+  line.className = "hint";
+  line.textContent = text;
+  return line;
+};
+
+// A number as the pages write it: so many digits, an exponent where it is very small or large.
+const short = (value, digits = 4) => {
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e");
+  return String(Number(value.toPrecision(digits)));
+};
+const bytes = (value) => {
+  const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => Math.abs(value) >= size) ?? [1, "B"];
+  return `${Number((value / size).toPrecision(3))} ${unit}`;
+};
+const moment = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
+
+const FORMATS = { number: (value) => short(value, 5), bytes, percent: (value) => `${short(value, 3)} %`, watts: (value) => `${short(value, 3)} W` };
+// Places that are counted have whole numbers.
+const WHOLE = [1, 2, 5].flatMap((one) => [...Array(9).keys()].map((power) => one * 10 ** power)).sort((a, b) => a - b);
+// No reading is finer than a second.
+const SECONDS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((one) => one * 60), ...[1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2400].map((one) => one * 3600)];
+
+// As large as the page's own writing asks for.
+const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16 || 1;
+const font = () => `${13 * scale()}px system-ui`;
+
+const axes = (x, y, kind, time) => {
+  const one = scale();
+  const look = { font: font(), labelFont: font(), stroke: tint("quiet"), grid: { stroke: tint("grid"), width: 1 }, ticks: { stroke: tint("grid"), width: 1 } };
+  const long = time
+    // As much of the time as tells one mark from the next.
+    ? { values: (_, marks, __, ___, step) => marks.map((mark) => step >= 86400 ? moment(mark).slice(5, 10) : step >= 60 ? moment(mark).slice(11, 16) : moment(mark).slice(11)), space: 80 * one, incrs: SECONDS }
+    : { incrs: WHOLE, values: (_, marks) => marks.map((mark) => mark.toLocaleString("en")) };
+  return [
+    { ...look, ...long, label: x, labelSize: 20 * one, size: 34 * one },
+    { ...look, label: y, labelSize: y ? 20 * one : 0, size: 72 * one, values: (_, marks) => marks.map((mark) => FORMATS[kind](mark)) },
+  ];
+};
+
+const plots = new Map();
+const others = new Set();
+const wide = (figure) => Math.max(200, figure.clientWidth - 18);
+const high = (width) => Math.round(Math.min(420, Math.max(220, width * 0.28)) * scale());
+const sizes = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const plot = plots.get(target)?.plot, width = wide(target);
+    if (plot && plot.width !== width) plot.setSize({ width, height: high(width) });
+  }
+});
+
+// Draws curves into a figure, or the newer values of curves that are there. `data` is uPlot's: places, then a column for
+// each curve. `kind` says what the values are.
+const draw = (figure, series, data, { x, y = "", kind = "number", time = false, empty = "Nothing to show yet." }) => {
+  if (!figure) return;
+  if (!data[0] || data[0].length < (time ? 2 : 1)) {
+    if (!plots.has(figure)) figure.replaceChildren(note(empty));
+    return;
+  }
+  const shape = JSON.stringify([series.map((one) => one.label), x, y, kind]);
+  const known = plots.get(figure);
+  if (known && known.shape === shape) { known.plot.setData(data); return; }
+  known?.plot.destroy();
+  figure.replaceChildren();
+  const told = (_, value) => value === null || value === undefined ? "–" : FORMATS[kind](value);
+  const width = wide(figure);
+  const options = {
+    width, height: high(width), axes: axes(x, y, kind, time), scales: { x: { time } },
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+    series: [{ label: x, value: (_, value) => value === null || value === undefined ? "–" : time ? moment(value) : value.toLocaleString("en") },
+      ...series.map((one) => ({ value: told, ...one }))],
+    cursor: { drag: { x: true, y: false } },
+    // The marks of the legend are drawn once, by the style sheet.
+    legend: { markers: { stroke: (_, at) => series[at - 1].stroke.css ?? series[at - 1].stroke } },
+  };
+  plots.set(figure, { shape, plot: new uPlot(options, data, figure) });
+  sizes.observe(figure);
+};
+
+// Has `work` done again whenever the theme changes or `figure` gets another size.
+const redrawn = (figure, work) => {
+  others.add(work);
+  let width = figure.clientWidth;
+  new ResizeObserver(() => { if (figure.clientWidth !== width) { width = figure.clientWidth; work(); } }).observe(figure);
+};
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const { plot } of plots.values()) plot.redraw(false);
+  for (const work of others) work();
+});
+
+// Curves of several series over their own places: joined on the places that any of them has.
+const join = (curves) => {
+  const places = [...new Set(curves.flatMap((curve) => curve.map((point) => point[0])))].sort((a, b) => a - b);
+  const at = new Map(places.map((place, index) => [place, index]));
+  return [places, ...curves.map((curve) => {
+    const column = new Array(places.length).fill(undefined);
+    for (const [place, value] of curve) column[at.get(place)] = value;
+    return column;
+  })];
+};
+
+export { colour, tint, stroke, note, short, font, scale, high, draw, redrawn, join };
