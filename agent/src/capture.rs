@@ -9,7 +9,6 @@
 //! * Nobody but the thread touches the disk; it starts with the first thing there is to write. Where there is
 //!   nothing but a verdict at the very end, none is started.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -130,17 +129,6 @@ impl Capture {
         shared.work.notify_one();
     }
 
-    /// Makes the files of output: empty ones say that nothing was printed.
-    pub fn make_files(&self) {
-        let dir = self.shared.as_ref().and_then(|shared| shared.places.dir.as_ref());
-        for name in ["stdout", "stderr"] {
-            if let Some(dir) = dir {
-                // What is wrong here is wrong with the first bytes, too, and told then.
-                OpenOptions::new().create(true).append(true).open(dir.join(name)).ok();
-            }
-        }
-    }
-
     /// Writes the verdict of a trial that printed nothing, and waits for it.
     pub fn only_verdict(&self, verdict: &Verdict) -> Result<(), String> {
         self.shared.as_ref().map_or(Ok(()), |shared| shared.publish(verdict))
@@ -207,7 +195,6 @@ impl Shared {
         let (dir, limit) = (self.places.dir.as_ref(), self.places.rotate_bytes);
         let file = |name| dir.map(|dir| Grown::open(dir, name, limit));
         let mut files = [file("stdout"), file("stderr")];
-        files.iter().flatten().for_each(Grown::make);
         let mut spare = [Vec::new(), Vec::new()];
         loop {
             let work = self.next(spare);

@@ -214,8 +214,6 @@ impl Watch {
         }
         let Launched { started, outputs } = &mut self.launched;
         let (trial, exit) = started.as_mut().ok()?;
-        // While it runs, this costs nobody anything.
-        self.capture.make_files();
         let status = brief::wait(held_back, outputs, exit, &self.reaper, || {
             !self.metric_files.any_is_there()
         })?;

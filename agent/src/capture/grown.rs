@@ -23,12 +23,6 @@ impl Grown {
         Self { path, rotate_bytes, open }
     }
 
-    /// Makes the file if it is not there: whoever looks for it finds that nothing was written.
-    pub(super) fn make(&self) {
-        // What is wrong here is wrong with the first bytes, too, and told then.
-        OpenOptions::new().create(true).append(true).open(&self.path).ok();
-    }
-
     /// Appends `bytes`. Lines stay whole over a rotation, unless one is longer than a whole file.
     pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
         while !bytes.is_empty() {
