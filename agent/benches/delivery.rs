@@ -123,6 +123,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: BOUND,
+        give_up: watch::channel(false).1,
         counts: std::sync::Arc::default(),
     };
     let (directives, _obeyed) = mpsc::channel(1);

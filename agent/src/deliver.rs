@@ -6,7 +6,7 @@
 //!
 //! Nothing here may end or delay the trial: every error is a reason to try again later. The total time is
 //! not limited while the trial runs; after its end it is ([`Settings::flush`]), and what is left stays in
-//! the spool.
+//! the spool. What only memory holds would be lost, so a manager that asks to wait is then waited for longer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -52,6 +52,9 @@ const BULK_LINGER: Duration = Duration::from_millis(50);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 /// Longest time between tries once the trial has ended.
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
+/// How much longer than [`Settings::flush`] a manager that asks to wait is waited for, if what it does not have is in
+/// memory only: its disk may be the one that is full, and a person has to see to that.
+pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
 /// Time between tries where only a person can help.
 const HOPELESS: Duration = Duration::from_mins(1);
 
@@ -71,6 +74,8 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// How long delivery may go on after the trial's end.
     pub flush: Duration,
+    /// Becomes true when delivery has to end at once.
+    pub give_up: watch::Receiver<bool>,
     /// What is counted of it.
     pub counts: Arc<Counts>,
 }
@@ -160,6 +165,8 @@ struct Contact {
     seen: HashSet<u64>,
     obeyed: Vec<u64>,
     last_error: Option<String>,
+    /// Whether the last answer was to come again later.
+    asked_to_wait: bool,
     give_up_at: Option<Instant>,
 }
 
@@ -343,6 +350,7 @@ impl Courier {
             };
             let verdict = error.verdict();
             self.failed(&error);
+            self.lock().asked_to_wait = matches!(error, Error::Busy { .. });
             let wait = match verdict {
                 Verdict::Retry => pause.next_backoff().unwrap_or(BACKOFF.1),
                 Verdict::RetryAfter(after) => after,
@@ -445,6 +453,7 @@ impl Courier {
         let own = attempt == self.spool.attempt();
         self.settings.counts.taken();
         let mut contact = self.lock();
+        contact.asked_to_wait = false;
         if contact.last_error.take().is_some() {
             info!("the manager takes reports again");
         }

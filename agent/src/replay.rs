@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use trial_protocol::{AttemptId, Lane};
 
 use crate::cli::{KEEPER_FAULT, ReplayArgs};
@@ -126,6 +127,8 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,
+            // Whoever started this ends it as any program.
+            give_up: watch::channel(false).1,
             counts: Arc::default(),
         };
         let outcome = deliver::deliver_files(settings, &attempt, lanes(&path, &attempt)?).await;

@@ -300,13 +300,13 @@ impl Watch {
         if let Some(earlier) = earlier {
             book.note("earlier-attempt", ends::of_earlier(&earlier));
         }
-        let delivery = Delivery::start(&settings, &spool);
+        let Delivery { directives, counts, last } = Delivery::start(&settings, &spool);
 
         let (ask, asked) = mpsc::channel(1);
         if let Some(address) = settings.listen {
-            tokio::spawn(listen(address, ask, delivery.ended.subscribe()));
+            tokio::spawn(listen(address, ask, last.ended()));
         }
-        let (known, book) = match started {
+        let (known, book, mut signals, hurried) = match started {
             Ok((trial, exit)) => {
                 let mut world = World {
                     trial,
@@ -317,7 +317,7 @@ impl Watch {
                     open,
                     metric_files: Some(metric_files),
                     channel: findings,
-                    directives: delivery.directives,
+                    directives,
                     book,
                     observer,
                     shippers,
@@ -329,19 +329,21 @@ impl Watch {
                         asked,
                         sender: settings.sender.clone(),
                         spool: spool.clone(),
-                        counts: delivery.counts,
+                        counts,
                     },
                 };
                 let ending = supervise(&mut world).await;
-                let World { mut book, observer, .. } = world;
+                let World { mut book, observer, signals, .. } = world;
+                let hurried = ending.terminated;
                 let succeeded =
                     ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
                 book.conclude(succeeded);
-                (what_is_known(&observer, ending), book)
+                (what_is_known(&observer, ending), book, signals, hurried)
             }
             Err(error) => {
                 tracing::error!("{}", chain(&error));
-                (Known { end: ends::never_started(&error), ..observer.known() }, book)
+                let known = Known { end: ends::never_started(&error), ..observer.known() };
+                (known, book, signals, false)
             }
         };
         channel_end.end();
@@ -356,13 +358,19 @@ impl Watch {
             book.note("output-shed", message);
         }
         book.report(ReportBody::Ended(Box::new(verdict.clone())));
-        let delivered = Delivery::finish(delivery.task, delivery.ended, settings.flush);
+        let hurry = async {
+            if !hurried {
+                signals.wish_to_end().await;
+            }
+        };
+        let delivered = last.finish(&spool, settings.flush, hurry);
         let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
-        spool.close(DISK_WAIT).await;
+        let safe = spool.close(DISK_WAIT).await;
         if let Some(error) = kept.error {
             tracing::warn!("{error}; {} bytes of output are not in the files", kept.shed_bytes);
         }
-        ends::say_goodbye(&settings, &verdict, book.tally(), dir.as_deref(), outcome.as_ref());
+        let left = outcome.map(|outcome| ends::Left { outcome, spool: spool_dir.filter(|_| safe) });
+        ends::say_goodbye(&settings, &verdict, book.tally(), dir.as_deref(), left.as_ref());
         ExitCode::from(code)
     }
 }

@@ -90,6 +90,14 @@ impl Signals {
         }
     }
 
+    /// Waits for a signal that asks for our own end. To be dropped at any time.
+    pub async fn wish_to_end(&mut self) {
+        let asks = |caught| {
+            matches!(caught, Caught::Sent(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP, _))
+        };
+        while !asks(self.next().await) {}
+    }
+
     fn read(&mut self) {
         while let Ok(Some(found)) = self.fd.get_ref().read_signal() {
             let number = i32::try_from(found.ssi_signo).unwrap_or(0);

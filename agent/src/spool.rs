@@ -399,6 +399,11 @@ impl Spool {
         state.facts.kept() + state.bulk.kept()
     }
 
+    /// Whether the disk lacks facts that are not acknowledged.
+    pub fn is_in_memory(&self) -> bool {
+        self.shared.lock().facts.unwritten_bytes() > 0
+    }
+
     /// How many reports of `lane` are not acknowledged.
     pub fn pending_in(&self, lane: Lane) -> u64 {
         self.shared.lock().lane_mut(lane).kept()

@@ -48,7 +48,7 @@ pub fn summary(facts: &Facts<'_>) -> String {
         lines.push(("exit code", exit.shell_code().to_string()));
     }
     if let Some(undelivered @ 1..) = facts.undelivered {
-        lines.push(("undelivered", format!("{undelivered} reports, kept in the spool")));
+        lines.push(("undelivered", format!("{undelivered} reports")));
     }
     if let Some(dir) = facts.dir {
         lines.push(("files", dir.display().to_string()));

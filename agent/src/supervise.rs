@@ -105,6 +105,8 @@ pub struct Ending {
     pub sender: Option<SignalSender>,
     /// Who had to be killed afterwards, as `pid name`.
     pub leftovers: Vec<String>,
+    /// Whether TERM has come: then somebody waits for our end too.
+    pub terminated: bool,
 }
 
 /// What the `select!` saw.
@@ -445,6 +447,7 @@ impl Memory {
     }
 
     fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
+        self.ending.terminated = self.terminated > 0;
         // A signal that we passed on is a request for the end only if the trial died of it.
         if let (None, Some(signal), Some(status)) =
             (self.ending.stop, self.forwarded, self.ending.status)

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use trial_protocol::capability;
 
-use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Courier};
+use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Courier, LAST_PATIENCE};
 
 impl Courier {
     /// Waits a little for more, unless the trial has ended.
@@ -60,7 +60,28 @@ impl Courier {
             let mut contact = self.lock();
             *contact.give_up_at.get_or_insert_with(|| Instant::now() + self.settings.flush)
         };
-        tokio::time::sleep_until(at).await;
+        let mut give_up = self.settings.give_up.clone();
+        let told = async {
+            if give_up.wait_for(|told| *told).await.is_err() {
+                // Nobody is left who could tell.
+                std::future::pending::<()>().await;
+            }
+        };
+        let over = async {
+            tokio::time::sleep_until(at).await;
+            while self.would_lose() && Instant::now() < at + LAST_PATIENCE {
+                tokio::time::sleep(BACKOFF_AT_END).await;
+            }
+        };
+        tokio::select! {
+            () = told => {}
+            () = over => {}
+        }
+    }
+
+    /// Whether there are reports that only memory holds, and a manager that would take them later.
+    fn would_lose(&self) -> bool {
+        self.lock().asked_to_wait && self.spool.is_in_memory()
     }
 
     /// Waits for the trial's end, and then for that.

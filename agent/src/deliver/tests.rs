@@ -284,6 +284,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         sender: sender(),
         heartbeat: Duration::from_hours(1),
         flush: BOUND,
+        give_up: watch::channel(false).1,
         counts: Arc::default(),
     }
 }
@@ -419,6 +420,24 @@ async fn silence_is_broken_by_heartbeats() {
     let delivery = deliver(often, &memory_spool());
     server.until("heartbeats", |seen| seen.heartbeats >= 3).await;
     assert_eq!(delivery.end().await, everything());
+}
+
+#[tokio::test]
+async fn what_only_memory_holds_waits_for_a_manager_that_is_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    for (place, left) in [(None, 0), (Some(dir.path()), 1)] {
+        let busy = || Answer::Status(503, "retry-after: 1\r\n");
+        let server = Server::start(vec![busy(), busy(), Answer::Ack]).await;
+        let spool = spool_in(place);
+        spool.append(0, metric(0));
+        let hurried = Settings {
+            flush: Duration::from_millis(100),
+            ..settings(ManagerAddress::Url(server.url.clone()))
+        };
+        let delivery = deliver(hurried, &spool);
+        server.until("the first try", |seen| seen.requests >= 1).await;
+        assert_eq!(delivery.end().await.undelivered, left, "{place:?}");
+    }
 }
 
 #[tokio::test]

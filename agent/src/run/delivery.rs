@@ -5,26 +5,40 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use trial_protocol::Directive;
 
-use crate::deliver::{self, Counts};
+use crate::deliver::{self, Counts, LAST_PATIENCE};
 use crate::settings::Settings;
 use crate::spool::Spool;
+
+/// How long delivery may go on when we are to end: whoever sends TERM sends KILL after a while.
+const HURRIED: Duration = Duration::from_secs(5);
+
+/// What delivery may take to see that its time is up.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// The task that delivers, where there is a manager.
 pub(super) struct Delivery {
     pub(super) directives: mpsc::Receiver<Directive>,
-    pub(super) ended: watch::Sender<bool>,
-    pub(super) task: Option<JoinHandle<deliver::Outcome>>,
     /// `None` without a manager.
     pub(super) counts: Option<Arc<Counts>>,
+    /// To be ended after the trial.
+    pub(super) last: Last,
+}
+
+/// What ends delivery.
+pub(super) struct Last {
+    ended: watch::Sender<bool>,
+    give_up: watch::Sender<bool>,
+    task: Option<JoinHandle<deliver::Outcome>>,
 }
 
 impl Delivery {
     pub(super) fn start(settings: &Settings, spool: &Spool) -> Self {
         let (order, directives) = mpsc::channel(16);
         let (ended, told) = watch::channel(false);
+        let (give_up, told_to_give_up) = watch::channel(false);
         let counts = settings.manager.is_some().then(Arc::<Counts>::default);
         let task = settings.manager.clone().map(|manager| {
             let settings = deliver::Settings {
@@ -34,29 +48,53 @@ impl Delivery {
                 sender: settings.sender.clone(),
                 heartbeat: settings.heartbeat,
                 flush: settings.flush,
+                give_up: told_to_give_up,
                 counts: counts.clone().unwrap_or_default(),
             };
             // A task, so that a panic in it is not ours. Joined in `finish`.
             tokio::spawn(deliver::run(settings, spool.clone(), order, told))
         });
-        Self { directives, ended, task, counts }
+        Self { directives, counts, last: Last { ended, give_up, task } }
+    }
+}
+
+impl Last {
+    /// Becomes true when the trial has ended.
+    pub(super) fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
     }
 
-    /// Tells it that nothing more will come, and waits until it is done or out of time.
+    /// Tells it that nothing more will come, and waits until it is done or out of time. `hurry` ends when somebody
+    /// wants us to end: then there are only [`HURRIED`] left.
     pub(super) async fn finish(
-        task: Option<JoinHandle<deliver::Outcome>>,
-        ended: watch::Sender<bool>,
+        self,
+        spool: &Spool,
         flush: Duration,
+        hurry: impl Future<Output = ()>,
     ) -> Option<deliver::Outcome> {
-        let task = task?;
-        ended.send(true).ok();
-        let lost =
-            |why: &str| deliver::Outcome { undelivered: 0, last_error: Some(why.to_owned()) };
+        let mut task = self.task?;
+        self.ended.send(true).ok();
+        let hurried = async {
+            hurry.await;
+            sleep(HURRIED).await;
+        };
         // It watches the time itself; ours is for the case that it does not.
-        Some(match timeout(flush + Duration::from_secs(1), task).await {
+        let longest = flush.saturating_add(LAST_PATIENCE).saturating_add(SLACK);
+        let done = tokio::select! {
+            done = timeout(longest, &mut task) => done,
+            () = hurried => {
+                self.give_up.send(true).ok();
+                timeout(SLACK, task).await
+            }
+        };
+        let failed = |why: &str| deliver::Outcome {
+            undelivered: spool.pending(),
+            last_error: Some(why.to_owned()),
+        };
+        Some(match done {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => lost("delivery failed; reports wait in the spool"),
-            Err(_) => lost("delivery does not end; reports wait in the spool"),
+            Ok(Err(_)) => failed("delivery failed"),
+            Err(_) => failed("delivery does not end"),
         })
     }
 }

@@ -1,7 +1,8 @@
 //! How a run is announced, and what its end means: for the verdict, the exit code, and a person.
 
-use std::io::{self, Write};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use trial_protocol::{Started, Verdict};
 
@@ -10,7 +11,10 @@ use crate::cli::{ExitCodeMap, KEEPER_FAULT};
 use crate::settings::Settings;
 use crate::trial::{self, Trial};
 use crate::verdict::{End, exit_code_for_frameworkcontroller};
-use crate::{deliver, standalone};
+use crate::{deliver, log, standalone};
+
+/// How long somebody who reads the summary is waited for.
+const SUMMARY_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Started {
     let task = settings.pod.task.as_ref();
@@ -66,20 +70,37 @@ pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) 
     }
 }
 
+/// What delivery has left.
+pub(super) struct Left {
+    pub(super) outcome: deliver::Outcome,
+    /// The spool that holds it. `None`: nothing does.
+    pub(super) spool: Option<PathBuf>,
+}
+
 pub(super) fn say_goodbye(
     settings: &Settings,
     verdict: &Verdict,
     tally: &Tally,
     dir: Option<&Path>,
-    outcome: Option<&deliver::Outcome>,
+    left: Option<&Left>,
 ) {
-    if let Some(error) = outcome.and_then(|outcome| outcome.last_error.as_ref()) {
-        tracing::warn!("not everything was delivered: {error}");
+    if let Some(Left { outcome, spool }) = left
+        && let Some(error) = &outcome.last_error
+    {
+        let count = outcome.undelivered;
+        match spool {
+            Some(spool) => tracing::warn!(
+                "{count} reports were not delivered ({error}); `trialkeeper replay {}` does it later",
+                spool.display()
+            ),
+            None => tracing::warn!(
+                "{count} reports were not delivered ({error}), and are lost: no spool could be written"
+            ),
+        }
     }
     if settings.manager.is_none() || settings.verbose >= 1 {
-        let undelivered = outcome.map(|outcome| outcome.undelivered);
+        let undelivered = left.map(|left| left.outcome.undelivered);
         let facts = standalone::Facts { verdict, tally, dir, undelivered };
-        // A closed stderr is no fault of the trial's.
-        io::stderr().write_all(standalone::summary(&facts).as_bytes()).ok();
+        log::say(&standalone::summary(&facts), SUMMARY_WAIT);
     }
 }

@@ -1,5 +1,6 @@
 //! Starts the threads that read the trial's output.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -58,6 +59,7 @@ impl<'a> Pumps<'a> {
         tail: SharedTail,
     ) {
         let Some(source) = source else { return };
+        let source = Arc::new(File::from(source));
         // An NNI manager wants lines, and no log of ours.
         let legacy = self.settings.legacy.as_ref();
         let logs = self.settings.logs.clone().filter(|_| legacy.is_none());
@@ -72,7 +74,8 @@ impl<'a> Pumps<'a> {
             lines: legacy.map(|legacy| LineCutter::new(legacy.collect_logs)),
             heard: self.tell.clone(),
         };
-        if let Err(error) = sink.and_then(|sink| pump.start(source, sink, &self.settings.collect)) {
+        if let Err(error) = sink.and_then(|sink| pump.start(&source, sink, &self.settings.collect))
+        {
             tracing::error!("cannot read the trial's output: {error}");
             hand_over();
         }

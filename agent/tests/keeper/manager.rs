@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use nix::sys::signal::Signal;
 use trial_protocol::{
     Better, Cause, Directive, DirectiveBody, Lane, LogChunk, LogText, Metric, Offer, Report,
     ReportAck, ReportBatch, ReportBody, StopReason, StopRule, StopWhen, Stream, VERSION_NEWEST,
@@ -214,6 +215,20 @@ fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
 }
 
 #[test]
+fn a_term_after_the_trial_cuts_short_what_is_delivered() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{nobody}");
+    let manager = Manager::start(vec![]);
+    let mut options = manager.options(&["--flush", "1h"]);
+    options[1] = &url;
+    let running = Keeper::shell(&options, "echo loss=0.5").start().wait_for("out/verdict.json");
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "the trial's own: {}", ended.stderr);
+    assert!(ended.stderr.contains("were not delivered"), "{}", ended.stderr);
+}
+
+#[test]
 fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{nobody}");
@@ -222,7 +237,7 @@ fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
     options[1] = &url;
     let ended = Keeper::shell(&options, "echo loss=0.5; exit 3").run();
     assert_eq!((ended.code, ended.stdout()), (Some(3), "loss=0.5\n"));
-    assert!(ended.stderr.contains("not everything was delivered"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("out/spool` does it later"), "{}", ended.stderr);
 
     let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
     let output =
