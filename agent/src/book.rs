@@ -1,13 +1,13 @@
 //! Everything observed about the trial on its way into the spool: findings become metrics, events become
 //! notes, and what the summary tells is counted.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 
 use crate::clock::Clock;
 use crate::collect::{CollectSpec, Finding, Ledger, Line, Source};
+use crate::log::{SHORTLY, say};
 use crate::log_lines::Secrets;
 use crate::rules::{Broken, Rules};
 use crate::spool::Spool;
@@ -212,8 +212,7 @@ impl Book {
                 MetricKind::Final => " (final)".to_owned(),
             };
             let value = metric.value.as_json();
-            // A closed stderr is no reason to stop.
-            writeln!(std::io::stderr(), "trialkeeper: {}{kind} = {value}", metric.name).ok();
+            say(&format!("trialkeeper: {}{kind} = {value}\n", metric.name), SHORTLY);
         }
     }
 }

@@ -6,10 +6,13 @@
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -35,6 +38,34 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
         tracing::warn!("cannot open the log file {}: {source}", path.display());
     }
 }
+
+/// How long whoever reads our messages is waited for.
+pub const SHORTLY: Duration = Duration::from_millis(20);
+
+/// Whether the reader of stderr stood still the last time.
+static STALLED: AtomicBool = AtomicBool::new(false);
+
+/// Writes to stderr as far as somebody reads it: a reader that stands still must not hold up whoever watches the
+/// trial. What it has not taken after `patience` is dropped, and it is waited for once only, until it reads again. A
+/// closed stderr is no fault of the trial's.
+pub fn say(text: &str, patience: Duration) {
+    let stderr = io::stderr();
+    let patience = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { patience };
+    let until = Instant::now() + patience;
+    for part in text.as_bytes().chunks(PIPE_BUF) {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+        let stalled = poll(&mut fds, left) == Ok(0);
+        STALLED.store(stalled, Ordering::Relaxed);
+        if stalled || (&stderr).write_all(part).is_err() {
+            return;
+        }
+    }
+}
+
+/// What a pipe that can be written takes at once (`man 7 pipe`).
+const PIPE_BUF: usize = 4096;
 
 /// The level from which on messages are shown, as [`number`] has it. The manager may change it.
 static LEVEL: AtomicU8 = AtomicU8::new(2);
@@ -94,7 +125,7 @@ impl Subscriber for Lines {
             }
             None => {
                 let line = format!("trialkeeper: {word}{}\n", text.0);
-                io::stderr().write_all(line.as_bytes()).ok();
+                say(&line, SHORTLY);
             }
         }
     }

@@ -69,10 +69,11 @@ pub struct Pump {
 }
 
 impl Pump {
-    /// Starts the thread that carries everything from `source` to `sink`.
+    /// Starts the thread that carries everything from `source` to `sink`. If that fails, `source` is still the
+    /// caller's: the trial would die of a pipe without a reader.
     pub fn start(
         self,
-        source: OwnedFd,
+        source: &Arc<File>,
         sink: OwnedFd,
         spec: &CollectSpec,
     ) -> Result<(), io::Error> {
@@ -81,15 +82,16 @@ impl Pump {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
+        let source = Arc::clone(source);
         // Nobody joins it: it ends with the trial's last writer, which we do not wait for for ever.
         thread::Builder::new()
             .name(name.to_owned())
             .stack_size(256 * 1024)
-            .spawn(move || self.carry(File::from(source), File::from(sink), scanner))?;
+            .spawn(move || self.carry(&source, File::from(sink), scanner))?;
         Ok(())
     }
 
-    fn carry(mut self, mut source: File, sink: File, mut scanner: StreamScanner) {
+    fn carry(mut self, mut source: &File, sink: File, mut scanner: StreamScanner) {
         let mut sink = Sink { file: sink, open: true, told: false };
         let mut buffer = vec![0; CHUNK];
         loop {
@@ -185,7 +187,7 @@ impl Sink {
 
 #[cfg(test)]
 mod tests {
-    use std::io::pipe;
+    use std::io::{PipeReader, pipe};
 
     use super::*;
     use crate::capture::Places;
@@ -199,12 +201,16 @@ mod tests {
         (pump, tail)
     }
 
+    fn file(source: PipeReader) -> Arc<File> {
+        Arc::new(File::from(OwnedFd::from(source)))
+    }
+
     #[test]
     fn bytes_pass_unchanged_and_the_end_is_told() {
         let (tell, mut told) = mpsc::channel(8);
         let (pump, tail) = pump(tell);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
-        pump.start(source.into(), sink.into(), &CollectSpec::default()).unwrap();
+        pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         trial.write_all(b"a\xff\r\nno newline").unwrap();
         drop(trial);
         let mut passed = Vec::new();
@@ -220,7 +226,7 @@ mod tests {
         let (pump, tail) = pump(tell);
         let ((source, mut trial), (ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         drop(ours);
-        pump.start(source.into(), sink.into(), &CollectSpec::default()).unwrap();
+        pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         for _ in 0..4 {
             trial.write_all(&vec![b'x'; CHUNK]).unwrap();
         }
@@ -237,7 +243,7 @@ mod tests {
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&sink, flags).unwrap();
-        pump.start(source.into(), sink.into(), &CollectSpec::default()).unwrap();
+        pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         let writer = thread::spawn(move || trial.write_all(&vec![b'x'; 8 * CHUNK]).unwrap());
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();

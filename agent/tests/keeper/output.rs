@@ -69,6 +69,18 @@ fn a_closed_stdout_does_not_disturb_the_trial() {
 }
 
 #[test]
+fn a_reader_of_our_messages_that_stands_still_holds_up_nothing() {
+    let line = "i=0; while [ $i -lt 20000 ]; do echo loss=$i; i=$((i+1)); done; exit 5";
+    let mut keeper = Keeper::shell(&["-v"], line);
+    let (reader, writer) = pipe().unwrap();
+    keeper.command.stderr(writer);
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(5));
+    assert!(ended.stdout().ends_with("loss=19999\n"));
+    drop(reader);
+}
+
+#[test]
 fn a_reader_that_leaves_in_the_middle_does_not_either() {
     let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
     let (mut reader, writer) = pipe().unwrap();
