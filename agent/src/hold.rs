@@ -26,6 +26,7 @@ use crate::reap::Reaper;
 use crate::run_dir::{VERDICT_FILE, replace};
 use crate::signals::number;
 use crate::supervise::trial_exit;
+use crate::tree;
 use crate::trial::Trial;
 use crate::trial::hand_over::{Estate, inherited};
 use crate::verdict::{
@@ -244,14 +245,16 @@ impl Holder {
         let signal = match effect {
             None => return,
             Some(Effect::Terminate) => {
+                if reaped {
+                    tree::name_each(&mut self.leftovers, &self.trial.tree());
+                }
                 self.trial.terminate(reaped);
                 Signal::SIGTERM
             }
             Some(Effect::Kill) => {
                 let killed = self.trial.kill(reaped);
                 if reaped {
-                    let named = killed.iter().map(|one| format!("{} {}", one.pid, one.name));
-                    self.leftovers.extend(named);
+                    tree::name_each(&mut self.leftovers, &killed);
                 }
                 Signal::SIGKILL
             }

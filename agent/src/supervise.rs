@@ -28,7 +28,7 @@ use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
 use crate::signals::{Caught, Sender, Signals, number};
-use crate::tree;
+use crate::tree::{self, Process};
 use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
 
@@ -103,7 +103,7 @@ pub struct Ending {
     pub stop: Option<Stop>,
     /// Who sent the signal that counts, if one does.
     pub sender: Option<SignalSender>,
-    /// Who had to be killed afterwards, as `pid name`.
+    /// Who was left of it and had to be ended, as `pid name`.
     pub leftovers: Vec<String>,
     /// Whether TERM has come: then somebody waits for our end too.
     pub terminated: bool,
@@ -337,6 +337,7 @@ impl World {
         let signal = match effect {
             Effect::Terminate => {
                 if reaped {
+                    memory.left(&self.trial.tree());
                     self.note_left("ends what the trial left running");
                 }
                 self.trial.terminate(reaped);
@@ -345,9 +346,7 @@ impl World {
             Effect::Kill => {
                 let killed = self.trial.kill(reaped);
                 if reaped {
-                    let named =
-                        killed.iter().map(|member| format!("{} {}", member.pid, member.name));
-                    memory.ending.leftovers.extend(named);
+                    memory.left(&killed);
                 }
                 Signal::SIGKILL
             }
@@ -446,6 +445,11 @@ impl Memory {
         }
     }
 
+    /// Remembers who was left of the trial, each once.
+    fn left(&mut self, tree: &[Process]) {
+        tree::name_each(&mut self.ending.leftovers, tree);
+    }
+
     fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
         self.ending.terminated = self.terminated > 0;
         // A signal that we passed on is a request for the end only if the trial died of it.
@@ -459,9 +463,7 @@ impl Memory {
             self.ending.sender = None;
         }
         if matches!(phase, Phase::Done(None)) {
-            let tree = world.trial.tree();
-            let named = tree.iter().map(|member| format!("{} {}", member.pid, member.name));
-            self.ending.leftovers.extend(named);
+            self.left(&world.trial.tree());
         }
         self.ending
     }

@@ -115,6 +115,16 @@ fn parse(stat: &[u8]) -> Option<Process> {
     Some(Process { pid, parent, group, name, zombie: matches!(state, "Z" | "X") })
 }
 
+/// Adds the processes of `tree` to `names`, as `pid name`, those that are not there yet.
+pub fn name_each(names: &mut Vec<String>, tree: &[Process]) {
+    for member in tree {
+        let name = format!("{} {}", member.pid, member.name);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

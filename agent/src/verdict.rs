@@ -48,7 +48,7 @@ pub struct Known {
     pub gpus: Vec<GpuSample>,
     /// GPUs that vanished during the trial, by UUID or index.
     pub gpus_lost: Vec<String>,
-    /// Processes that had to be killed after the trial's own had ended, as `pid name`.
+    /// Processes that were left of it and were ended, as `pid name`.
     pub leftovers: Vec<String>,
 }
 
@@ -155,10 +155,8 @@ pub fn conclude(known: &Known) -> Verdict {
     if !known.leftovers.is_empty() {
         let count = known.leftovers.len();
         let noun = if count == 1 { "process" } else { "processes" };
-        conclusion.message = format!(
-            "{} It left {count} {noun} behind, which had to be killed.",
-            conclusion.message
-        );
+        conclusion.message =
+            format!("{} It left {count} {noun} behind, which had to be ended.", conclusion.message);
     }
 
     let Conclusion { cause, class, confidence, message } = conclusion;

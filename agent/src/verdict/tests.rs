@@ -129,6 +129,7 @@ fn the_message_says_what_happened_and_what_to_do() {
     #[rustfmt::skip]
     let table = [
         (code(0), "The trial succeeded."),
+        (saying(code(3), "\u{1b}[31mboom\u{1b}[0m\n"), "The trial exited with code 3; its last words were \"boom\"."),
         (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last words were \"KeyError: 'x'\"."),
         (kills(code(0), 0, 2), "The trial succeeded, though the kernel killed 2 of its processes for memory."),
         (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (its container used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
@@ -140,7 +141,7 @@ fn the_message_says_what_happened_and_what_to_do() {
         (sent(7, Some("slurmstepd"), false), "SIGTERM reached trialkeeper from process 7 (slurmstepd) of user 1000; it ended by SIGTERM."),
         (sent(7, None, false), "SIGTERM reached trialkeeper from process 7 of user 1000; it ended by SIGTERM."),
         (sent(0, None, true), "SIGTERM reached trialkeeper from the terminal; it ended by SIGTERM."),
-        (Known { leftovers: vec!["9 sleep".to_owned()], ..code(0) }, "The trial succeeded. It left 1 process behind, which had to be killed."),
+        (Known { leftovers: vec!["9 sleep".to_owned()], ..code(0) }, "The trial succeeded. It left 1 process behind, which had to be ended."),
         (Known { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];
     for (known, message) in table {

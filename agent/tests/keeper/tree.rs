@@ -126,6 +126,17 @@ fn a_helper_behind_a_pipe_may_finish_its_work() {
 }
 
 #[test]
+fn whoever_ends_when_asked_to_is_named_too() {
+    let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & while ! test -s inner; do sleep 0.02; done";
+    let ended = Keeper::shell(&["--drain", "200ms"], line).run();
+    assert_eq!(ended.code, Some(0));
+    let verdict = ended.verdict();
+    assert_eq!(verdict.evidence.leftovers.len(), 1, "{verdict:?}");
+    assert!(verdict.evidence.leftovers[0].ends_with(" sleep"), "{verdict:?}");
+    assert!(ended.stderr.contains("It left 1 process behind"), "{}", ended.stderr);
+}
+
+#[test]
 fn the_trial_dies_with_its_keeper() {
     let running = Keeper::new(&["--", "sh", "-c", "echo $$ > trial; exec sleep 1000"]).start();
     let trial = running.wait_for_pid("trial");
