@@ -7,7 +7,7 @@
 //! In what portions bytes arrive never matters: every collector of a stream finds the same in one piece and
 //! byte by byte.
 
-mod ansi;
+pub mod ansi;
 mod events;
 mod json_lines;
 mod ledger;

@@ -6,7 +6,7 @@ const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
 
 /// `line` without control sequences; the line itself where there are none, which is nearly always.
-pub(super) fn strip(line: &[u8]) -> Cow<'_, [u8]> {
+pub fn strip(line: &[u8]) -> Cow<'_, [u8]> {
     let Some(first) = memchr::memchr(ESCAPE, line) else {
         return Cow::Borrowed(line);
     };

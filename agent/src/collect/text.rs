@@ -13,6 +13,9 @@ use trial_protocol::MetricValue;
 
 use super::NAME_BYTES;
 
+/// What our variables and NNI's begin with: a trial that prints its environment reports nothing.
+const OURS: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
+
 /// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour
 /// codes.
 pub(super) fn pairs(line: &[u8], mut found: impl FnMut(&str, MetricValue)) {
@@ -20,6 +23,7 @@ pub(super) fn pairs(line: &[u8], mut found: impl FnMut(&str, MetricValue)) {
         // The value goes first: most `=` of ordinary text fail there, and cheaply.
         if let Some(value) = value_after(&line[equals + 1..])
             && let Some(name) = name_before(&line[..equals])
+            && !OURS.iter().any(|ours| name.starts_with(ours))
         {
             found(name, value);
         }
@@ -157,7 +161,7 @@ mod tests {
     #[test]
     fn pairs_are_found_as_the_table_says() {
         #[rustfmt::skip]
-        let table: [(&str, &[(&str, Value)]); 64] = [
+        let table: [(&str, &[(&str, Value)]); 66] = [
             // Pairs.
             ("accuracy=0.93",                    &[("accuracy", json!(0.93))]),
             ("accuracy = 0.93",                  &[("accuracy", json!(0.93))]),
@@ -192,6 +196,9 @@ mod tests {
             ("gap - loss=1",                     &[("loss", json!(1))]),
             ("x=1 y=abc z=2",                    &[("x", json!(1)), ("z", json!(2))]),
             ("epoch=3: done",                    &[("epoch", json!(3))]),
+            // What `env` prints.
+            ("NNI_TRIAL_SEQ_ID=0",               &[]),
+            ("TRIALKEEPER_PARAM_lr=0.1",         &[]),
             // Text.
             ("",                                 &[]),
             ("=",                                &[]),

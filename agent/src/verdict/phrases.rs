@@ -3,6 +3,8 @@
 
 use memchr::memmem;
 
+use crate::collect::ansi;
+
 /// How much of a tail is searched, in bytes: a Python traceback and the lines around it.
 const SEARCHED_BYTES: usize = 16 * 1024;
 
@@ -89,13 +91,14 @@ pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     last.map(|(_, hint)| hint)
 }
 
-/// The last line that holds anything, without control characters, at most [`QUOTED_CHARS`] long.
+/// The last line that holds anything, without colours and control characters, at most [`QUOTED_CHARS`] long.
 pub(super) fn last_line(tail: &[u8]) -> Option<String> {
     let line = tail.rsplit(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())?;
     // Of a progress bar, the last state.
     let line = line.trim_ascii();
     let state = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
-    let text = String::from_utf8_lossy(state);
+    let plain = ansi::strip(state);
+    let text = String::from_utf8_lossy(&plain);
     let shown: String = text.chars().filter(|c| !c.is_control()).take(QUOTED_CHARS).collect();
     (!shown.is_empty()).then_some(shown)
 }
@@ -168,7 +171,7 @@ mod tests {
             ("white space",        b" \n\n",                     None),
             ("a traceback",        b"Trace\n  x\nKeyError: 3\n", Some("KeyError: 3")),
             ("a progress bar",     b"1%\r2%\r\n",                Some("2%")),
-            ("control characters", b"a\x1b[0m\x07b",             Some("a[0mb")),
+            ("control characters", b"a\x1b[0m\x07b",             Some("ab")),
             ("no text",            b"\xffx",                     Some("\u{fffd}x")),
         ];
         for (says, tail, expected) in table {
