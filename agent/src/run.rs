@@ -127,7 +127,11 @@ pub fn run(args: &RunArgs) -> ExitCode {
 type Later = OnceCell<io::Result<Runtime>>;
 
 fn new_runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // What looks up names is a thread, and where none can be started any more tokio has no way but to panic.
+        .thread_keep_alive(Duration::from_hours(24))
+        .build()
 }
 
 fn spool_dir(prepared: &Prepared) -> Option<PathBuf> {
