@@ -351,8 +351,8 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let service = ready.build(&id, &mut spec, place).await?;
     let (notify, notices) = mpsc::unbounded_channel();
     let bell = notify::Bell::default();
-    let notifier =
-        telling::office(&id, &spec, &store, &bell).map(|office| notify::Notifier::start(&office));
+    let notifier = telling::office(&id, &spec, &store, &bell, Some(dir.degraded()))
+        .map(|office| notify::Notifier::start(&office));
     let conductor = Conductor {
         id: id.clone(),
         spec: spec.clone(),

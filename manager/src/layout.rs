@@ -51,6 +51,11 @@ impl ExperimentDir {
         self.0.join("netrc")
     }
 
+    /// There from when others were told that the database cannot be written until they are told that it can.
+    pub fn degraded(&self) -> PathBuf {
+        self.0.join("degraded")
+    }
+
     /// The certificate authority that the manager made for itself, with its key.
     pub fn authority(&self) -> PathBuf {
         self.0.join("tls")

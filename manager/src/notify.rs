@@ -2,7 +2,8 @@
 //!
 //! What is to be told lies in the store, written together with what it tells of, and is told until it has been
 //! taken or given up: at least once, under an id by which a second time is known. What tells that the store itself
-//! is ill cannot lie there and dies with this process. No failure to tell reaches the experiment: each way of
+//! is ill cannot lie there and dies with this process; that it is well again is owed by whoever comes next, as an empty
+//! file says. No failure to tell reaches the experiment: each way of
 //! telling has a task of its own, which is bounded in time and tries.
 
 mod channel;
@@ -59,6 +60,9 @@ pub struct Office {
     pub about: About,
     /// Where the command is run.
     pub directory: PathBuf,
+    /// A file that is there while others believe the store to be ill, for the next manager if this one dies. `None`: the
+    /// experiment is over, and nobody waits for its store.
+    pub degraded: Option<PathBuf>,
     /// Where what is to be told lies.
     pub store: Store,
     /// The wall clock.
@@ -118,16 +122,40 @@ async fn watch_store(
     ending: CancellationToken,
 ) -> usize {
     let mut ailment = office.store.watch_ailment();
-    let mut health = health::Health::default();
+    let mut health =
+        health::Health::begin(office.degraded.as_ref().is_some_and(|mark| mark.exists()));
     loop {
         let now = tokio::time::Instant::now();
         let ill = ailment.borrow_and_update().as_ref().map(store::Error::to_string);
         if let Some(news) = health.step(ill, now) {
             let event = event::health(&office.about, &news, office.clock.now_ms());
-            if office.spec.events.contains(&event.kind) {
-                for letters in &boxes {
-                    // A channel that has ended needs no more news.
-                    drop(letters.send(Letter::unkept(&event)));
+            match news {
+                event::Health::Degraded(_) => {
+                    // An empty file needs no room; where even that fails, only this process knows.
+                    if let Some(mark) = &office.degraded
+                        && let Err(error) = std::fs::write(mark, "")
+                    {
+                        warn!("{}: {error}", mark.display());
+                    }
+                    if office.spec.events.contains(&event.kind) {
+                        for letters in &boxes {
+                            // A channel that has ended needs no more news.
+                            drop(letters.send(Letter::unkept(&event)));
+                        }
+                    }
+                }
+                event::Health::Recovered => {
+                    if let Some(new) = event.kept(&office.spec)
+                        && office.store.notify(new).await.is_err()
+                    {
+                        // It is ill again, which nobody needs to be told a second time.
+                        health = health::Health::begin(true);
+                        continue;
+                    }
+                    office.bell.ring();
+                    if let Some(mark) = &office.degraded {
+                        drop(std::fs::remove_file(mark));
+                    }
                 }
             }
         }

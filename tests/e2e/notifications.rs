@@ -142,3 +142,34 @@ fn a_store_that_cannot_be_written_is_told_of_and_that_it_can_again() {
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
     assert_eq!(events(&bed, "told").len(), 2, "its end is not wanted");
 }
+
+#[test]
+fn a_recovery_is_told_by_the_next_manager_if_the_first_one_dies() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let events_wanted = ["manager_degraded", "manager_recovered"];
+    let search = Search::new("echo score=1; echo >>../waits; read _ <../gate; echo score=2", 1)
+        .with("notifications", json!({"command": "cat >>../told", "events": events_wanted}));
+    let running = search.start(&bed);
+    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let stranger = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
+    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    wait_for("the illness to be told", BOUND, || {
+        (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
+    });
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    stranger.execute_batch("ROLLBACK").unwrap();
+
+    let id = folder.file_name().unwrap().to_str().unwrap();
+    let mut resume = bed.manager();
+    resume.args(["resume", id, "--port", "0", "--output", "json", "--data-dir"]).arg(bed.data());
+    let running = bed.start(&mut resume);
+    wait_for("the recovery to be told", BOUND, || {
+        (kinds(&events(&bed, "told")) == events_wanted).then_some(())
+    });
+    gate.open(1);
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    assert_eq!(events(&bed, "told").len(), 2, "it is told once");
+}

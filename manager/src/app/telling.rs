@@ -1,5 +1,6 @@
 //! Where those work who tell others of an experiment, while it runs and once it is done.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use trial_protocol::ExperimentId;
@@ -16,11 +17,13 @@ pub(super) fn office(
     spec: &ExperimentSpec,
     store: &Store,
     bell: &Bell,
+    degraded: Option<PathBuf>,
 ) -> Option<Office> {
     Some(Office {
         spec: spec.notifications.clone()?,
         about: notify::event::About { id: id.clone(), name: spec.name.clone() },
         directory: spec.trial_code_directory.clone(),
+        degraded,
         store: store.clone(),
         clock: Arc::new(SystemClock),
         bell: bell.clone(),
@@ -30,7 +33,7 @@ pub(super) fn office(
 impl Finished {
     /// Tells others what the manager that ran it could not tell any more.
     pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
-        if let Some(office) = office(&self.id, &self.spec, &self.store, &Bell::default()) {
+        if let Some(office) = office(&self.id, &self.spec, &self.store, &Bell::default(), None) {
             let left = notify::tell_what_is_left(&office).await?;
             notify::warn_of_rest(left, &self.id);
         }

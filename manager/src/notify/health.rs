@@ -28,6 +28,11 @@ pub(super) enum Health {
 }
 
 impl Health {
+    /// What an earlier manager has told: that the store is ill, or not.
+    pub(super) fn begin(told_ill: bool) -> Self {
+        if told_ill { Self::Ill } else { Self::Well }
+    }
+
     /// Takes how the store is at `now`, and gives what is to be told.
     pub(super) fn step(&mut self, ill: Option<String>, now: Instant) -> Option<event::Health> {
         match (*self, ill) {

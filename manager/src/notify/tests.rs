@@ -21,6 +21,7 @@ fn office(folder: &Path, command: &str) -> Office {
         },
         about: About { id: ExperimentId::new("abcdefgh").unwrap(), name: None },
         directory: folder.to_owned(),
+        degraded: Some(folder.join("degraded")),
         store: Store::open(&folder.join("db")).unwrap(),
         clock: Arc::new(SystemClock),
         bell: Bell::default(),
