@@ -126,6 +126,25 @@ fn a_pod_that_fails_beside_the_first_fails_the_trial() {
     assert_eq!(left(&kube), Vec::<Value>::new());
 }
 
+#[test]
+fn a_trial_is_done_when_another_role_than_the_one_that_reports_is() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let policy =
+        |succeeded: i32| json!({"minFailedTaskCount": 1, "minSucceedTaskCount": succeeded});
+    let roles = json!([
+        {"name": "worker", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(-1),
+         "command": "echo \"score={{x}}\"; : >\"$TEST_BED/reported\"; exec sleep 600"},
+        {"name": "judge", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(1),
+         "command": "until [ -e \"$TEST_BED/reported\" ]; do sleep 0.05; done"},
+    ]);
+    let section = service(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
+    let search = run(&bed, &search(&bed, &kube, "unused", 1).with("trainingService", section));
+    search.expect_done(1, 0);
+    assert_eq!(search.trials[0].final_result, search.trials[0].parameters["x"]);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
 /// Its first pod reports and fails; its second reports as much and succeeds.
 const SECOND: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"

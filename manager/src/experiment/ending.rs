@@ -14,6 +14,7 @@
 //! | any or none                    | another            | `SYS_CANCELED`   |
 //! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
 //! | preempted                      | none               | `SYS_CANCELED`   |
+//! | stopped (somebody's signal), and the service calls the job a success | none | `SUCCEEDED` |
 //! | stopped (somebody's signal), and the service says why | none | `FAILED` |
 //! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
 //! | anything else                  | none               | `FAILED`         |
@@ -32,6 +33,17 @@ pub struct Gone {
     pub message: Option<String>,
 }
 
+/// Whether a trial's main pod was ended because the trial had succeeded without it, which the service says by a word
+/// on a code of 0: `FrameworkController` ends all others when enough pods of a role have succeeded.
+pub fn succeeded_without(
+    intent: Option<StopReason>,
+    verdict: Option<&Verdict>,
+    gone: &Gone,
+) -> bool {
+    let stopped = verdict.is_some_and(|verdict| verdict.cause == Cause::Stopped);
+    intent.is_none() && stopped && gone.exit_code == Some(0) && gone.message.is_some()
+}
+
 /// A trial's end as it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
@@ -45,12 +57,14 @@ pub struct End {
 
 /// How a trial ended: the table in this module's head.
 pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
-    let exit_code = match verdict.and_then(|verdict| verdict.exit) {
+    let others = succeeded_without(intent, verdict, gone);
+    let exit_code = match verdict.and_then(|verdict| verdict.exit).filter(|_| !others) {
         Some(exit) => Some(i32::from(exit.shell_code())),
         None => gone.exit_code,
     };
     let state = match (verdict.map(|verdict| (verdict.cause, verdict.stop)), intent) {
         (Some((Cause::Succeeded, None)), _) => JobState::Succeeded,
+        (_, None) if others => JobState::Succeeded,
         (_, Some(StopReason::User)) => JobState::UserCanceled,
         (_, Some(StopReason::EarlyStop | StopReason::Deadline)) => JobState::EarlyStopped,
         (
@@ -127,6 +141,20 @@ mod tests {
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
         let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
         assert_eq!(end.state, JobState::UserCanceled);
+    }
+
+    #[test]
+    fn a_pod_that_was_ended_because_another_succeeded_is_a_success() {
+        let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
+        let gone = Gone { exit_code: Some(0), message: Some("its pod ended well".to_owned()) };
+        let end = conclude(None, Some(&stopped), &gone);
+        let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
+        assert_eq!(end, success);
+        let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
+        assert_eq!(end.state, JobState::UserCanceled);
+        let broken = verdict(Cause::Exit, TrialExit::Code(7));
+        assert_eq!(conclude(None, Some(&broken), &gone).state, JobState::Failed);
+        assert_eq!(conclude(None, None, &gone).state, JobState::Failed, "nothing was heard");
     }
 
     #[test]

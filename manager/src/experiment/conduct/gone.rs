@@ -10,7 +10,7 @@ use trial_protocol::{
 
 use super::patience::Watch;
 use super::{Run, result};
-use crate::experiment::ending::{End, Gone};
+use crate::experiment::ending::{self, End, Gone};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
 use crate::experiment::state;
@@ -64,10 +64,14 @@ impl Run {
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
             let found = result::pick(metrics, &attempt, self.c.spec.objective.as_deref());
-            let found = self.concluded(&trial, &attempt, found).await?;
+            let gone = Gone { exit_code: event.exit_code, message: event.message };
+            let intent = self.state.intent(&trial);
+            // Neither was asked to say a last word.
+            let cut = intent == Some(StopReason::EarlyStop)
+                || ending::succeeded_without(intent, verdict.as_ref(), &gone);
+            let found = if cut { self.concluded(&trial, &attempt, found).await? } else { found };
             let result = found.last.clone();
             self.known.insert(trial.clone(), (found, verdict.clone()));
-            let gone = Gone { exit_code: event.exit_code, message: event.message };
             let verdict = verdict.map(Box::new);
             let event = state::Event::Gone { trial, gone, verdict, result };
             effects.extend(self.state.step(event, self.elapsed()));
@@ -122,17 +126,15 @@ impl Run {
         }
     }
 
-    /// A gone trial's results. One that was given up has its last intermediate result for its final one, which is
-    /// recorded as derived.
+    /// The results of a gone trial that was ended: it has its last intermediate result for its final one, which is recorded
+    /// as derived.
     async fn concluded(
         &mut self,
         trial: &TrialJobId,
         attempt: &AttemptId,
         found: TrialResult,
     ) -> Result<TrialResult, store::Error> {
-        let given_up = self.state.intent(trial) == Some(StopReason::EarlyStop);
-        let Some(value) = found.intermediate.last().filter(|_| found.last.is_none() && given_up)
-        else {
+        let Some(value) = found.intermediate.last().filter(|_| found.last.is_none()) else {
             return Ok(found);
         };
         let value: MetricValue = value.clone();
