@@ -323,7 +323,7 @@ impl Shared {
                 }
                 (Kind::Framework, Seen::Gone(thing)) => board.framework_gone(&thing.name),
                 (Kind::Pod, Seen::There(pod)) => {
-                    board.waits(why::framework_of(&pod.name), why::of_pod(&pod.body))
+                    board.pod(why::framework_of(&pod.name), why::of_pod(&pod.body))
                 }
                 (Kind::Event, Seen::There(event)) => match why::of_event(&event.body) {
                     Some((pod, why)) => board.waits(why::framework_of(&pod), Some(why)),

@@ -48,6 +48,8 @@ struct Job {
     waits_since: Option<Duration>,
     /// Since when its pods run, until that was told.
     runs_since: Option<Duration>,
+    /// It has, or had, a pod.
+    has_pod: bool,
     /// The cluster has it.
     made: bool,
     standing: Standing,
@@ -57,6 +59,26 @@ struct Job {
     stop: Option<Stop>,
     /// A failure that outranks how the Framework ends after it was stopped for it.
     failure: Option<String>,
+}
+
+impl Job {
+    /// What to think if nothing has happened to it for a while, where nothing else says why.
+    fn left_alone(&self) -> Option<&'static str> {
+        match self.standing {
+            _ if self.why.is_some() || !self.made => None,
+            Standing::Unseen => Some(
+                "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?",
+            ),
+            Standing::Waiting if !self.has_pod => Some(
+                "FrameworkController has made no pod for it; does a quota of the namespace (`kubectl describe quota`) or a webhook refuse it? FrameworkController's log says so",
+            ),
+            Standing::Waiting
+            | Standing::Starting
+            | Standing::Running
+            | Standing::Ending
+            | Standing::Completed(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +148,8 @@ impl Board {
             attempt,
             waits_since: Some(now),
             runs_since: None,
+            // Of what an earlier manager made they may have been seen before.
+            has_pod: made,
             made,
             standing,
             why: None,
@@ -282,11 +306,22 @@ impl Board {
         if job.waits_since.is_none() {
             return Vec::new();
         }
-        // What a pod no longer says may still be so; only running disproves it.
-        if let Some(why) = why {
+        // What a pod no longer says, or says in fewer words, may still be so; only running disproves it.
+        let known = job.why.as_deref().unwrap_or_default();
+        if let Some(why) = why.filter(|why| !known.starts_with(why)) {
             job.why = Some(why);
         }
         tell_why(job).into_iter().collect()
+    }
+
+    /// A pod of a Framework was seen, and what it waits for.
+    pub fn pod(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+        if let Some(job) = self.jobs.get_mut(name) {
+            if !std::mem::replace(&mut job.has_pod, true) {
+                job.why = None;
+            }
+        }
+        self.waits(name, why)
     }
 
     /// Time has passed.
@@ -304,17 +339,15 @@ impl Board {
             }
             if job.runs_since.is_some_and(|since| now >= since + UNHEARD) {
                 job.runs_since = None;
-                let why = "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise";
-                job.why = Some(why.to_owned());
+                job.why = Some(format!(
+                    "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise (`kubectl logs -l FC_FRAMEWORK_NAME={name}` in its namespace shows what the pod says)"
+                ));
                 acts.extend(tell_why(job));
             }
             let Some(since) = job.waits_since else { continue };
-            if job.standing == Standing::Unseen
-                && job.made
-                && job.why.is_none()
+            if let Some(why) = job.left_alone()
                 && now >= since + UNSEEN
             {
-                let why = "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?";
                 job.why = Some(why.to_owned());
                 acts.extend(tell_why(job));
             }
@@ -339,8 +372,11 @@ impl Board {
                 None => None,
             };
             let start_up = job.waits_since.filter(|_| job.stop.is_none()).map(|since| {
-                let unseen = job.standing == Standing::Unseen && job.made && job.why.is_none();
-                if unseen { since + self.start_up.min(UNSEEN) } else { since + self.start_up }
+                if job.left_alone().is_some() {
+                    since + self.start_up.min(UNSEEN)
+                } else {
+                    since + self.start_up
+                }
             });
             let unheard = job.runs_since.map(|since| since + UNHEARD);
             patience.into_iter().chain(start_up).chain(unheard).min()

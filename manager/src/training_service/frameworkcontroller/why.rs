@@ -34,6 +34,12 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
     let waiting = container.pointer("/state/waiting")?;
     let (reason, message) = (text(waiting, "reason"), text(waiting, "message"));
     let image = text(container, "image");
+    // Between two tries a kubelet says that it pauses, and, since Kubernetes 1.31, for what.
+    let message = match message.split_once(": ErrImagePull: ") {
+        _ if reason != "ImagePullBackOff" => message,
+        Some((_, why)) => why.to_owned(),
+        None => String::new(),
+    };
     let what = match reason.as_str() {
         "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" => {
             format!("the image {image} cannot be pulled")
@@ -50,7 +56,9 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
         // `ContainerCreating` and `PodInitializing`: on its way.
         _ => return None,
     };
-    Some(if message.is_empty() {
+    Some(if message.is_empty() && reason == "ImagePullBackOff" {
+        what
+    } else if message.is_empty() {
         format!("{what} ({reason})")
     } else {
         format!("{what}: {message}")
@@ -133,6 +141,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_image_that_is_tried_again_and_again_is_one_reason() {
+        let why = |reason: &str, message: &str| {
+            let state = json!({"waiting": {"reason": reason, "message": message}});
+            let container = json!({"name": "framework", "image": "a:1", "state": state});
+            of_pod(&json!({"status": {"containerStatuses": [container]}})).unwrap()
+        };
+        let first = why("ErrImagePull", "no such host");
+        assert_eq!(first, "the image a:1 cannot be pulled: no such host");
+        let pause = "Back-off pulling image \"a:1\": ErrImagePull: no such host";
+        assert_eq!(why("ImagePullBackOff", pause), first);
+        // As it was before Kubernetes 1.31, and as what says less than was known.
+        let pause = why("ImagePullBackOff", "Back-off pulling image \"a:1\"");
+        assert!(first.starts_with(&pause), "{pause}");
     }
 
     #[test]

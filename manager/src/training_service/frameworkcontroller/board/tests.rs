@@ -131,6 +131,7 @@ fn a_reason_to_wait_is_told_when_it_is_new() {
     assert_eq!(board.waits("fa", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(board.waits("fa", Some("no room".to_owned())), []);
     assert_eq!(board.waits("fa", None), []);
+    assert_eq!(board.waits("fa", Some("no".to_owned())), [], "it was known better");
     assert_eq!(board.waits("fa", Some("no image".to_owned())), [waits("no image")]);
     board.framework("fa", Standing::Running, at(1));
     assert_eq!(board.waits("fa", Some("late news".to_owned())), []);
@@ -148,6 +149,30 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
     );
     assert_eq!(board.next_deadline(), Some(START_UP));
     assert_eq!(board.tick(UNSEEN + at(1)), []);
+}
+
+#[test]
+fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
+    let mut board = made();
+    board.framework("fa", Standing::Waiting, at(1));
+    assert_eq!(board.next_deadline(), Some(UNSEEN));
+    let told = board.tick(UNSEEN);
+    assert!(
+        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("quota")),
+        "{told:?}"
+    );
+    assert_eq!(board.tick(UNSEEN + at(1)), []);
+    board.pod("fa", None);
+    assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
+    let ended = board.framework("fa", completed(None, "stopped on request"), START_UP);
+    assert_eq!(ended, [gone(None, why)]);
+    // One with a pod says itself why.
+    let mut board = made();
+    board.framework("fa", Standing::Waiting, at(1));
+    board.pod("fa", None);
+    assert_eq!(board.tick(UNSEEN), []);
+    assert_eq!(board.next_deadline(), Some(START_UP));
 }
 
 #[test]
