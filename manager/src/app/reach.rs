@@ -45,7 +45,8 @@ pub(super) fn told(
     if let Some(given) = advertise {
         let given = given.trim().trim_end_matches('/');
         if let Some((scheme, rest)) = given.split_once("://") {
-            let good = matches!(scheme, "http" | "https") && !rest.is_empty();
+            let place = rest.split(['/', '?', '#']).next().and_then(split);
+            let good = matches!(scheme, "http" | "https") && place.is_some();
             return if good {
                 Ok(Told { host: None, url: given.to_owned() })
             } else {
@@ -132,6 +133,8 @@ mod tests {
             (Some("https://m.example/tk/"), "0.0.0.0:8080", Some("https://m.example/tk")),
             (Some("http://m.example"),  "0.0.0.0:8080",   Some("http://m.example")),
             (Some("ftp://m.example"),   "0.0.0.0:8080",   None),
+            (Some("http://:80"),        "0.0.0.0:8080",   None),
+            (Some("http://m.example:x/"), "0.0.0.0:8080", None),
             (Some("m.example:port"),    "0.0.0.0:8080",   None),
             (Some("two words"),         "0.0.0.0:8080",   None),
             (Some(""),                  "0.0.0.0:8080",   None),

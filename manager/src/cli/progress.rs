@@ -57,6 +57,10 @@ impl Progress {
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
         if let Some(url) = &running.advertised {
             progress.line(&format!("  trials reach it at {url} (--advertise says another)"));
+            if ["://localhost", "://127.", "://[::1]"].iter().any(|own| url.contains(own)) {
+                let why = "pods have a loopback interface of their own: only on the host's network do they reach this address";
+                progress.line(&format!("  {why}"));
+            }
         }
         progress
     }

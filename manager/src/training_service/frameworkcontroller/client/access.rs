@@ -32,7 +32,11 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
             None => return Err(Error::NoKubeconfig),
         },
     };
-    let bad = |message: String| Error::Kubeconfig { from: from.clone(), message };
+    // Of a fault in YAML the first line says where it is; a picture follows.
+    let bad = |message: String| Error::Kubeconfig {
+        from: from.clone(),
+        message: message.lines().next().unwrap_or_default().to_owned(),
+    };
     let file = file.map_err(|error| bad(chain(&error)))?;
     if let Some(wanted) = &access.context
         && !file.contexts.iter().any(|context| context.name == *wanted)

@@ -36,6 +36,14 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// Nothing to check the other's certificate with.
+    #[error(
+        "no trusted connection to the cluster at {server}: this machine knows no certificate authority; install its ca-certificates, or name the cluster's in the kubeconfig (certificate-authority)"
+    )]
+    NoAuthorities {
+        /// Which API server.
+        server: String,
+    },
     /// It does not know us.
     #[error(
         "the cluster at {server} does not accept who we are ({message}): the certificate or token in the kubeconfig may have expired"
@@ -92,6 +100,7 @@ impl Error {
             Self::NoKubeconfig
             | Self::Kubeconfig { .. }
             | Self::Certificate { .. }
+            | Self::NoAuthorities { .. }
             | Self::NotKnown { .. }
             | Self::NotAllowed { .. }
             | Self::NotFound { .. }
@@ -111,8 +120,17 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     let server = server.to_owned();
     let kube::Error::Api(status) = source else {
         let message = chain(&source);
+        // The layers that it came through say nothing to a person.
+        let layers = ["ServiceError: ", "client error (Connect): "];
+        let message = layers
+            .iter()
+            .fold(message.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
+        let message = message.to_owned();
         // The libraries below tell certificates apart from connections in their texts only.
         let certificate = ["certificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
+        if message.contains("No CA certificates were loaded") {
+            return Error::NoAuthorities { server };
+        }
         return if certificate.iter().any(|word| message.contains(word)) {
             Error::Certificate { server, message }
         } else {
