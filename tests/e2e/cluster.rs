@@ -94,7 +94,8 @@ impl Cluster {
 
     /// Adds where to listen, and which agent pods get.
     fn reached(&self, command: &mut Command) {
-        let port = self.advertise.rsplit_once(':').map_or("0", |(_, port)| port);
+        let port = self.advertise.rsplit_once(':').map(|(_, port)| port);
+        let port = port.filter(|port| port.parse::<u16>().is_ok()).unwrap_or("0");
         command.args(["--port", port, "--advertise", &self.advertise]);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let fixed = root.join("target/x86_64-unknown-linux-musl/dist/trialkeeper");

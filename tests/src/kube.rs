@@ -141,6 +141,21 @@ impl Kube {
         self.shared.faults.without_right(right);
     }
 
+    /// Leaves the account these rights, as `group/plural verb`, and no other.
+    pub fn only_rights(&self, rights: Vec<String>) {
+        self.shared.faults.only(rights);
+    }
+
+    /// What of the namespace's was used so far, in the same form and in order.
+    pub fn used_rights(&self) -> Vec<String> {
+        self.shared.faults.used()
+    }
+
+    /// Which rights were asked about before, in the same form and in order.
+    pub fn asked_rights(&self) -> Vec<String> {
+        self.shared.faults.asked()
+    }
+
     /// Puts an event about a pod.
     pub fn event(&self, pod: &str, reason: &str, message: &str) {
         controller::event(&self.shared, pod, reason, message);

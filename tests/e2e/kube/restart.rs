@@ -3,11 +3,12 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 
-use super::{command, left, search};
+use super::{command, left, search, service};
 
 /// Notes that it started, takes three steps through the gate, and cleans up when it is asked to end.
 const STEADY: &str = r#"#!/bin/sh
@@ -29,8 +30,13 @@ struct Story {
 
 /// Two trials of two run and wait at the gate.
 fn begun() -> Story {
+    begun_with(|_| ())
+}
+
+fn begun_with(prepare: impl FnOnce(&Kube)) -> Story {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    prepare(&kube);
     let gate = Gate::new(&bed.path("gate"));
     let script = bed.script("steady.sh", STEADY);
     let line = format!("BED='{}' {}", bed.folder().display(), script.display());
@@ -99,6 +105,79 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
         assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
         assert_eq!(left(&kube), Vec::<Value>::new());
     }
+}
+
+/// The experiment, and how many metrics of attempts whose names are like this it has.
+fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
+    let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+    let database = folder.path().join("trialkeeper.db");
+    let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    let query = "SELECT count(*) FROM report JOIN attempt ON report.attempt = attempt.key \
+                 WHERE kind = 'metric' AND attempt.name LIKE ?1";
+    let count = store.query_row(query, [attempt], |row| row.get(0)).ok()?;
+    Some((folder.file_name().into_string().ok()?, count))
+}
+
+/// Fails at once; started again it reports, waits at the gate, and succeeds.
+const AGAIN: &str = r#"
+n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
+[ $n = 2 ] || exit 1
+echo score=21; read _ <"$TEST_BED/gate"; echo score=22; : >"$TEST_BED/over""#;
+
+#[test]
+fn a_pod_that_was_started_again_may_end_while_nobody_watches() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let gate = Gate::new(&bed.path("gate"));
+    let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
+        "name": "worker", "taskNumber": 1,
+        "task": {
+            "retryPolicy": {"fancyRetryPolicy": false, "maxRetryCount": 1},
+            "pod": {"spec": {"containers": [{"name": "main", "image": "any"}]}},
+        },
+    }]}});
+    let section = service(&bed, &json!({"template": template, "taskRoles": null}));
+    let search = search(&bed, &kube, AGAIN, 1).with("trainingService", section);
+    let manager = bed.start(&mut command(&bed, &search));
+    let id = wait_for("the second try's report", BOUND, || {
+        let (id, metrics) = metrics(&bed, "%-1_0_1")?;
+        (metrics == 1).then_some(id)
+    });
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    gate.open(1);
+    wait_for("the trial's end", BOUND, || bed.path("over").exists().then_some(()));
+    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    search.expect_done(1, 0);
+    assert_eq!(search.trial(0).intermediate, [21, 22].map(Value::from));
+    assert_eq!(bed.read("tries"), "2\n", "and nothing ran once more");
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
+    let mut given = crate::deploy::rights_of_the_manager();
+    given.sort();
+    let rights = given.clone();
+    let Story { bed, kube, gate, manager, id } = begun_with(move |kube| kube.only_rights(rights));
+    // One that comes back renews what is there; one that is interrupted stops what runs and cleans up.
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    let manager = resume(&bed, &id);
+    gate.open(2);
+    wait_for("both trials to find the manager", BOUND, || {
+        (metrics(&bed, "%")?.1 == 2).then_some(())
+    });
+    manager.signal(Signal::SIGINT);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    assert_eq!(left(&kube), Vec::<Value>::new(), "{}", finished.stderr);
+    assert_eq!(kube.used_rights(), given);
+    assert_eq!(
+        kube.asked_rights(),
+        given,
+        "and all of it is looked for before anything is submitted"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a request means, and what is said to it.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,12 @@ struct Inner {
     requests: Vec<String>,
     no_frameworks: bool,
     no_rights: Vec<String>,
+    /// All that the account may do, if that is said.
+    rights: Option<Vec<String>>,
+    /// What it has done.
+    used: BTreeSet<String>,
+    /// What it has asked about, whether it may.
+    asked: BTreeSet<String>,
     lost: usize,
 }
 
@@ -74,6 +81,26 @@ impl Faults {
         self.lock().no_rights.push(right.to_owned());
     }
 
+    pub(super) fn only(&self, rights: Vec<String>) {
+        self.lock().rights = Some(rights);
+    }
+
+    pub(super) fn used(&self) -> Vec<String> {
+        self.lock().used.iter().cloned().collect()
+    }
+
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.lock().asked.iter().cloned().collect()
+    }
+
+    /// Notes what a request needs; whether it is allowed.
+    fn allows(&self, right: String) -> bool {
+        let mut inner = self.lock();
+        let allowed = inner.rights.as_ref().is_none_or(|rights| rights.contains(&right));
+        inner.used.insert(right);
+        allowed
+    }
+
     fn due(&self, what: &str) -> Option<(u16, String)> {
         let mut inner = self.lock();
         let due =
@@ -101,6 +128,10 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         return answer;
     }
     match path.as_slice() {
+        ["api", "v1", "namespaces", _] if shared.faults.lock().rights.is_some() => {
+            // A role is about what is in a namespace.
+            refusal(403, "Forbidden", "namespaces is forbidden")
+        }
         ["api", "v1", "namespaces", name] => match *name {
             "lab" => Answer::Whole(
                 200,
@@ -111,10 +142,21 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => {
             let wanted = |at: &str| text(&request.body, &format!("/spec/resourceAttributes/{at}"));
             let right = format!("{} {}", wanted("verb"), wanted("resource"));
-            let allowed = !shared.faults.lock().no_rights.contains(&right);
+            let in_role = format!("{}/{} {}", wanted("group"), wanted("resource"), wanted("verb"));
+            let mut faults = shared.faults.lock();
+            let allowed = !faults.no_rights.contains(&right)
+                && faults.rights.as_ref().is_none_or(|rights| rights.contains(&in_role));
+            faults.asked.insert(in_role);
             let mut review = request.body.clone();
             review["status"] = json!({"allowed": allowed});
             Answer::Whole(201, review)
+        }
+        ["api", "v1", "namespaces", "lab", plural, ..]
+        | ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural, ..]
+            if !shared.faults.allows(right(request, plural, path.last() != Some(plural))) =>
+        {
+            let what = format!("{plural} is forbidden: {} is not allowed", request.method);
+            refusal(403, "Forbidden", &what)
         }
         ["api", "v1", "namespaces", "lab", plural] => collection(shared, request, plural),
         ["api", "v1", "namespaces", "lab", plural, name] => item(shared, request, plural, name),
@@ -137,6 +179,22 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         }
         other => refusal(404, "NotFound", &format!("nothing at {}", other.join("/"))),
     }
+}
+
+/// What an account must be allowed for a request, as `group/plural verb`.
+fn right(request: &Request, plural: &str, named: bool) -> String {
+    let group = if plural == "frameworks" { "frameworkcontroller.microsoft.com" } else { "" };
+    let verb = match (request.method.as_str(), named) {
+        ("GET", _) if request.query("watch").is_some_and(|watch| watch != "false") => "watch",
+        ("GET", true) => "get",
+        ("GET", false) => "list",
+        ("DELETE", false) => "deletecollection",
+        ("DELETE", true) => "delete",
+        ("POST", _) => "create",
+        ("PATCH", _) => "patch",
+        (other, _) => other,
+    };
+    format!("{group}/{plural} {verb}")
 }
 
 /// Counts the request, and fails it if it is to fail.
