@@ -7,6 +7,7 @@ mod bad_input;
 mod budget;
 mod charts;
 mod cluster;
+mod conformance;
 mod crash;
 mod deploy;
 mod dispatcher;

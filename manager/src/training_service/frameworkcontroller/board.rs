@@ -316,10 +316,10 @@ impl Board {
 
     /// A pod of a Framework was seen, and what it waits for.
     pub fn pod(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
-        if let Some(job) = self.jobs.get_mut(name) {
-            if !std::mem::replace(&mut job.has_pod, true) {
-                job.why = None;
-            }
+        if let Some(job) = self.jobs.get_mut(name)
+            && !std::mem::replace(&mut job.has_pod, true)
+        {
+            job.why = None;
         }
         self.waits(name, why)
     }

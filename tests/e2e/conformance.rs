@@ -1,0 +1,133 @@
+//! What every training service must do, told once: the same story for each of them. What only one can do, or may get
+//! wrong in its own way, is told where that one is.
+
+use std::fs;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+const SERVICES: [&str; 2] = ["local", "frameworkcontroller"];
+
+/// A bed with a training service.
+struct Stage {
+    bed: TestBed,
+    service: &'static str,
+    kube: Option<Kube>,
+}
+
+impl Stage {
+    fn new(service: &'static str) -> Self {
+        let bed = TestBed::new();
+        let kube = (service == "frameworkcontroller").then(|| {
+            let kube = Kube::start(bed.folder(), |_| Play::Pods);
+            kube.kubeconfig(&bed.path("kubeconfig"));
+            kube
+        });
+        Self { bed, service, kube }
+    }
+
+    fn search(&self, command: &str, trials: u32) -> Search {
+        let section = match &self.kube {
+            None => json!({"platform": self.service}),
+            Some(_) => json!({
+                "platform": self.service,
+                "kubeconfig": self.bed.path("kubeconfig").display().to_string(),
+                "taskRoles": [{"name": "worker", "dockerImage": "any"}],
+            }),
+        };
+        Search::new(command, trials).with("objective", "score").with("trainingService", section)
+    }
+
+    /// Pods here are processes of this machine.
+    fn start(&self, mut command: Command) -> Running {
+        if self.kube.is_some() {
+            command.args(["--host", "127.0.0.1"]);
+        }
+        self.bed.start(&mut command)
+    }
+
+    fn id(&self) -> String {
+        let folder = fs::read_dir(self.bed.data()).unwrap().next().unwrap().unwrap();
+        folder.file_name().into_string().unwrap()
+    }
+
+    /// Nothing of it runs, and nothing lies about.
+    fn expect_clean(&self) {
+        self.bed.wait_until_empty();
+        for kind in ["frameworks", "secrets", "pods"] {
+            let left = self.kube.as_ref().map(|kube| kube.all(kind)).unwrap_or_default();
+            assert_eq!(left, Vec::<Value>::new(), "{}: {kind}", self.service);
+        }
+    }
+}
+
+/// By its number among the trials: a result, a failure, a signal, no program.
+const ENDS: &str = r#"case $NNI_TRIAL_SEQ_ID in
+0) cat data.txt && echo "score=$TRIALKEEPER_PARAM_x" ;;
+1) echo "ValueError: no" >&2; exit 3 ;;
+2) kill -9 $$ ;;
+*) exec no-such-program ;;
+esac"#;
+
+#[test]
+fn a_trial_has_its_code_and_ends_as_its_command_does() {
+    for service in SERVICES {
+        let stage = Stage::new(service);
+        stage.bed.write("code/data.txt", "what the trial reads\n");
+        let search = stage.search(ENDS, 4).with("trialConcurrency", 2);
+        let search = Outcome::of(stage.start(search.command(&stage.bed)).finish(BOUND));
+        search.expect_done(1, 3);
+        assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"], "{service}");
+        for (sequence, says) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {
+            let told = format!("trial {sequence} ({}) FAILED ({says})", search.trial(sequence).id);
+            assert!(
+                search.stderr.contains(&told),
+                "{service}: {told:?} is not in {}",
+                search.stderr
+            );
+        }
+        assert!(search.stderr.contains("ValueError: no"), "{service}: {}", search.stderr);
+        stage.expect_clean();
+    }
+}
+
+/// Notes that it started, takes two steps through the gate, and cleans up when it is asked to end.
+const STEADY: &str = r#"
+trap 'echo cleaned >>"$TEST_BED/cleaned"; exit 143' TERM
+echo started >>"$TEST_BED/started"
+for step in 1 2; do read _ <"$TEST_BED/gate"; echo "score=$step"; done"#;
+
+#[test]
+fn a_manager_that_goes_finds_its_trials_again() {
+    for service in SERVICES {
+        for (signal, code, starts) in [(Signal::SIGINT, Some(130), 4), (Signal::SIGKILL, None, 2)] {
+            let stage = Stage::new(service);
+            let bed = &stage.bed;
+            let gate = Gate::new(&bed.path("gate"));
+            let search = stage.search(STEADY, 2).with("trialConcurrency", 2);
+            let manager = stage.start(search.command(bed));
+            wait_for("two trials to start", BOUND, || {
+                (bed.read("started").lines().count() == 2).then_some(())
+            });
+            let id = stage.id();
+            manager.signal(signal);
+            let finished = manager.finish(BOUND);
+            assert_eq!(finished.code, code, "{service} {signal}: {}", finished.stderr);
+            if signal == Signal::SIGINT {
+                assert_eq!(bed.read("cleaned").lines().count(), 2, "{service}: politely");
+                stage.expect_clean();
+            }
+            gate.open(4);
+            let manager = stage.start(Outcome::resume_command(bed, &id));
+            let search = Outcome::of(manager.finish(BOUND));
+            search.expect_done(2, 0);
+            let all = [1, 2].map(Value::from);
+            assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
+            assert_eq!(bed.read("started").lines().count(), starts, "{service} {signal}");
+            stage.expect_clean();
+        }
+    }
+}
