@@ -27,8 +27,7 @@ pub(super) struct Written {
 pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
     let batch = &arrival.batch;
     check(batch)?;
-    let trial = known(c, &batch.trial)?;
-    let (attempt, before) = heard(c, trial, batch, now_ms)?;
+    let Heard { trial, attempt, through } = heard(c, arrival, now_ms)?;
 
     let mut insert_chunk = c.prepare_cached(
         "INSERT OR IGNORE INTO log_chunk \
@@ -41,8 +40,6 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
     let mut fresh = Vec::with_capacity(batch.reports.len());
-    let mut through = before;
-    let mut ended = false;
     for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
         let seq = storable("seq", report.seq)?;
         let kind = kind_of(&report.body, raw.get());
@@ -72,22 +69,6 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
             ])?,
         };
         fresh.push(stored == 1);
-        through = through.max(Some(report.seq));
-        // By its name: a verdict in words that this build does not know is still the last report.
-        ended |= batch.lane == Lane::Facts && kind == "ended";
-    }
-
-    if through != before || ended {
-        let column = match batch.lane {
-            Lane::Facts => "facts_through",
-            Lane::Bulk => "bulk_through",
-        };
-        let sql = format!("UPDATE attempt SET {column} = ?, ended = max(ended, ?) WHERE key = ?");
-        c.prepare_cached(&sql)?.execute(params![
-            through.map(|seq| storable("seq", seq)).transpose()?,
-            ended,
-            attempt,
-        ])?;
     }
     Ok(Written { through, fresh })
 }
@@ -126,25 +107,48 @@ fn check(batch: &ReportBatch) -> Result<(), Error> {
     Ok(())
 }
 
-/// Notes that the batch's attempt spoke: its key, and how far the batch's lane is stored.
-fn heard(
-    c: &Connection,
+/// Who speaks.
+struct Heard {
+    /// The trial's key.
     trial: i64,
-    batch: &ReportBatch,
-    now_ms: i64,
-) -> Result<(i64, Option<u64>), Error> {
-    let mut statement = c.prepare_cached(
-        "INSERT INTO attempt (trial, name, last_heard_ms) VALUES (?1, ?2, ?3) \
-         ON CONFLICT (trial, name) DO UPDATE SET last_heard_ms = max(last_heard_ms, ?3) \
-         RETURNING key, facts_through, bulk_through",
-    )?;
-    let mut rows = statement.query(params![trial, batch.attempt.as_str(), now_ms])?;
-    let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-    let through = match batch.lane {
-        Lane::Facts => unsigned_if_any(row, "facts_through")?,
-        Lane::Bulk => unsigned_if_any(row, "bulk_through")?,
+    /// The attempt's.
+    attempt: i64,
+    /// How far the batch's lane is stored with this batch.
+    through: Option<u64>,
+}
+
+/// Notes that the batch's attempt spoke, and how far it is stored with this batch.
+fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error> {
+    let batch = &arrival.batch;
+    let last = batch.reports.iter().map(|report| report.seq).max();
+    let last = last.map(|seq| storable("seq", seq)).transpose()?;
+    // By its name: a verdict in words that this build does not know is still the last report.
+    let mut reports = batch.reports.iter().zip(&arrival.bodies);
+    let ended = batch.lane == Lane::Facts
+        && reports.any(|(report, raw)| kind_of(&report.body, raw.get()) == "ended");
+    // One statement for all of it: this is done for every batch, however small.
+    let sql = match batch.lane {
+        Lane::Facts => {
+            "INSERT INTO attempt (trial, name, last_heard_ms, facts_through, ended) \
+             SELECT key, ?2, ?3, ?4, ?5 FROM trial WHERE id = ?1 \
+             ON CONFLICT (trial, name) DO UPDATE SET last_heard_ms = max(last_heard_ms, ?3), \
+             facts_through = max(coalesce(facts_through, ?4), coalesce(?4, facts_through)), \
+             ended = max(ended, ?5) RETURNING trial, key, facts_through AS through"
+        }
+        Lane::Bulk => {
+            "INSERT INTO attempt (trial, name, last_heard_ms, bulk_through, ended) \
+             SELECT key, ?2, ?3, ?4, ?5 FROM trial WHERE id = ?1 \
+             ON CONFLICT (trial, name) DO UPDATE SET last_heard_ms = max(last_heard_ms, ?3), \
+             bulk_through = max(coalesce(bulk_through, ?4), coalesce(?4, bulk_through)), \
+             ended = max(ended, ?5) RETURNING trial, key, bulk_through AS through"
+        }
     };
-    Ok((row.get("key")?, through))
+    let mut statement = c.prepare_cached(sql)?;
+    let (trial, attempt) = (batch.trial.as_str(), batch.attempt.as_str());
+    let mut rows = statement.query(params![trial, attempt, now_ms, last, ended])?;
+    let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
+    let through = unsigned_if_any(row, "through")?;
+    Ok(Heard { trial: row.get("trial")?, attempt: row.get("key")?, through })
 }
 
 /// The chunk's bytes. `None` if they are not what they say they are: then the report is kept raw.

@@ -232,6 +232,52 @@ async fn many_posts_at_once_are_stored_each_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_stored_is_no_repetition_when_it_comes_again() {
+    let bed = Bed::new().await;
+    bed.line("trial", "before").await;
+    bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
+    bed.store.fill_disk(true);
+    let said = [marked(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
+    let posts = said.iter().map(|line| {
+        let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line}).to_string();
+        bed.post("stdout/exp/abcde", body)
+    });
+    for (status, problem) in futures_util::future::join_all(posts).await {
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{problem}");
+        assert!(problem.contains("no space is left"), "{problem}");
+    }
+    bed.store.fill_disk(false);
+    for line in &said {
+        bed.line("trial", line).await;
+    }
+    assert_eq!(bed.metrics().await, [(0, json!(1)), (1, json!(2))]);
+    assert_eq!(bed.log().await, "before\nafter\n");
+    let facts = bed.store.reports(&abcde(), Lane::Facts).await.unwrap();
+    assert_eq!(
+        facts.iter().map(|row| row.seq).collect::<Vec<_>>(),
+        [0, 1],
+        "no number is left out"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_post_that_finds_no_room_does_not_take_others_with_it() {
+    let bed = Bed::new().await;
+    bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
+    bed.store.leave_room(3).await.unwrap();
+    let large = json!({"tag": "trial", "msg": "x".repeat(100_000)}).to_string();
+    let small = json!({"tag": "trial", "msg": marked(&metric("PERIODICAL", 1, "2"))}).to_string();
+    for _ in 0..20 {
+        let (large, small) = tokio::join!(
+            bed.post("stdout/exp/fghij", large.clone()),
+            bed.post("stdout/exp/abcde", small.clone()),
+        );
+        assert_eq!((large.0, small.0), (StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK));
+    }
+    assert_eq!(bed.metrics().await, [(0, json!(1)), (1, json!(2))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nni_s_own_keeper_is_served() {
     let python = Path::new("/opt/nni-venv/bin/python");
     let has_nni = std::process::Command::new(python)
