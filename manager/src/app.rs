@@ -332,7 +332,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     };
     let mut router = api::router(state);
     if let Some(program) = ready.program() {
-        router = router.merge(api::program::router(program, Arc::clone(&secret)));
+        router = router.merge(api::program::router(program, id.clone(), Arc::clone(&secret)));
     }
     let stopped = stop_serving.clone().cancelled_owned();
     served.spawn(async move {
@@ -347,7 +347,13 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
 
     let (job_events, jobs) = mpsc::unbounded_channel();
     let advertised = ready.server().is_some().then(|| told.clone());
-    let place = Place { dir: dir.clone(), ca_file, url: told, events: job_events };
+    let place = Place {
+        dir: dir.clone(),
+        ca_file,
+        url: told,
+        secret: Arc::clone(&secret),
+        events: job_events,
+    };
     let service = ready.build(&id, &mut spec, place).await?;
     let (notify, notices) = mpsc::unbounded_channel();
     let bell = notify::Bell::default();

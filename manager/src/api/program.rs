@@ -14,23 +14,28 @@ use tokio_util::io::ReaderStream;
 use super::Error;
 use super::agent::shown;
 use crate::token::Secret;
+use trial_protocol::ExperimentId;
 
 /// Which program, and who may have it.
 #[derive(Clone)]
 struct Program {
     path: Arc<PathBuf>,
+    experiment: ExperimentId,
     secret: Arc<Secret>,
 }
 
 /// `GET /api/v1/agent/program`.
-pub fn router(path: PathBuf, secret: Arc<Secret>) -> Router {
-    Router::new()
-        .route("/api/v1/agent/program", get(program))
-        .with_state(Program { path: Arc::new(path), secret })
+pub fn router(path: PathBuf, experiment: ExperimentId, secret: Arc<Secret>) -> Router {
+    Router::new().route("/api/v1/agent/program", get(program)).with_state(Program {
+        path: Arc::new(path),
+        experiment,
+        secret,
+    })
 }
 
 async fn program(State(known): State<Program>, headers: HeaderMap) -> Result<Response, Error> {
-    known.secret.identify(shown(&headers)?, known.secret.now_ms())?;
+    let holder = known.secret.identify(shown(&headers)?, known.secret.now_ms())?;
+    holder.may_speak_for(&known.experiment, &holder.trial)?;
     let open = async {
         let file = tokio::fs::File::open(known.path.as_path()).await?;
         let length = file.metadata().await?.len();

@@ -11,6 +11,7 @@ use super::Error;
 use crate::config::frameworkcontroller::{AgentSource, FrameworkControllerSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
 use crate::layout::ExperimentDir;
+use crate::token::Secret;
 use crate::training_service::frameworkcontroller::client::{Access, Cluster, Kind, a_few_times};
 use crate::training_service::frameworkcontroller::{
     self, FrameworkController, manifest, preflight,
@@ -45,6 +46,8 @@ pub(super) struct Place {
     pub(super) ca_file: Option<PathBuf>,
     /// Base URL of the manager, as trials on other machines reach it.
     pub(super) url: String,
+    /// What trials' tokens are made from.
+    pub(super) secret: Arc<Secret>,
     /// Where news of jobs goes.
     pub(super) events: JobEvents,
 }
@@ -115,10 +118,12 @@ impl Ready {
                 }
                 let settings = local::Settings {
                     agent,
+                    experiment: id.clone(),
                     dir: place.dir,
                     code_directory: spec.trial_code_directory.clone(),
                     objective: spec.objective.clone(),
                     ca_file: place.ca_file,
+                    secret: place.secret,
                     events: place.events,
                 };
                 Ok(Arc::new(Local::new(settings, gpus)))

@@ -21,11 +21,12 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::gpus::Gpus;
 use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
 use crate::layout::{ExperimentDir, TrialDir};
+use crate::token::Secret;
 
 pub mod gpus;
 
@@ -44,7 +45,9 @@ pub struct Local {
 pub struct Settings {
     /// The agent program.
     pub agent: PathBuf,
-    /// The experiment's folder.
+    /// Which experiment.
+    pub experiment: ExperimentId,
+    /// Its folder.
     pub dir: ExperimentDir,
     /// Working directory of the trials.
     pub code_directory: PathBuf,
@@ -52,6 +55,8 @@ pub struct Settings {
     pub objective: Option<String>,
     /// Certificate authority of the manager's own certificate, where connections are encrypted.
     pub ca_file: Option<PathBuf>,
+    /// What trials' tokens are made from, for agents that an earlier manager has started.
+    pub secret: Arc<Secret>,
     /// Where the end of each job is told.
     pub events: JobEvents,
 }
@@ -139,7 +144,18 @@ impl Shared {
         }
     }
 
+    /// Gives a trial's agent a token that is good from now on. The one that it has may have expired while no manager
+    /// ran, or while the clock was wrong: then nothing that it keeps could be delivered any more.
+    fn renew_token(&self, trial: &TrialJobId) {
+        let Settings { dir, secret, experiment, .. } = &self.settings;
+        let token = secret.trial_token(experiment, trial, secret.now_ms());
+        if let Err(error) = write_file(&dir.trial(trial).token(), 0o600, &token) {
+            warn!(%trial, "its agent goes on with the token that it has; a new one cannot be written: {error}");
+        }
+    }
+
     async fn replay(&self, trial: &TrialJobId) {
+        self.renew_token(trial);
         let dir = self.settings.dir.trial(trial);
         let mut command = Command::new(&self.settings.agent);
         command.arg("replay").arg(dir.path());
@@ -195,6 +211,7 @@ impl TrainingService for Local {
                 Adopted::Gone
             }
             Ok(Err(file)) => {
+                self.shared.renew_token(trial);
                 // It was given GPUs by the earlier manager; how many are taken is what counts here.
                 self.shared.gpus().take(trial);
                 if let Some(pid) = pid_in(&file) {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
-use trial_protocol::ExperimentId;
 
 use super::super::Token;
 use super::*;
@@ -40,10 +39,12 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
     let (events, receiver) = mpsc::unbounded_channel();
     let settings = Settings {
         agent,
+        experiment: experiment.clone(),
         dir: ExperimentDir::new(root.path(), &experiment),
         code_directory: root.path().to_owned(),
         objective: Some("loss".to_owned()),
         ca_file: None,
+        secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),
         events,
     };
     let wanted = gpus::Wanted { each: Some(0), sharers: 1, indices: None, active: true };
@@ -78,6 +79,13 @@ fn attempt() -> AttemptId {
 impl Bed {
     fn dir(&self) -> PathBuf {
         self.root.path().join("exp").join("abcde")
+    }
+
+    /// Whom the token in the trial's file is good for.
+    fn token_s_trial(&self) -> TrialJobId {
+        let token = std::fs::read_to_string(self.dir().join("token")).unwrap();
+        let secret = Secret::load_or_create(&self.root.path().join("secret")).unwrap();
+        secret.identify(&token, secret.now_ms()).unwrap().trial
     }
 
     async fn event(&mut self) -> JobEvent {
@@ -167,6 +175,7 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
     first.file("arguments").await;
     let mut second = bed_in(Arc::clone(&first.root));
     assert_eq!(second.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
+    assert_eq!(second.token_s_trial(), trial(), "what it had may have expired");
     second.service.cancel(&trial()).await;
     assert_eq!(second.event().await, gone(None));
 }
@@ -194,6 +203,7 @@ async fn what_a_gone_job_left_behind_is_delivered() {
     assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone);
     let calls = first.file("replayed").await;
     assert_eq!(calls.lines().count(), before + 1, "{calls}");
+    assert_eq!(first.token_s_trial(), trial(), "what its agent had may have expired");
     assert!(calls.contains("--manager-file") && calls.contains("--token-file"), "{calls}");
 }
 
