@@ -296,14 +296,14 @@ impl World {
             matches!(state_of(agent), None | Some('T' | 't' | 'Z' | 'X')).then_some(())
         });
         let left = self.kept(&life);
-        // It may have ended by itself in the very moment, its trial being done.
-        if state_of(agent) != Some('T') {
+        // It, or its trial, may have ended by itself in the very moment; then there is more to tell than metrics.
+        let trial = Pid::from_raw(life.pid.try_into().expect("a process id is an i32"));
+        if state_of(agent) != Some('T') || matches!(state_of(trial), None | Some('Z' | 'X')) {
             let _gone = kill(agent, Signal::SIGCONT);
             return None;
         }
         kill(agent, Signal::SIGKILL).ok()?;
         // The trial goes with it, a moment later, and takes no step after this.
-        let trial = Pid::from_raw(life.pid.try_into().expect("a process id is an i32"));
         for (what, pid) in [("the agent to be gone", agent), ("its trial to be gone", trial)] {
             wait_for(what, BOUND, || matches!(state_of(pid), None | Some('Z' | 'X')).then_some(()));
         }

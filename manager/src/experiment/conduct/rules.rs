@@ -4,7 +4,8 @@
 //! A rule of the assessor's must never stop a trial that the assessor would let run. What it would do depends
 //! on the trials that succeed meanwhile, so its bounds leave room for all that are running now (`others`), and hold
 //! for less time than any trial needed to succeed yet: one that is started later does not count before they
-//! have expired.
+//! have expired. (Unless it succeeds in less than about three quarters of the shortest time so far: nobody can
+//! know that beforehand, and the documentation says so.)
 
 use std::time::Duration;
 
