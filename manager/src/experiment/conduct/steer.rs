@@ -41,7 +41,7 @@ impl Run {
         let count = fresh.len();
         self.c.advice.import(learnt(fresh));
         self.notify(Notice::Told(format!("the tuner has learnt {count} results from elsewhere")));
-        Ok(Asked::Steer(Steer::Advised { space: false }))
+        Ok(Asked::Steer(Steer::Taught))
     }
 
     /// Has another space searched. A built-in tuner is made anew for it and taught everything, as on a resume: so
@@ -66,6 +66,7 @@ impl Run {
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
         };
         let mut native = native.map_err(|error| Refused::Wrong(told(&error)))?;
+        let mut open = Vec::new();
         if let Some(tuner) = &mut native {
             tuner.import(&learnt(self.c.store.imported().await?));
             for row in self.c.store.trials().await? {
@@ -74,6 +75,8 @@ impl Run {
                 tuner.adopt(id, row.parameters.as_object().unwrap_or(&none));
                 if !Self::is_interrupted(&row) && row.state.is_final() {
                     tuner.observe(id, &Self::outcome(&self.c.store, &self.c.spec, &row).await?);
+                } else {
+                    open.push((row.id, id));
                 }
             }
         }
@@ -83,7 +86,7 @@ impl Run {
         self.c.spec.search_space = spec.search_space;
         self.c.spec.canonical = spec.canonical;
         self.notify(Notice::Told("the search space is another from now on".to_owned()));
-        Ok(Asked::Steer(Steer::Advised { space: true }))
+        Ok(Asked::Steer(Steer::Space { open }))
     }
 }
 

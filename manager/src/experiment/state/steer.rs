@@ -20,10 +20,13 @@ pub enum Steer {
         /// Running time of the experiment.
         duration: Option<Duration>,
     },
-    /// The tuner knows more, or has another space: if it waited or had nothing more, it is asked again.
-    Advised {
-        /// Whether it has another space.
-        space: bool,
+    /// The tuner knows more: if it waited, it is asked again.
+    Taught,
+    /// The tuner searches another space: if it waited or had nothing more, it is asked again.
+    Space {
+        /// Trials whose ends it has still to learn, with their proposals: all that a tuner which was made anew was told
+        /// of without an end, those among them that run again at a person's wish.
+        open: Vec<(TrialJobId, u64)>,
     },
 }
 
@@ -51,10 +54,18 @@ impl State {
                     self.stands = ExperimentState::Running;
                 }
             }
-            Steer::Advised { space } => {
+            Steer::Taught => self.tuner_waits = false,
+            Steer::Space { open } => {
                 self.tuner_waits = false;
+                for (trial, id) in open {
+                    if let Some(live) = self.live.get_mut(&trial) {
+                        live.parameter_id = Some(id);
+                    } else if let Some(waiting) = self.again_ids.get_mut(&trial) {
+                        *waiting = Some(id);
+                    }
+                }
                 let used_up = self.stands == ExperimentState::TunerNoMoreTrial;
-                if space && used_up && !self.tuner_lost && !self.held {
+                if used_up && !self.tuner_lost && !self.held {
                     self.stands = ExperimentState::Running;
                 }
             }
@@ -126,6 +137,33 @@ mod tests {
     }
 
     #[test]
+    fn a_tuner_made_anew_learns_the_end_of_a_trial_that_a_person_had_run_again() {
+        let learnt = |effects: &[Effect]| -> Vec<u64> {
+            let of = |effect: &Effect| {
+                if let Effect::Observe { parameter_id, .. } = effect { *parameter_id } else { None }
+            };
+            effects.iter().filter_map(of).collect()
+        };
+        for waits in [false, true] {
+            let mut state = state(1, 2);
+            state.step(Event::Begin, Duration::ZERO);
+            propose(&mut state, 0, "a");
+            gone(&mut state, "a");
+            propose(&mut state, 1, "b");
+            state.steer(Steer::Again(trial("a")), Duration::ZERO);
+            let open = vec![(trial("a"), 0), (trial("b"), 1)];
+            if waits {
+                state.steer(Steer::Space { open }, Duration::ZERO);
+                assert_eq!(learnt(&gone(&mut state, "b")), [1]);
+            } else {
+                assert_eq!(learnt(&gone(&mut state, "b")), [1]);
+                state.steer(Steer::Space { open: vec![(trial("a"), 0)] }, Duration::ZERO);
+            }
+            assert_eq!(learnt(&gone(&mut state, "a")), [0], "it waited: {waits}");
+        }
+    }
+
+    #[test]
     fn other_limits_take_effect_at_once() {
         let mut state = state(1, 1);
         state.step(Event::Begin, Duration::ZERO);
@@ -156,9 +194,9 @@ mod tests {
             Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: trial("x") };
         state.step(exhausted, Duration::ZERO);
         assert_eq!(state.stands(), ExperimentState::TunerNoMoreTrial);
-        let imported = state.steer(Steer::Advised { space: false }, Duration::ZERO);
+        let imported = state.steer(Steer::Taught, Duration::ZERO);
         assert_eq!(imported, [], "results make no space larger");
-        let effects = state.steer(Steer::Advised { space: true }, Duration::ZERO);
+        let effects = state.steer(Steer::Space { open: Vec::new() }, Duration::ZERO);
         let expected =
             [Effect::Propose { parameter_id: 2 }, Effect::RecordState(ExperimentState::Running)];
         assert_eq!(effects, expected);
@@ -172,7 +210,7 @@ mod tests {
         let waits =
             Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: trial("x") };
         state.step(waits, Duration::ZERO);
-        let effects = state.steer(Steer::Advised { space: false }, Duration::ZERO);
+        let effects = state.steer(Steer::Taught, Duration::ZERO);
         assert_eq!(effects, [Effect::Propose { parameter_id: 1 }]);
     }
 
