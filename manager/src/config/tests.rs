@@ -118,12 +118,16 @@ searchSpacePath: space.json
 useAnnotation: false
 tuner: {builtinTunerName: GridSearch}
 trial: {command: 'python3 t.py {{x}}', codeDir: ., gpuNum: 0}
+pythonInterpreter: python3
+targetMetric: 0.9
 ",
     );
     let space = r#"{"x": {"_type": "choice", "_value": [1, 2]}}"#;
     std::fs::write(directory.path().join("space.json"), space).unwrap();
     let spec = load(&file).unwrap();
     assert_eq!(spec.tuner.name(), "GridSearch");
+    let ours = (spec.python_interpreter.as_deref(), spec.target_metric);
+    assert_eq!(ours, (Some("python3"), Some(0.9)));
     assert_eq!((spec.max_trial_number, spec.trial_gpu_number), (Some(3), Some(0)));
     assert_eq!(spec.max_experiment_duration, Some(Duration::from_mins(2)));
     assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);

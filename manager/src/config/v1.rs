@@ -33,7 +33,7 @@ pub(super) fn is_v1(document: &Value) -> bool {
     document.as_object().is_some_and(|members| members.keys().any(is_platform))
 }
 
-const TOP: [&str; 29] = [
+const TOP: [&str; 35] = [
     "authorName",
     "experimentName",
     "description",
@@ -62,7 +62,14 @@ const TOP: [&str; 29] = [
     "machineList",
     "kubeflowConfig",
     "frameworkcontrollerConfig",
+    // Ours, under the same names in both forms.
     "objective",
+    "pythonInterpreter",
+    "tunerPatience",
+    "targetMetric",
+    "maxConsecutiveFailures",
+    "maxTrialRetries",
+    "notifications",
 ];
 
 /// Same name, or v1 name -> v2 name.
@@ -82,6 +89,12 @@ const COMMON: Renames = &[
     ("logLevel", "logLevel"),
     ("useAnnotation", "useAnnotation"),
     ("objective", "objective"),
+    ("pythonInterpreter", "pythonInterpreter"),
+    ("tunerPatience", "tunerPatience"),
+    ("targetMetric", "targetMetric"),
+    ("maxConsecutiveFailures", "maxConsecutiveFailures"),
+    ("maxTrialRetries", "maxTrialRetries"),
+    ("notifications", "notifications"),
 ];
 
 const TRIAL: Renames =
