@@ -104,7 +104,7 @@ impl Handle {
         self.stop.cancel();
     }
 
-    /// Whether somebody has asked for the stop.
+    /// Whether somebody has asked for the stop. An experiment may also stop because it cannot go on.
     pub fn is_to_stop(&self) -> bool {
         self.stop.is_cancelled()
     }

@@ -48,7 +48,7 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
             let summary =
                 Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
             return match summary.await {
-                Ok(summary) => told(ExperimentState::Done, &summary, output),
+                Ok(summary) => told(ExperimentState::Done, false, &summary, output),
                 Err(error) => {
                     show(&error);
                     NOTHING_SUCCEEDED
@@ -82,11 +82,12 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
     }
     progress.close();
     let (id, spec) = (running.id.clone(), running.spec.clone());
+    let stopped = running.handle.is_to_stop();
     let finished = running.finish(|stands, store| async move {
         Ok((stands, Summary::read(&store, id, stands, &spec).await?))
     });
     match finished.await {
-        Ok((stands, summary)) => told(stands, &summary, output),
+        Ok((stands, summary)) => told(stands, stopped, &summary, output),
         Err(error) => {
             show(&error);
             exit_code_of(&error)
@@ -103,10 +104,10 @@ fn own_certificate(
     Some(OwnCertificate { certificate: certificate?, key: key?, ca })
 }
 
-/// Prints the results and returns the exit code.
-fn told(stands: ExperimentState, summary: &Summary, output: Output) -> u8 {
+/// Prints the results and returns the exit code; `stopped`: somebody has asked for the stop.
+fn told(stands: ExperimentState, stopped: bool, summary: &Summary, output: Output) -> u8 {
     match report::print(summary, output == Output::Json) {
-        Ok(()) => exit_code(stands, summary),
+        Ok(()) => exit_code(stands, stopped, summary),
         Err(error) => {
             show(&error);
             NOTHING_SUCCEEDED
@@ -114,9 +115,11 @@ fn told(stands: ExperimentState, summary: &Summary, output: Output) -> u8 {
     }
 }
 
-fn exit_code(stands: ExperimentState, summary: &Summary) -> u8 {
+fn exit_code(stands: ExperimentState, stopped: bool, summary: &Summary) -> u8 {
     match stands {
-        ExperimentState::Stopped | ExperimentState::Stopping => INTERRUPTED,
+        ExperimentState::Stopped | ExperimentState::Stopping if stopped => INTERRUPTED,
+        // It could not go on: its tuner is lost, or failures hold it.
+        ExperimentState::Stopped | ExperimentState::Stopping => NOTHING_SUCCEEDED,
         ExperimentState::Running
         | ExperimentState::NoMoreTrial
         | ExperimentState::TunerNoMoreTrial
