@@ -468,6 +468,7 @@ async fn create(
         created_at_ms: clock.now_ms(),
         ended_at_ms: None,
         elapsed_ms: 0,
+        trouble: None,
     };
     store.create_experiment(row).await?;
     Ok((spec, seed))

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
@@ -52,8 +52,6 @@ pub struct Handle {
     orders: Orders,
     /// The running time before this run, and when this run began. Empty until it has.
     began: Arc<OnceLock<(Duration, Instant)>>,
-    /// What is wrong with a tuner or an assessor outside.
-    trouble: watch::Sender<Option<String>>,
 }
 
 impl Handle {
@@ -62,7 +60,7 @@ impl Handle {
         let (events, receiver) = mpsc::channel(capacity);
         let orders = Orders::new(SystemClock.now_ms());
         let (stop, began) = (CancellationToken::new(), Arc::default());
-        (Self { events, stop, orders, began, trouble: watch::Sender::new(None) }, receiver)
+        (Self { events, stop, orders, began }, receiver)
     }
 
     /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
@@ -87,16 +85,6 @@ impl Handle {
     /// The experiment goes on after having run for `before`.
     pub(crate) fn began(&self, before: Duration, began: Instant) {
         self.began.get_or_init(|| (before, began));
-    }
-
-    /// What is wrong now with a tuner or an assessor outside, as a person is told; it can be waited for.
-    pub fn trouble(&self) -> watch::Receiver<Option<String>> {
-        self.trouble.subscribe()
-    }
-
-    /// Says what is wrong outside. `None`: nothing any more.
-    fn troubled(&self, trouble: Option<String>) {
-        self.trouble.send_replace(trouble);
     }
 
     /// Asks the experiment to stop its trials and leave itself resumable.

@@ -87,7 +87,7 @@ pub fn experiment(
         id: row.id.to_string(),
         name: spec.name.clone(),
         state: row.state.clone(),
-        trouble: None,
+        trouble: row.trouble.clone(),
         created_at_ms: row.created_at_ms,
         ended_at_ms: row.ended_at_ms,
         elapsed_ms,

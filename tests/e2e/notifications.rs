@@ -173,3 +173,40 @@ fn a_recovery_is_told_by_the_next_manager_if_the_first_one_dies() {
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
     assert_eq!(events(&bed, "told").len(), 2, "it is told once");
 }
+
+#[test]
+fn a_lost_tuner_is_told_of_and_shown_until_one_is_ready() {
+    let bed = TestBed::new();
+    bed.write("code/tuner.py", "raise SystemExit('OddError: it never begins')");
+    let search = Search::new("echo score=0.5", 1)
+        .with("tuner", json!({"command": ["python3", "tuner.py"]}))
+        .with("notifications", json!({"command": "cat >>../told"}));
+    let outcome = search.run(&bed);
+    assert_eq!((outcome.state.as_str(), outcome.code), ("STOPPED", 1), "{outcome:#?}");
+    let trouble = || {
+        let mut show = bed.manager();
+        show.args(["experiment", "show", "-ojson", "--data-dir"]).arg(bed.data());
+        let shown = bed.start(&mut show).finish(BOUND);
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        shown["trouble"].as_str().map(str::to_owned)
+    };
+    let shown = trouble().unwrap();
+    assert!(shown.contains("the tuner is lost") && shown.contains("OddError"), "{shown}");
+
+    let program = r#"
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["type"] == "hello":
+        print('{"type": "ready"}', flush=True)
+    elif message["type"] == "propose":
+        print(json.dumps({"type": "proposal", "id": message["id"], "parameters": {"x": 0.5}}), flush=True)
+"#;
+    bed.write("code/tuner.py", program);
+    Outcome::of_resume(&bed, &outcome.id).expect_done(1, 0);
+    assert_eq!(trouble(), None);
+    let told = events(&bed, "told");
+    let expected = ["tuner_trouble", "experiment_ended", "tuner_recovered", "experiment_ended"];
+    assert_eq!(kinds(&told), expected, "{told:#?}");
+    assert_eq!(told[0]["problem"], shown);
+}

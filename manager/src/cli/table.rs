@@ -104,6 +104,7 @@ pub(super) fn experiment(one: &Value) -> String {
         ("id", text(one, "id")),
         ("name", text(one, "name")),
         ("state", text(one, "state")),
+        ("trouble", text(one, "trouble")),
         ("created (UTC)", moment(one, "created_at_ms")),
         (
             "running time",

@@ -27,6 +27,10 @@ pub enum EventKind {
     ExperimentEnded,
     /// Failures hold the search up (`maxConsecutiveFailures`).
     FailureBudgetReached,
+    /// Something is wrong with a tuner or an assessor outside the manager.
+    TunerTrouble,
+    /// It does what it should again.
+    TunerRecovered,
     /// The store cannot be written.
     ManagerDegraded,
     /// It can again.
@@ -35,9 +39,11 @@ pub enum EventKind {
 
 impl EventKind {
     /// All, in the order in which they are documented.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::ExperimentEnded,
         Self::FailureBudgetReached,
+        Self::TunerTrouble,
+        Self::TunerRecovered,
         Self::ManagerDegraded,
         Self::ManagerRecovered,
     ];
@@ -47,6 +53,8 @@ impl EventKind {
         match self {
             Self::ExperimentEnded => "experiment_ended",
             Self::FailureBudgetReached => "failure_budget_reached",
+            Self::TunerTrouble => "tuner_trouble",
+            Self::TunerRecovered => "tuner_recovered",
             Self::ManagerDegraded => "manager_degraded",
             Self::ManagerRecovered => "manager_recovered",
         }

@@ -126,6 +126,8 @@ struct Run {
     known: gone::Known,
     /// The best trial so far.
     best: Option<Best>,
+    /// What is wrong with a tuner or an assessor outside, as the store has it.
+    trouble: Option<String>,
     /// When silence was last looked at.
     beat_at: Instant,
     /// How long the trial ran that succeeded soonest.
@@ -257,23 +259,27 @@ impl Run {
                 self.give_up(&trial, reason)
             }
             Said::Trouble(trouble) => {
-                let name = self.c.advice.outside_name();
-                let well = || format!("{name} answers again");
-                self.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
-                self.c.handle.troubled(trouble);
+                if self.troubled(trouble.clone()).await? {
+                    let name = self.c.advice.outside_name();
+                    let well = || format!("{name} answers again");
+                    self.notify(Notice::Told(trouble.unwrap_or_else(well)));
+                }
                 None
-            }
-            Said::Lost { message } if self.c.advice.depends() => {
-                error!(
-                    "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
-                );
-                self.c.handle.troubled(Some(format!("the tuner is lost: {message}")));
-                Some(state::Event::TunerLost)
             }
             Said::Lost { message } => {
-                error!("the assessor is lost, and no trial is stopped early any more: {message}");
-                self.c.handle.troubled(Some(format!("the assessor is lost: {message}")));
-                None
+                let depends = self.c.advice.depends();
+                let lost = if depends {
+                    format!(
+                        "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
+                    )
+                } else {
+                    format!(
+                        "the assessor is lost, and no trial is stopped early any more: {message}"
+                    )
+                };
+                error!("{lost}");
+                self.troubled(Some(lost)).await?;
+                depends.then_some(state::Event::TunerLost)
             }
         };
         match event {

@@ -110,6 +110,20 @@ pub fn held(about: &About, why: &str, at_ms: i64) -> Event {
     Event::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))
 }
 
+/// Something is wrong with a tuner or an assessor outside, `name`; or, if `None`, not any more.
+pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> Event {
+    match trouble {
+        Some(why) => {
+            let text = format!("{}: {why}", called(about));
+            Event::new(EventKind::TunerTrouble, about, &text, at_ms, json!({"problem": why}))
+        }
+        None => {
+            let text = format!("{}: {name} answers again", called(about));
+            Event::new(EventKind::TunerRecovered, about, &text, at_ms, json!({}))
+        }
+    }
+}
+
 /// The store is ill, or well again.
 pub fn health(about: &About, news: &Health, at_ms: i64) -> Event {
     match news {

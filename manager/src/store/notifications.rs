@@ -59,6 +59,20 @@ impl Store {
         .await
     }
 
+    /// Notes what is wrong with a tuner or an assessor outside (`None`: nothing any more), and what others are to be told of
+    /// it: both or neither.
+    pub async fn set_trouble(
+        &self,
+        trouble: Option<String>,
+        new: Option<NewNotification>,
+    ) -> Result<(), Error> {
+        self.write(move |c| {
+            trials::set_trouble(c, trouble.as_deref())?;
+            new.iter().try_for_each(|new| insert(c, new))
+        })
+        .await
+    }
+
     /// What is still to be told in this way, oldest first.
     pub async fn notifications(&self, channel: &str) -> Result<Vec<NotificationRow>, Error> {
         let channel = channel.to_owned();
@@ -171,6 +185,7 @@ mod tests {
             created_at_ms: 0,
             ended_at_ms: None,
             elapsed_ms: 0,
+            trouble: None,
         };
         store.create_experiment(row).await.unwrap();
         ended("end").await.unwrap();

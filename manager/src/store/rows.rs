@@ -26,6 +26,8 @@ pub struct ExperimentRow {
     pub ended_at_ms: Option<i64>,
     /// How long it has run, interruptions left out.
     pub elapsed_ms: u64,
+    /// What is wrong with a tuner or an assessor outside the manager, as a person is told. `None`: nothing is known to be.
+    pub trouble: Option<String>,
 }
 
 /// A result from elsewhere.

@@ -18,6 +18,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0002_reading.sql"),
     include_str!("../../migrations/0003_notifications.sql"),
     include_str!("../../migrations/0004_steering.sql"),
+    include_str!("../../migrations/0005_trouble.sql"),
 ];
 
 /// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones

@@ -43,6 +43,7 @@ pub(super) fn experiment(c: &Connection) -> Result<Option<ExperimentRow>, Error>
         created_at_ms: row.get("created_at_ms")?,
         ended_at_ms: row.get("ended_at_ms")?,
         elapsed_ms: unsigned(row, "elapsed_ms")?,
+        trouble: row.get("trouble")?,
     }))
 }
 
@@ -84,6 +85,12 @@ pub(super) fn set_experiment_state(
     let changed = c
         .prepare_cached("UPDATE experiment SET state = ?, elapsed_ms = ?, ended_at_ms = ?")?
         .execute(params![state, storable("elapsed time", elapsed_ms)?, ended_at_ms])?;
+    if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
+}
+
+pub(super) fn set_trouble(c: &Connection, trouble: Option<&str>) -> Result<(), Error> {
+    let changed =
+        c.prepare_cached("UPDATE experiment SET trouble = ?")?.execute(params![trouble])?;
     if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
 }
 

@@ -47,6 +47,7 @@ impl Bed {
             created_at_ms: 0,
             ended_at_ms: None,
             elapsed_ms: 0,
+            trouble: None,
         };
         bed.state.store.create_experiment(row).await.unwrap();
         let started = Started {

@@ -27,8 +27,7 @@ pub(in crate::api) async fn shown(
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let elapsed = running
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-    let shown = view::experiment(&row, &spec, snapshot, elapsed, state.clock.now_ms());
-    Ok(ExperimentView { trouble: state.handle.trouble().borrow().clone(), ..shown })
+    Ok(view::experiment(&row, &spec, snapshot, elapsed, state.clock.now_ms()))
 }
 
 /// The experiment that this manager serves

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::channel::{Channel, Sender};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
@@ -44,8 +43,6 @@ pub(super) struct FollowQuery {
 struct Line {
     sender: Sender<Bytes, std::io::Error>,
     shared: Shared,
-    /// News that no commit tells of.
-    trouble: watch::Receiver<Option<String>>,
 }
 
 /// The client has gone, or the manager goes.
@@ -76,7 +73,6 @@ impl Line {
             let patience = Instant::now() + SILENCE;
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
-                Ok(()) = self.trouble.changed() => return Ok(true),
                 changed = timeout_at(patience, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
                     // A store that is only read tells of no commits: whoever writes it is looked at.
@@ -97,8 +93,7 @@ fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
     follow: impl FnOnce(Line) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
-    let trouble = shared.state.handle.trouble();
-    let told = follow(Line { sender, shared, trouble });
+    let told = follow(Line { sender, shared });
     // It ends with the client, whom it notices by its silence, or with the manager.
     tokio::spawn(async move { drop(told.await) });
     let headers = [

@@ -68,6 +68,22 @@ impl Run {
         Ok(())
     }
 
+    /// Records what is wrong with a tuner or an assessor outside, or that nothing is any more. `false`: that was known.
+    pub(super) async fn troubled(&mut self, trouble: Option<String>) -> Result<bool, store::Error> {
+        if self.trouble == trouble {
+            return Ok(false);
+        }
+        let name = self.c.advice.outside_name();
+        let now = self.c.clock.now_ms();
+        let event = event::trouble(&self.about(), name, trouble.as_deref(), now);
+        let news = self.c.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
+        let (store, inbox) = (&self.c.store, &mut self.c.inbox);
+        inbox.patiently(|| store.set_trouble(trouble.clone(), news.clone())).await?;
+        self.c.bell.ring();
+        self.trouble = trouble;
+        Ok(true)
+    }
+
     fn about(&self) -> About {
         About { id: self.c.id.clone(), name: self.c.spec.name.clone() }
     }

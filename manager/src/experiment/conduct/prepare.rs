@@ -31,7 +31,8 @@ impl Run {
             duration: c.spec.max_experiment_duration,
             trial_duration: c.spec.max_trial_duration,
         };
-        let before = c.store.experiment().await?.map_or(0, |row| row.elapsed_ms);
+        let (before, trouble) =
+            c.store.experiment().await?.map_or((0, None), |row| (row.elapsed_ms, row.trouble));
         let before = Duration::from_millis(before);
         let began = Instant::now();
         let rows = c.store.trials().await?;
@@ -86,6 +87,7 @@ impl Run {
             leases,
             known: HashMap::new(),
             best: None,
+            trouble,
             beat_at: Instant::now(),
             shortest,
             news: true,

@@ -66,6 +66,7 @@ impl Bed {
             created_at_ms: 0,
             ended_at_ms: None,
             elapsed_ms: 0,
+            trouble: None,
         };
         store.create_experiment(row).await.unwrap();
         Self::start(folder, store, Service::default(), numbers, assessor)

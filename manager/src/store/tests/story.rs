@@ -18,6 +18,7 @@ fn experiment() -> ExperimentRow {
         created_at_ms: 900,
         ended_at_ms: None,
         elapsed_ms: 0,
+        trouble: None,
     }
 }
 
@@ -55,6 +56,7 @@ async fn a_search_is_found_again_as_it_was_left() {
         state: "STOPPED".to_owned(),
         ended_at_ms: Some(5000),
         elapsed_ms: 4000,
+        trouble: None,
         ..experiment()
     };
     assert_eq!(store.experiment().await.unwrap(), Some(expected));
