@@ -18,7 +18,9 @@ for line in sys.stdin:
         print(json.dumps({"type": "ready"}), flush=True)
     elif message["type"] == "propose":
         if mode == "garbage":
-            print("no JSON\n{\"type\": \"nothing\"}\n\xff", flush=True)
+            print("no JSON\n{\"type\": \"nothing\"}", flush=True)
+            sys.stdout.buffer.write(b"\xff\n")
+            sys.stdout.buffer.flush()
         if mode == "exit" and message["id"] == 1:
             sys.exit("SomeError: no more")
         if message["id"] == 4:

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::stream::SplitStream;
 use futures_util::{SinkExt, StreamExt};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
@@ -21,6 +21,9 @@ use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 /// How long one who connects may take to say where they want to go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// Bytes of one line at most: no proposal is longer, and a program that prints without end must not fill the memory.
+const LONGEST: usize = 16 << 20;
+
 /// The way to one program.
 pub(super) enum Wire {
     /// It has not connected yet; a task waits for it.
@@ -28,7 +31,7 @@ pub(super) enum Wire {
     /// It has connected.
     Socket(Box<SplitStream<Socket>>, Mouth),
     /// Its standard input and output.
-    Pipes(Lines<BufReader<ChildStdout>>, Mouth),
+    Pipes(Lines<ChildStdout>, Mouth),
     /// Nothing more will come.
     Closed,
 }
@@ -87,7 +90,7 @@ impl Wire {
                 }
             }
         });
-        Self::Pipes(BufReader::new(output).lines(), mouth)
+        Self::Pipes(Lines::new(output), mouth)
     }
 
     /// Waits for what comes next. May be dropped at any time without a loss.
@@ -115,7 +118,7 @@ impl Wire {
                     Some(Ok(Message::Close(_) | Message::Frame(_)) | Err(_)) | None => break None,
                 }
             },
-            Self::Pipes(lines, _) => lines.next_line().await.ok().flatten(),
+            Self::Pipes(lines, _) => lines.next().await,
             Self::Closed => std::future::pending().await,
         };
         match came {
@@ -144,6 +147,39 @@ impl Wire {
     }
 }
 
+/// Lines of a foreign program, whatever bytes they hold.
+pub(super) struct Lines<R> {
+    reader: BufReader<R>,
+    /// What has come of the next one.
+    begun: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    fn new(reader: R) -> Self {
+        Self { reader: BufReader::new(reader), begun: Vec::new() }
+    }
+
+    /// The next line, without its end; `None` at the end, after an error, and for one that is too long. May be dropped
+    /// at any time without a loss.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let chunk = self.reader.fill_buf().await.ok()?;
+            let end = chunk.iter().position(|byte| *byte == b'\n');
+            let length = end.unwrap_or(chunk.len());
+            let over = chunk.is_empty();
+            self.begun.extend_from_slice(&chunk[..length]);
+            self.reader.consume(length + usize::from(end.is_some()));
+            if self.begun.len() > LONGEST || (over && self.begun.is_empty()) {
+                return None;
+            }
+            if end.is_some() || over {
+                let line = std::mem::take(&mut self.begun);
+                return Some(String::from_utf8_lossy(&line).into_owned());
+            }
+        }
+    }
+}
+
 /// Waits for the one who knows the path; others are sent away.
 async fn accept(listener: TcpListener, path: String) -> Option<Socket> {
     loop {
@@ -161,5 +197,25 @@ async fn accept(listener: TcpListener, path: String) -> Option<Socket> {
         if let Ok(Ok(socket)) = accepted {
             return Some(socket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn lines(bytes: &[u8]) -> Vec<String> {
+        let (mut lines, mut found) = (Lines::new(bytes), Vec::new());
+        while let Some(line) = lines.next().await {
+            found.push(line);
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn foreign_bytes_are_lines_and_one_without_end_is_given_up() {
+        assert_eq!(lines(b"a\n\n\xff b\nlast").await, ["a", "", "\u{fffd} b", "last"]);
+        let endless = [b"a\n".as_slice(), &vec![b'x'; LONGEST + 1]].concat();
+        assert_eq!(lines(&endless).await, ["a"]);
     }
 }
