@@ -1,7 +1,7 @@
 //! Tuners and assessors outside the manager: NNI's own dispatcher with any Python algorithm, or a program
 //! that speaks our ask-and-tell protocol (`docs/ask-and-tell.md`).
 //!
-//! What is said is pure ([`nni`], [`door`], over the [`history`]); [`process`] starts the program, listens and
+//! What is said is pure ([`nni`], [`door`], over the [`history`]); [`launch`] starts the program, [`process`] listens and
 //! starts it again when it dies. The experiment holds an [`Outside`]: it gives orders and hears answers, in
 //! its own time.
 //!
@@ -13,6 +13,7 @@
 
 mod door;
 mod history;
+mod launch;
 mod nni;
 mod patience;
 mod process;

@@ -53,6 +53,23 @@ class Hanging(Tuner):
         return {"x": self.made / 10}
 "#;
 
+/// An NNI assessor that gives up what is below 0.15; the first that is made hangs at the first result.
+const ASSESSOR: &str = r#"
+import os, time
+from nni.assessor import Assessor, AssessResult
+
+class Hanging(Assessor):
+    def __init__(self, mark):
+        self.mark = mark
+
+    def assess_trial(self, trial_job_id, trial_history):
+        if not os.path.exists(self.mark):
+            open(self.mark, "w").close()
+            while True:
+                time.sleep(60)
+        return AssessResult.Good if trial_history[-1] >= 0.15 else AssessResult.Bad
+"#;
+
 /// Two trials may run; each waits at its own gate.
 fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> Running {
     bed.write("code/program.py", PROGRAM);
@@ -198,5 +215,36 @@ fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
     assert!(outcome.stderr.contains("has not said a word for 4 s"), "{}", outcome.stderr);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3], "it knew the first result");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn an_assessor_that_hangs_alone_is_told_of_and_replaced() {
+    let Some(python) = nni_python() else { return };
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.write("algorithms/mine.py", TUNER);
+    bed.write("algorithms/strict.py", ASSESSOR);
+    bed.write("no", "");
+    let class = |name: &str, mark: &str| {
+        let args = json!({"mark": bed.path(mark)});
+        json!({"className": name, "codeDirectory": "algorithms", "classArgs": args})
+    };
+    let search = Search::new("echo score={{x}}; read _ <\"$GATE\"", 2)
+        .with("trialConcurrency", 2)
+        .with("pythonInterpreter", python.to_str().unwrap())
+        .with("tunerPatience", "4s")
+        .with("tuner", class("mine.Hanging", "no"))
+        .with("assessor", class("strict.Hanging", "hung"));
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    wait_for_trouble(&running, "has not looked at a result for 2 s");
+    // Another one is told of the result, and nobody lets the first trial go.
+    let given_up = || read(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
+    wait_for("its judgement", BOUND, given_up);
+    gate.open(1);
+    let outcome = Outcome::of(running.finish(BOUND));
+    assert!(outcome.stderr.contains("has not looked at a result for 4 s"), "{}", outcome.stderr);
+    let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
+    assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
     bed.wait_until_empty();
 }

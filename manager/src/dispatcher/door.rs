@@ -75,7 +75,19 @@ impl Conversation for Door {
     }
 
     fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
-        match serde_json::from_str(text).map_err(|error| error.to_string())? {
+        let line = match serde_json::from_str(text) {
+            Ok(line) => line,
+            Err(error) => {
+                // What is no line of ours may be meant for somebody else; a proposal was asked for.
+                let given: Value = serde_json::from_str(text).unwrap_or_default();
+                let proposal = given["type"] == "proposal" && given["id"].is_u64();
+                let Some(parameters) = given.get("parameters").filter(|_| proposal) else {
+                    return Err(error.to_string());
+                };
+                return Ok(Turn { broken: Some(parameters.to_string()), ..Turn::default() });
+            }
+        };
+        match line {
             Line::Ready => {
                 let say = if self.ready { Vec::new() } else { Self::replay(history) };
                 self.ready = true;

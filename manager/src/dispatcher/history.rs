@@ -120,6 +120,10 @@ pub(super) struct Turn {
     pub(super) notes: Vec<String>,
     /// It has come far enough to be asked.
     pub(super) ready: bool,
+    /// It has proposed what nobody can try: what, and nothing better is to be hoped for.
+    pub(super) broken: Option<String>,
+    /// Its assessor, and not its tuner, has spoken: it is through with something that it was told.
+    pub(super) seen: bool,
 }
 
 /// One way to talk to a program. A new one for every process.
@@ -132,6 +136,11 @@ pub(super) trait Conversation: Send {
 
     /// Takes in what the program says. An error is what was not understood.
     fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String>;
+
+    /// How much of what its assessor was told it is not through with, as far as it says so.
+    fn unseen(&self) -> usize {
+        0
+    }
 
     /// For a moment nothing was ordered.
     fn idle(&mut self) -> Turn;

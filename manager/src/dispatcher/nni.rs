@@ -14,6 +14,11 @@
 //! The dispatcher numbers its proposals itself, from 0 for every process, and advisors name them; here they
 //! are bound to the proposals that were asked for, oldest first. A trial of an earlier process has no such
 //! number: it is told of with the number `null`, as NNI's manager tells of a person's trial.
+//!
+//! # Looks
+//!
+//! Of what its assessor does the dispatcher says only when a trial is to be stopped. Ours (`nni.py`) also counts, as `_done_`,
+//! the ends and intermediate results that the assessor is through with.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -49,6 +54,10 @@ pub(super) struct Dialogue {
     stock: VecDeque<(Value, Parameters)>,
     /// What the dispatcher calls our proposals.
     names: HashMap<u64, Value>,
+    /// Ends and intermediate results that were said.
+    shown: u64,
+    /// How many of them are dealt with. `None`: this dispatcher does not count.
+    dealt_with: Option<u64>,
 }
 
 /// A frame in either direction.
@@ -81,6 +90,8 @@ impl Dialogue {
             held: VecDeque::new(),
             stock: VecDeque::new(),
             names: HashMap::new(),
+            shown: 0,
+            dealt_with: None,
         }
     }
 
@@ -94,13 +105,14 @@ impl Dialogue {
         self.names.get(&past.proposal?)
     }
 
-    fn step(&self, past: &Past, sequence: u64, value: &Value) -> Option<String> {
-        let name = self.name(past);
+    fn step(&mut self, past: &Past, sequence: u64, value: &Value) -> Option<String> {
+        let name = self.name(past).cloned();
         // An advisor takes what it has not proposed itself for an error.
         if !self.duties.assesses || (self.duties.advisor && name.is_none()) {
             return None;
         }
-        Some(metric(past, name, "PERIODICAL", sequence, value))
+        self.shown += 1;
+        Some(metric(past, name.as_ref(), "PERIODICAL", sequence, value))
     }
 
     /// A trial's final result, and its end, which must not overtake it.
@@ -142,6 +154,7 @@ impl Dialogue {
         });
         let end = frame("EN", &end.to_string());
         if say.is_empty() {
+            self.shown += 1;
             say.push(end);
         } else {
             // Only a request that is still to be sent proves anything by its answer.
@@ -157,6 +170,7 @@ impl Dialogue {
             && *after <= self.answers
         {
             say.extend(self.held.pop_front().map(|(_, end)| end));
+            self.shown += 1;
         }
         say
     }
@@ -177,7 +191,10 @@ impl Dialogue {
             }
         }
         if self.duties.assesses && !self.duties.advisor {
-            for past in history.trials.iter().filter(|past| !past.steps.is_empty()) {
+            // Those that run come first: what an earlier assessor found good must not look bad beside trials that ended later.
+            let (run, ended): (Vec<_>, Vec<_>) =
+                history.trials.iter().partition(|past| past.end.is_none());
+            for past in run.into_iter().chain(ended).filter(|past| !past.steps.is_empty()) {
                 for (sequence, value) in &past.steps {
                     say.extend(self.step(past, *sequence, value.as_json()));
                 }
@@ -198,7 +215,7 @@ impl Dialogue {
         let Record { parameter_id, parameters } = serde_json::from_str(content)
             .map_err(|error| format!("a proposal without id and parameters ({error})"))?;
         let Value::Object(parameters) = parameters else {
-            return Err(format!("parameters that are no object: {parameters}"));
+            return Ok(Turn { broken: Some(parameters.to_string()), ..Turn::default() });
         };
         self.answers = self.requests.min(self.answers + 1);
         let mut turn = Turn { say: self.released(), ..Turn::default() };
@@ -285,11 +302,21 @@ impl Conversation for Dialogue {
                 let said = vec![Said::Kill { trial, reason: None }];
                 Ok(Turn { said, ..Turn::default() })
             }
+            "_done_" => {
+                let count = content.parse().map_err(|error| format!("no count ({error})"))?;
+                self.dealt_with = Some(count);
+                Ok(Turn { seen: true, ..Turn::default() })
+            }
             "ER" => Ok(Turn { notes: vec![content], ..Turn::default() }),
             // What follows its farewell is its exit.
             "_bye_" | "_nop_" => Ok(Turn::default()),
             other => Err(format!("a message of the unknown type `{other}`")),
         }
+    }
+
+    fn unseen(&self) -> usize {
+        let left = self.dealt_with.map_or(0, |count| self.shown.saturating_sub(count));
+        usize::try_from(left).unwrap_or(usize::MAX)
     }
 
     fn idle(&mut self) -> Turn {
@@ -302,8 +329,7 @@ impl Conversation for Dialogue {
 
     fn nudge(&mut self) -> Turn {
         // The dispatcher looks whether one of its threads has failed only when it is spoken to.
-        let say = if self.ready { vec![json!({"type": "PI"}).to_string()] } else { Vec::new() };
-        Turn { say, ..Turn::default() }
+        Turn { say: vec![json!({"type": "PI"}).to_string()], ..Turn::default() }
     }
 
     fn part(&mut self) -> Turn {

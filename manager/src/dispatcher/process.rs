@@ -1,29 +1,24 @@
 //! The program outside as a supervised child: it is started, spoken with, and started again when it dies,
 //! with everything it has to know. What is said is decided elsewhere.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use serde_json::json;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use tracing::{info, warn};
+use tracing::warn;
 
-use super::door::Door;
 use super::history::{Conversation, History, Turn};
-use super::nni::{Dialogue, Duties};
+use super::launch::{Launched, launch, length};
 use super::patience::{Due, Patience};
 use super::wire::{Came, Wire};
-use super::{Order, Program, Said, Setting};
-use crate::ids;
+use super::{Order, Said, Setting};
 use crate::tuner::Proposal;
 
 /// How often a clock is looked at while something is awaited.
@@ -39,17 +34,6 @@ const PARTING: Duration = Duration::from_secs(6);
 /// How many processes in a row may die without an answer, and how many in all.
 const FRUITLESS: u32 = 3;
 const DEATHS: u32 = 20;
-
-/// What an advisor's dispatcher is started with instead of `-m nni`. NNI 3.0's own advisors name their proposals
-/// by texts, and its `recoverable.py` compares every name with a number, so that Hyperband and BOHB fail at their
-/// first result. Nothing else is changed.
-const ADVISOR: &str = "\
-import runpy
-from nni.recoverable import Recoverable
-compare = Recoverable.is_created_in_previous_exp
-Recoverable.is_created_in_previous_exp = lambda self, name: not isinstance(name, str) and compare(self, name)
-runpy.run_module('nni', run_name='__main__', alter_sys=True)
-";
 
 /// How a process came to its end.
 enum End {
@@ -68,8 +52,21 @@ enum End {
 /// Who hears what the program says.
 struct Listener {
     said: mpsc::UnboundedSender<Said>,
-    /// Whether a trouble was told of that is not over.
-    troubled: bool,
+    /// Whether a trouble was told of that is not over, and whose word ends it.
+    troubled: Option<Whose>,
+    /// Whether a process was ready to be asked: whatever an earlier manager told of is over.
+    begun: bool,
+}
+
+/// Who owes something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The tuner: parameters.
+    Tuner,
+    /// The assessor: a look at results.
+    Assessor,
+    /// Either: the process has ended.
+    Either,
 }
 
 impl Listener {
@@ -78,13 +75,15 @@ impl Listener {
         drop(self.said.send(word));
     }
 
-    fn trouble(&mut self, message: String) {
-        self.troubled = true;
+    fn trouble(&mut self, whose: Whose, message: String) {
+        self.troubled = Some(whose);
         self.hear(Said::Trouble(Some(message)));
     }
 
-    fn well(&mut self) {
-        if std::mem::take(&mut self.troubled) {
+    /// One of the two does what it should.
+    fn well(&mut self, who: Whose) {
+        if self.troubled.is_some_and(|whose| whose == who || whose == Whose::Either) {
+            self.troubled = None;
             self.hear(Said::Trouble(None));
         }
     }
@@ -96,7 +95,7 @@ pub(super) async fn supervise(
     mut orders: mpsc::UnboundedReceiver<Order>,
     said: mpsc::UnboundedSender<Said>,
 ) {
-    let mut listener = Listener { said, troubled: false };
+    let mut listener = Listener { said, troubled: None, begun: false };
     let mut history = History::new(setting.space.clone());
     let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
@@ -128,9 +127,9 @@ pub(super) async fn supervise(
             );
             return lost(message, &mut history, orders, &listener).await;
         }
-        listener.trouble(format!(
-            "{why}; it is started again and told what it knew (its output is in {place})"
-        ));
+        let message =
+            format!("{why}; it is started again and told what it knew (its output is in {place})");
+        listener.trouble(Whose::Either, message);
     }
 }
 
@@ -153,6 +152,8 @@ struct Session {
     wire: Wire,
     conversation: Box<dyn Conversation>,
     what: String,
+    /// What brings a module that Python does not find.
+    lacks: String,
     /// What it writes and where it stood before.
     output: (PathBuf, u64),
     log: (PathBuf, u64),
@@ -164,99 +165,25 @@ struct Session {
     last_nudge: Instant,
     /// How many answers it owes.
     owed: usize,
-    patience: Patience,
     limit: Duration,
+    /// With its tuner, and with its assessor: two threads, of which one may hang.
+    answers: Patience,
+    looks: Patience,
 }
 
 impl Session {
     async fn start(setting: &Setting, deaths: u32) -> Result<Self, String> {
-        let in_dir = |error: io::Error| {
-            format!("cannot prepare {} for the tuner: {error}", setting.dir.display())
-        };
-        let (logs, checkpoints) = (setting.dir.join("log"), setting.dir.join("checkpoint"));
-        for folder in [&logs, &checkpoints] {
-            fs::create_dir_all(folder).map_err(in_dir)?;
-        }
-        let output = setting.dir.join("output");
-        let (log, sink) = (logs.join("dispatcher.log"), append(&output).map_err(in_dir)?);
-        let (output_at, log_at) = (length(&output), length(&log));
-        let errors = sink.try_clone().map_err(in_dir)?;
-
-        let (mut command, wire, what, conversation): (_, _, _, Box<dyn Conversation>) =
-            match &setting.program {
-                Program::Nni { python, tuner, assessor, advisor } => {
-                    let (wire, url) = Wire::door(&ids::secret_path()).await.map_err(in_dir)?;
-                    let mut params = json!({ "experimentName": setting.experiment });
-                    // The dispatcher insists on a tuner; this one is never asked.
-                    params["tuner"] =
-                        tuner.as_ref().map_or(json!({"name": "Random"}), super::Algorithm::section);
-                    if let Some(assessor) = assessor {
-                        params["assessor"] = assessor.section();
-                    }
-                    let mut command = Command::new(python);
-                    let module = if *advisor { ["-c", ADVISOR] } else { ["-m", "nni"] };
-                    command
-                        .args(module)
-                        .arg("--exp_params")
-                        .arg(BASE64_STANDARD.encode(params.to_string()))
-                        .current_dir(&logs)
-                        .stdin(Stdio::null())
-                        .stdout(Stdio::from(sink))
-                        .env("SDK_PROCESS", "dispatcher")
-                        .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
-                        .env("NNI_CHECKPOINT_DIRECTORY", &checkpoints)
-                        .env("NNI_LOG_DIRECTORY", &logs)
-                        .env("NNI_LOG_LEVEL", "info")
-                        .env("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false")
-                        .env("NNI_TUNER_COMMAND_CHANNEL", url)
-                        .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
-                    let duties = Duties {
-                        tunes: tuner.is_some(),
-                        assesses: assessor.is_some() || *advisor,
-                        advisor: *advisor,
-                    };
-                    let what = format!("NNI's dispatcher (`{python} -m nni`)");
-                    (command, wire, what, Box::new(Dialogue::new(duties)))
-                }
-                Program::AskAndTell { command: words, greeting } => {
-                    let program = words.first().map_or("", String::as_str);
-                    let mut command = Command::new(program);
-                    command
-                        .args(words.iter().skip(1))
-                        .current_dir(&setting.code)
-                        .stdin(Stdio::piped())
-                        .stdout(Stdio::piped())
-                        .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
-                    let what = format!("the tuner's command (`{}`)", words.join(" "));
-                    (command, Wire::Closed, what, Box::new(Door::new(greeting.clone())))
-                }
-            };
-        // A group of its own: a Ctrl-C at the terminal is the manager's to handle.
-        let mut child = command
-            .stderr(Stdio::from(errors))
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                let advice = match &setting.program {
-                    Program::Nni { .. } => "set `pythonInterpreter` to one that has `nni`",
-                    Program::AskAndTell { .. } => "correct `tuner.command`",
-                };
-                format!("{what} cannot be started: {error}; {advice}")
-            })?;
-        let wire = match (child.stdin.take(), child.stdout.take()) {
-            (Some(input), Some(output)) => Wire::pipes(input, output),
-            _ => wire,
-        };
-        info!("{what} is started");
+        let Launched { child, wire, what, lacks, conversation, output, log } =
+            launch(setting, deaths).await?;
         let now = Instant::now();
         Ok(Self {
             child,
             wire,
             conversation,
             what,
-            output: (output, output_at),
-            log: (log, log_at),
+            lacks,
+            output,
+            log,
             ready: false,
             fruitful: false,
             begun: now,
@@ -265,7 +192,8 @@ impl Session {
             last_nudge: now,
             owed: 0,
             limit: setting.patience,
-            patience: Patience::new(setting.patience, now),
+            answers: Patience::new(setting.patience, now),
+            looks: Patience::new(setting.patience, now),
         })
     }
 
@@ -286,6 +214,7 @@ impl Session {
             let restless = !self.ready
                 || !history.asks.is_empty()
                 || !history.refused.is_empty()
+                || self.conversation.unseen() > 0
                 || self.last_order.elapsed() < BEAT * 3;
             tokio::select! {
                 order = orders.recv() => {
@@ -306,10 +235,18 @@ impl Session {
                     }
                     Came::Text(text) => {
                         self.last_word = Instant::now();
-                        self.patience.heard(self.last_word);
                         match self.conversation.hear(&text, history) {
-                            Ok(turn) => self.take(turn, history, listener),
+                            Ok(Turn { broken: Some(parameters), .. }) => {
+                                let why = format!("proposed what is no object: {}", shown(&parameters));
+                                return self.end(&why).await;
+                            }
+                            Ok(turn) => {
+                                let speaks = if turn.seen { &mut self.looks } else { &mut self.answers };
+                                speaks.heard(self.last_word);
+                                self.take(turn, history, listener);
+                            }
                             Err(problem) => {
+                                self.answers.heard(self.last_word);
                                 warn!("{} said what is not understood: {problem}: {}", self.what, shown(&text));
                             }
                         }
@@ -317,7 +254,7 @@ impl Session {
                     // Why, its exit says.
                     Came::Closed => {}
                 },
-                status = self.child.wait() => return self.died(status.ok()),
+                status = self.child.wait() => return self.exited(status.ok()),
                 _ = beat.tick(), if restless => {
                     if let Some(end) = self.beat(history, listener).await {
                         return end;
@@ -348,34 +285,49 @@ impl Session {
                 listener.hear(Said::Proposed { id, proposal });
             }
         }
-        let silence = self.patience.silence(now);
-        if silence >= NUDGE && now - self.last_nudge >= NUDGE {
+        let silence = self.answers.silence(now).max(self.looks.silence(now));
+        // One that is not ready yet may have failed on the search space, and does not know it.
+        if (silence >= NUDGE || !self.ready) && now - self.last_nudge >= NUDGE {
             self.last_nudge = now;
             let turn = self.conversation.nudge();
             self.take(turn, history, listener);
         }
-        let (what, limit) = (&self.what, self.limit.as_secs_f64());
-        match self.patience.look(self.ready, now) {
-            Due::Nothing => None,
-            Due::Tell => {
-                let slow = self.patience.slow().as_secs_f64();
-                listener.trouble(format!(
-                    "{what} has not proposed anything for {slow} s; the trials that run go on, and it is started \
-                     again after {limit} s without a word (`tunerPatience`)"
-                ));
-                None
-            }
-            Due::End => {
-                let why = format!("has not said a word for {limit} s (`tunerPatience`)");
-                Some(self.end(&why).await)
+        let limit = self.limit.as_secs_f64();
+        for (whose, due, lacks, silent) in [
+            (Whose::Tuner, self.answers.look(self.ready, now), "proposed anything", "said a word"),
+            (
+                Whose::Assessor,
+                self.looks.look(self.ready, now),
+                "looked at a result",
+                "looked at a result",
+            ),
+        ] {
+            match due {
+                Due::Nothing => {}
+                Due::Tell => {
+                    let (what, slow) = (&self.what, self.answers.slow().as_secs_f64());
+                    let message = format!(
+                        "{what} has not {lacks} for {slow} s; the trials that run go on, and it is started again \
+                         after {limit} s without a word (`tunerPatience`)"
+                    );
+                    listener.trouble(whose, message);
+                }
+                Due::End => {
+                    let why = format!("has not {silent} for {limit} s (`tunerPatience`)");
+                    return Some(self.end(&why).await);
+                }
             }
         }
+        None
     }
 
     /// Says and passes on what a turn of the conversation brought.
     fn take(&mut self, turn: Turn, history: &History, listener: &mut Listener) {
-        let Turn { say, said: heard, notes, ready } = turn;
+        let Turn { say, said: heard, notes, ready, seen, broken: _ } = turn;
         self.ready |= ready;
+        if self.ready && !std::mem::replace(&mut listener.begun, true) {
+            listener.hear(Said::Trouble(None));
+        }
         for note in notes {
             warn!("{} says: {}", self.what, shown(&note));
         }
@@ -384,10 +336,16 @@ impl Session {
         }
         let owed = history.asks.len();
         if owed < self.owed {
-            listener.well();
+            listener.well(Whose::Tuner);
         }
-        self.patience.owes(owed, owed < self.owed, Instant::now());
+        self.answers.owes(owed, owed < self.owed, Instant::now());
         self.owed = owed;
+        if seen {
+            listener.well(Whose::Assessor);
+        }
+        let unseen = self.conversation.unseen();
+        self.looks.owes(unseen, seen, Instant::now());
+        self.fruitful |= seen && unseen == 0;
         for word in heard {
             if let Said::Proposed { proposal: Proposal::Parameters(_), .. } | Said::Ready = word {
                 self.fruitful = true;
@@ -400,7 +358,7 @@ impl Session {
     async fn give_up(&mut self, why: &str) -> End {
         let ended = timeout(PARTING, self.child.wait()).await;
         if let Ok(status) = ended {
-            return self.died(status.ok());
+            return self.exited(status.ok());
         }
         self.end(why).await
     }
@@ -408,26 +366,36 @@ impl Session {
     /// A process that does not do what it should is ended.
     async fn end(&mut self, why: &str) -> End {
         self.kill().await;
-        End::Died {
-            why: format!("{} {why}", self.what),
-            ready: self.ready,
-            fruitful: self.fruitful,
-        }
+        self.died(why)
     }
 
-    fn died(&self, status: Option<ExitStatus>) -> End {
-        let status = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
+    /// How it came to its end: what happened, and what its program said last of an error.
+    fn died(&self, how: &str) -> End {
         let reason = [&self.output, &self.log].into_iter().find_map(|(path, at)| reason(path, *at));
-        let reason = reason.map(|line| format!(": {line}")).unwrap_or_default();
-        let what = &self.what;
-        let why = format!("{what} ended by itself ({status}){reason}");
+        let advice = match &reason {
+            Some(line)
+                if line.ends_with("No module named nni")
+                    || line.ends_with("No module named 'nni'") =>
+            {
+                "; set `pythonInterpreter` to one that has `nni`"
+            }
+            Some(line) if line.contains("No module named") => &self.lacks,
+            Some(_) | None => "",
+        };
+        let reason = reason.as_ref().map(|line| format!(": {line}{advice}")).unwrap_or_default();
+        let why = format!("{} {how}{reason}", self.what);
         End::Died { why, ready: self.ready, fruitful: self.fruitful }
+    }
+
+    fn exited(&self, status: Option<ExitStatus>) -> End {
+        let status = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
+        self.died(&format!("ended by itself ({status})"))
     }
 
     /// Lets the process end, and sees to it.
     async fn part(&mut self) {
         // One that hangs would not hear it, and nobody is to wait for that.
-        if self.patience.hangs() {
+        if self.answers.hangs() || self.looks.hangs() {
             return self.kill().await;
         }
         for text in self.conversation.part().say {
@@ -455,19 +423,6 @@ impl Session {
         }
         drop(self.child.wait().await);
     }
-}
-
-fn visible(gpus: Option<&[u64]>) -> String {
-    let gpus: Vec<String> = gpus.unwrap_or_default().iter().map(u64::to_string).collect();
-    gpus.join(",")
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    File::options().create(true).append(true).open(path)
-}
-
-fn length(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |file| file.len())
 }
 
 /// The line with which a Python program says what went wrong, of what was written to a file since `at`.

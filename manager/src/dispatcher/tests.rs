@@ -179,6 +179,26 @@ fn an_end_never_overtakes_its_result() {
 }
 
 #[test]
+fn what_an_assessor_is_not_through_with_is_counted_where_it_says_so() {
+    let mut history = History::new(json!({}));
+    let mut dialogue = Dialogue::new(BOTH);
+    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
+    let step = |sequence| Order::Step { trial: trial("aaaaa"), sequence, value: 0.5.into() };
+    order(&mut dialogue, &mut history, &step(0));
+    assert_eq!(dialogue.unseen(), 0, "NNI's own does not count");
+    let turn = dialogue.hear(r#"{"type": "_done_", "content": "0"}"#, &mut history).unwrap();
+    assert_eq!((turn.seen, dialogue.unseen()), (true, 1));
+    order(&mut dialogue, &mut history, &step(1));
+    order(&mut dialogue, &mut history, &ended("aaaaa", JobState::Failed, None));
+    dialogue.hear(r#"{"type": "_done_", "content": "1"}"#, &mut history).unwrap();
+    assert_eq!(dialogue.unseen(), 1, "no end of a trial that it does not know");
+    dialogue.hear(r#"{"type": "_done_", "content": "2"}"#, &mut history).unwrap();
+    assert_eq!(dialogue.unseen(), 0);
+    assert!(dialogue.hear(r#"{"type": "_done_", "content": "x"}"#, &mut history).is_err());
+}
+
+#[test]
 fn what_a_tuner_has_nothing_for_may_still_come() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
@@ -211,9 +231,10 @@ fn a_new_dispatcher_learns_everything() {
         assert_eq!(order(&mut dialogue, &mut history, &next), Turn::default(), "not ready yet");
     }
     let turn = dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
-    assert_eq!(kinds(&turn.say), ["FD", "ME", "EN", "ME", "GE"], "{:#?}", turn.say);
+    assert_eq!(kinds(&turn.say), ["FD", "ME", "ME", "EN", "GE"], "{:#?}", turn.say);
     assert!(turn.say[0].contains("0.7") && turn.say[0].contains("0.2"), "{}", turn.say[0]);
-    assert!(turn.say[1].contains(r#"\"value\":\"NaN\""#), "{}", turn.say[1]);
+    assert!(turn.say[1].contains("ccccc"), "the one that runs comes first: {}", turn.say[1]);
+    assert!(turn.say[2].contains(r#"\"value\":\"NaN\""#), "{}", turn.say[2]);
     // The result of a trial that another dispatcher proposed is told as one from elsewhere.
     let turn = order(&mut dialogue, &mut history, &ended("ccccc", JobState::Succeeded, Some(0.9)));
     assert_eq!(kinds(&turn.say), ["FD"]);
