@@ -4,8 +4,8 @@
 //! * the best loss after 100 trials on standard functions, median of 30 seeds, one trial at a time.
 //!
 //! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_table.py` sets them beside NNI's and Optuna's. With
-//! `--json` a line of JSON for each figure and no times, with `--seeds N` fewer seeds, with `--digits PYTHON` the search of
-//! `benches/tuners_digits.py` besides.
+//! `--json` a line of JSON for each figure and no times, with `--seeds N` other seeds than 30, with `--digits PYTHON` the
+//! search of `benches/tuners_digits.py` besides. `--problems 'NAME;...'` and `--tuners 'NAME;...'` leave the others out.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -199,15 +199,28 @@ fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Paramete
     median((0..seeds).map(&mut best).collect())
 }
 
+/// What the command line asks for.
+struct Asked(Vec<String>);
+
+impl Asked {
+    /// The word after an option.
+    fn after(&self, option: &str) -> Option<&str> {
+        let at = self.0.iter().position(|word| word == option)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+
+    /// Whether a name is wanted: it is in the option's list, or there is none.
+    fn wants(&self, option: &str, name: &str) -> bool {
+        self.after(option).is_none_or(|list| list.split(';').any(|wanted| wanted == name))
+    }
+}
+
 #[expect(clippy::print_stdout, reason = "the tables are the purpose")]
 fn main() {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |name: &str| {
-        let at = words.iter().position(|word| word == name)?;
-        words.get(at + 1).cloned()
-    };
-    let seeds = after("--seeds").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
-    let json = words.iter().any(|word| word == "--json");
+    let asked = Asked(std::env::args().collect());
+    let seeds =
+        asked.after("--seeds").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
+    let json = asked.0.iter().any(|word| word == "--json");
     let show = |problem: &str, name: &str, loss: f64| {
         if json {
             println!(
@@ -218,22 +231,23 @@ fn main() {
             println!("  {problem:<14} {name:<10} {loss:10.4}");
         }
     };
+    let tuners: Vec<_> = TUNERS.into_iter().filter(|name| asked.wants("--tuners", name)).collect();
     if !json {
         println!("one proposal after 1,000 results in 20 dimensions, median in ms");
-        for name in TUNERS {
+        for name in &tuners {
             println!("  {name:<10} {:8.3}", milliseconds(name, 1000, 20));
         }
         println!("best loss after {TRIALS} trials, median of {seeds} seeds");
     }
     for (says, space, loss) in problems() {
-        for name in TUNERS {
+        for name in tuners.iter().filter(|_| asked.wants("--problems", says)) {
             show(says, name, quality(name, &space, seeds, loss));
         }
     }
-    if let Some(python) = after("--digits") {
-        let mut digits = Digits::start(&python);
+    if let Some(python) = asked.after("--digits") {
+        let mut digits = Digits::start(python);
         let space = digits.space.clone();
-        for name in TUNERS {
+        for name in &tuners {
             show(
                 "digits",
                 name,

@@ -16,7 +16,7 @@ SPACE = {
 }
 
 
-@functools.cache
+@functools.lru_cache(None)
 def data():
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
