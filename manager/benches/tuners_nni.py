@@ -6,7 +6,8 @@ Run it with an interpreter that has `pip install nni==3.0 'numpy<2' 'pandas<3' '
 
 NNI's GP and Metis hand SciPy a start of two dimensions, which SciPy 1.11 and later refuse, and GP expects a list of one
 number in the answer, which SciPy 1.9, the oldest for this Python, does not give either; both are made here as SciPy itself did
-before, and nothing else is changed. Anneal needs `hyperopt==0.1.2` besides.
+before, and nothing else is changed. What they were written for is Python 3.8 with `numpy==1.19.5 scipy==1.4.1
+scikit-learn==0.24.2 'pandas<1.3'`. Anneal needs `hyperopt==0.1.2` besides.
 """
 
 import argparse

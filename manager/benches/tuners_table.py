@@ -4,8 +4,8 @@ tuners, NNI's own and Optuna's TPE.
     python tuners_table.py [--seeds 30] [--digits] [--nni PYTHON] [--old-nni PYTHON] [--optuna PYTHON] [--keep FILE]
 
 Each PYTHON is an interpreter that has what the heads of `tuners_nni.py` and `tuners_optuna.py` say; without one its rows are
-left out. `--old-nni` is one with NNI and a SciPy before 1.11, which alone can run NNI's GP; `--digits` needs one of the
-other two, with scikit-learn. FILE takes each figure as it comes, with the processor seconds it took, and a figure that is in
+left out. `--old-nni` is one in which NNI's GP and Anneal run: Python 3.8 with SciPy 1.4; GP with fewer candidates, as it takes
+minutes for each seed even so. `--digits` needs one of the other two, with scikit-learn. FILE takes each figure as it comes, with the processor seconds it took, and a figure that is in
 it is not taken again: a run that was interrupted goes on. Standard error says what is being done.
 """
 
@@ -34,7 +34,7 @@ def cells(given):
             yield 'TrialKeeper', problem, tuner, own
         for source, python, script, tuners in [
             ('NNI 3.0', given.nni, 'tuners_nni.py', ['Random', 'Evolution', 'TPE']),
-            ('NNI 3.0', given.old_nni, 'tuners_nni.py', ['Anneal', 'GP']),
+            ('NNI 3.0', given.old_nni, 'tuners_nni.py', ['Anneal', 'GP, small']),
             ('Optuna', given.optuna, 'tuners_optuna.py', ['TPE']),
         ]:
             if python:
@@ -87,7 +87,7 @@ def main():
             print(f"took {known[key]['seconds']} s of processor time", file=sys.stderr)
             with given.keep.open('a') as file:
                 file.write(json.dumps(known[key]) + '\n')
-        table.setdefault((problem, source), {})[tuner] = known[key]
+        table.setdefault((problem, source), {})[tuner.split(',')[0]] = known[key]
     print(f'| {given.seeds} seeds | | ' + ' | '.join(OWN) + ' |')
     print('| --- | --- |' + ' --- |' * len(OWN))
     for (problem, source), row in table.items():
