@@ -203,7 +203,7 @@ async fn bad_questions_are_refused_by_name() {
         ("/api/v1/trials?order=up",           400, "order is \"up\"; asc or desc is possible"),
         ("/api/v1/trials?limit=0",            400, "limit is 0; from 1 to 1000 is possible"),
         ("/api/v1/trials?cursor=!",           400, "the cursor is not one that this list gave"),
-        ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `q`, `sort`, `order`, `limit`, `cursor`"),
+        ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `cause`, `q`, `sort`, `order`, `limit`, `cursor`"),
         ("/api/v1/trials/t/metrics?type=max", 400, "type is \"max\"; intermediate or final is possible"),
         ("/api/v1/trials/t/metrics?attempt=b", 400, "trial t has no attempt \"b\" that was heard of"),
         ("/api/v1/trials/t/log?stream=stdin", 400, "stream is \"stdin\"; stdout or stderr is possible"),
@@ -367,6 +367,17 @@ async fn every_documented_address_is_served() {
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 10);
     for (path, methods) in paths {
+        // Whoever makes a client of it learns what each parameter is, and what a refusal looks like.
+        for (method, operation) in methods.as_object().unwrap() {
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(parameter["schema"].is_object(), "{method} {path}: {parameter}");
+            }
+            for (status, answer) in operation["responses"].as_object().unwrap() {
+                let problem = answer["content"]["application/problem+json"].is_object();
+                assert_eq!(problem, status.as_str() >= "400", "{method} {path}: {status}");
+            }
+            assert!(operation["responses"]["401"].is_object(), "{method} {path}");
+        }
         let path = path.replace("{trial}", "t").replace("{stream}", "stdout");
         for method in methods.as_object().unwrap().keys() {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();

@@ -32,6 +32,7 @@ pub(in crate::api) struct LogQuery {
     /// Instead of `from`: so many bytes before the end.
     tail: Option<u64>,
     /// Bytes of the part, 1 to 1048576; 65536 by default.
+    #[param(minimum = 1, maximum = 1_048_576)]
     limit: Option<u32>,
 }
 

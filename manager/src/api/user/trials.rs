@@ -40,6 +40,7 @@ pub(in crate::api) struct ListQuery {
     /// `asc` (default) or `desc`. Trials without a value come last.
     pub(in crate::api) order: Option<String>,
     /// Trials on the page, 1 to 1000; 100 by default.
+    #[param(minimum = 1, maximum = 1000)]
     pub(in crate::api) limit: Option<u32>,
     /// `next` of the page before.
     pub(in crate::api) cursor: Option<String>,
@@ -128,8 +129,10 @@ pub(in crate::api) struct ValuesQuery {
     /// Only what came after this `seq`.
     after: Option<i64>,
     /// Values on the page, 1 to 10000; 1000 by default.
+    #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
     /// Instead of a page: the whole curve of each metric, thinned to about so many points, 4 to 10000.
+    #[param(minimum = 1, maximum = 10000)]
     points: Option<u32>,
 }
 
