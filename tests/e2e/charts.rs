@@ -6,7 +6,12 @@ use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed, wait_for};
 
 /// Serves the pages of a small search: who does, and where.
 fn served(bed: &TestBed) -> (Running, String) {
-    seed::make(&bed.data(), "small", 40, 20, 10).unwrap();
+    served_of(bed, 40, 20)
+}
+
+/// Serves the pages of a search of so many trials of so many steps.
+fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (Running, String) {
+    seed::make(&bed.data(), "small", trials, steps, 10).unwrap();
     let mut serve = bed.manager();
     serve.args(["serve", "--experiment", "small", "--port", "0", "--data-dir"]).arg(bed.data());
     let serving = bed.start(&mut serve);
@@ -178,4 +183,18 @@ fn another_parameter_takes_no_focus_away() {
     };
     let expected = json!([ends(&["a", "result"]), ends(&["a", "b", "result"]), "a, at most"]);
     assert_eq!(browser.script(ANOTHER_PARAMETER), expected);
+}
+
+#[test]
+fn the_first_view_of_ten_thousand_trials_is_small() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    // Steps are no part of an overview: how many there are is without influence.
+    let (_serving, url) = served_of(&bed, 10_000, 1);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let drawn = "return document.querySelector('[data-chart=parallel] canvas') !== null";
+    browser.wait("the charts", BOUND, drawn);
+    let bytes = browser.transferred();
+    assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
 }

@@ -165,6 +165,13 @@ impl Browser {
         std::fs::write(path, decode(text)).expect("the folder is writable");
     }
 
+    /// Bytes of the page that is open and of all that it has asked for so far, as they came over the wire.
+    pub fn transferred(&self) -> f64 {
+        let all = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]";
+        let script = format!("return {all}.reduce((sum, one) => sum + one.transferSize, 0)");
+        self.script(&script).as_f64().unwrap_or(0.0)
+    }
+
     /// What the page complained of.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", Some(&json!({"type": "browser"})));
