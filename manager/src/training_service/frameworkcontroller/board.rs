@@ -203,7 +203,13 @@ impl Board {
             return (Adopted::Gone, Vec::new());
         }
         self.enter(name, trial.clone(), attempt.clone(), now, Standing::Waiting);
-        (Adopted::Alive, self.framework(name, standing, now))
+        let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
+        let acts = self.framework(name, standing, now);
+        // What was known of it is no news of its being there.
+        if let Some(missing) = self.missing.as_mut().filter(|_| unlisted) {
+            missing.insert(name.to_owned());
+        }
+        (Adopted::Alive, acts)
     }
 
     /// Somebody wants a trial ended.
@@ -288,9 +294,10 @@ impl Board {
 
     /// Everything is listed from here on.
     pub fn listing(&mut self) {
-        let made = self.jobs.iter().filter(|(_, job)| job.made);
-        self.missing = Some(made.map(|(name, _)| name.clone()).collect());
-        self.strangers.clear();
+        let made = self.jobs.iter().filter(|(_, job)| job.made).map(|(name, _)| name);
+        // What an earlier manager left stays known meanwhile: a resume may ask for it at any time, and what is
+        // unknown then is started a second time.
+        self.missing = Some(made.chain(self.strangers.keys()).cloned().collect());
     }
 
     /// Everything has been listed: what was there and is no longer is gone.

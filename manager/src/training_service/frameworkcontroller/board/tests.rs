@@ -243,6 +243,22 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
 }
 
 #[test]
+fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
+    let mut board = Board::new(START_UP, at(30));
+    board.listing();
+    board.framework("fa", Standing::Running, at(1));
+    board.framework("fb", Standing::Running, at(1));
+    board.listing_done();
+    // The watch was cut in the middle of a resume, and its listing, too.
+    board.listing();
+    board.listing();
+    assert_eq!(board.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
+    assert_eq!(board.listing_done(), [gone(None, "somebody deleted its Framework")]);
+    let vanished = board.adopt("fb", &trial("b"), &attempt("b"), at(4));
+    assert_eq!(vanished, (Adopted::Unknown, vec![]));
+}
+
+#[test]
 fn what_ended_long_ago_is_tidied_up() {
     let mut board = Board::new(START_UP, at(30));
     let mut tidied = Vec::new();
