@@ -203,9 +203,11 @@ impl Shared {
                 Act::Delete(name) => drop(self.tasks.spawn(async move {
                     warn!("the Framework {name} did not end within its time; deleting it");
                     let cluster = &shared.settings.cluster;
-                    shared.until_done(&name, || cluster.delete(Kind::Framework, &name)).await;
-                    let acts = shared.board().framework_gone(&name);
-                    shared.perform(acts);
+                    let done = shared.until_done(&name, || cluster.delete(Kind::Framework, &name));
+                    if done.await.is_some() {
+                        let acts = shared.board().framework_gone(&name);
+                        shared.perform(acts);
+                    }
                 })),
                 Act::Tidy(attempts) => drop(self.tasks.spawn(async move {
                     let Settings { cluster, common, .. } = &shared.settings;
@@ -218,21 +220,23 @@ impl Shared {
         }
     }
 
-    /// Repeats a request until it is done. `None`: it is refused, or we are closing.
+    /// Repeats a request until it is done, also when it is refused: who may do it now may not have been told so yet,
+    /// and giving up would leave a pod running. `None`: we are closing.
     async fn until_done<T, F: Future<Output = Result<T, client::Error>>>(
         &self,
         name: &str,
         request: impl Fn() -> F,
     ) -> Option<T> {
         let mut pause = Duration::from_millis(250);
+        let mut last_trouble = None;
         loop {
             match self.request(&request).await {
                 Ok(done) => return Some(done),
-                Err(error) if error.may_pass() => warn!("{name}: {error}; trying again"),
-                Err(error) => {
-                    warn!("{name}: {error}");
-                    return None;
+                Err(error) if last_trouble.as_ref() != Some(&error) => {
+                    warn!("{name}: {error}; trying again");
+                    last_trouble = Some(error);
                 }
+                Err(_) => {}
             }
             self.closing.run_until_cancelled(tokio::time::sleep(pause)).await?;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -250,7 +254,7 @@ impl Shared {
 
     /// Makes an attempt's objects. What is there already was made by us, before a crash or an answer that
     /// was lost.
-    async fn make(&self, name: &str, job: &TrialJobSpec) -> Result<(), String> {
+    async fn make(self: &Arc<Self>, name: &str, job: &TrialJobSpec) -> Result<(), String> {
         let Settings { cluster, common, .. } = &self.settings;
         let objects = [
             (Kind::Secret, manifest::token_secret(common, job)),
@@ -264,13 +268,14 @@ impl Shared {
                 }
                 match self.request(|| cluster.create(*kind, object)).await {
                     Ok(_) => break,
-                    Err(error) if error.may_pass() => {
-                        let acts = self.board().waits(name, Some(error.to_string()));
-                        for act in acts {
-                            if let Act::Tell(news) = act {
-                                drop(self.settings.events.send(news));
-                            }
+                    // We may do it, as was seen at the start: a refusal is something that has run out since. The
+                    // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
+                    Err(error) if error.may_be_mended() => {
+                        let mut acts = self.board().waits(name, Some(error.to_string()));
+                        if error.is_quota() {
+                            acts.extend(self.board().make_room());
                         }
+                        self.perform(acts);
                     }
                     Err(error) => return Err(format!("it could not be submitted: {error}")),
                 }

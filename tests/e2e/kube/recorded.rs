@@ -28,7 +28,7 @@ fn every_recorded_end_is_told_with_its_reason() {
         ),
         (
             "oom-fc-without-config",
-            "FAILED (exit code 137): the container ended with exit code 137 (OOMKilled)",
+            "FAILED (exit code 137): out of memory: the pod was killed for using more than `memorySize`",
         ),
         ("badcmd", "FAILED (exit code 128): the container ended with exit code 128 (StartError)"),
         ("badpod", "FAILED: the cluster refuses the pod: "),
@@ -107,26 +107,73 @@ fn what_cannot_start_says_why_and_fails_in_time() {
 }
 
 #[test]
-fn a_quota_is_the_trials_end_and_not_the_searchs() {
+fn who_is_refused_at_a_submission_waits_and_burns_no_trial() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let search = search(&bed, &kube, super::TRIAL, 3);
-    let says = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
+    let quota = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
                 (kube.made("frameworks").len() > 1).then_some(())
             });
-            kube.fail("POST frameworks", 403, 1, says);
+            kube.fail("POST frameworks", 403, 2, quota);
+            kube.fail("POST secrets", 401, 2, "Unauthorized");
+            // Two API servers that race for a quota answer this, and have made nothing.
+            kube.fail("POST secrets", 409, 1, "cannot be fulfilled on resourcequotas \"small\"");
         });
         run(&bed, &search)
     });
-    outcome.expect_done(2, 1);
-    assert!(
-        outcome
-            .stderr
-            .contains("it could not be submitted: the cluster does not allow it: secrets"),
-        "{}",
-        outcome.stderr
-    );
+    outcome.expect_done(3, 0);
+    for says in [
+        "waits: the cluster does not allow it: secrets \"x\" is forbidden: exceeded quota",
+        "does not accept who we are (Unauthorized)",
+    ] {
+        assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
+    }
+    assert_eq!(kube.made("frameworks").len(), 3 + 1, "each was made once");
+}
+
+#[test]
+fn a_refusal_that_stays_ends_a_trial_in_time() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = search(&bed, &kube, super::TRIAL, 2)
+        .with("trainingService", service(&bed, &json!({"startUpDeadline": "2s"})));
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
+                (kube.made("frameworks").len() > 1).then_some(())
+            });
+            kube.fail("POST frameworks", 403, 1000, "no longer yours");
+        });
+        run(&bed, &search)
+    });
+    outcome.expect_done(1, 1);
+    let says = "it did not start within 2 s (startUpDeadline): the cluster does not allow it: no longer yours";
+    assert!(outcome.stderr.contains(says), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_stop_that_meets_another_s_change_is_asked_for_again() {
+    // It ends when the second stop was asked for.
+    const STUBBORN: &str = r#"
+trap 'until [ -e "$TEST_BED/asked" ]; do sleep 0.1; done; exit 0' TERM
+while :; do sleep 0.1; done"#;
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = search(&bed, &kube, STUBBORN, 1).with("maxTrialDuration", "1s");
+    kube.fail("PATCH frameworks", 409, 1, "the object has been modified");
+    let patches = || kube.requests().iter().filter(|done| *done == "PATCH frameworks").count();
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            trialkeeper_tests::wait_for("the second stop", trialkeeper_tests::BOUND, || {
+                (patches() > 1).then_some(())
+            });
+            std::fs::write(bed.path("asked"), "").expect("the bed is writable");
+        });
+        run(&bed, &search)
+    });
+    assert_eq!(patches(), 2, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("the object has been modified; trying again"));
 }

@@ -26,6 +26,8 @@ const UNHEARD: Duration = Duration::from_secs(30);
 /// at a time.
 const KEPT: usize = 100;
 const TIDIED: usize = 50;
+/// How many of them are left where a quota wants room: their ends may not be recorded yet.
+const SPARED: usize = 10;
 
 /// What is to be done about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -368,6 +370,12 @@ impl Board {
             }
         }
         acts
+    }
+
+    /// The cluster takes nothing more: what is left of attempts that have ended can go before its time.
+    pub fn make_room(&mut self) -> Option<Act> {
+        let many = self.finished.len().checked_sub(SPARED).filter(|many| *many > 0)?;
+        Some(Act::Tidy(self.finished.drain(..many).collect()))
     }
 
     /// When [`Self::tick`] is needed next.

@@ -276,4 +276,20 @@ fn what_ended_long_ago_is_tidied_up() {
     assert_eq!(tidied.len(), 300, "the latest hundred are kept");
     assert_eq!(tidied[0], attempt("t0"));
     assert_eq!(tidied[299], attempt("t299"));
+    // A quota is used up: only the latest stay.
+    let Some(Act::Tidy(more)) = board.make_room() else { panic!("there are a hundred") };
+    assert_eq!((more.len(), &more[0]), (100 - SPARED, &attempt("t300")));
+    assert_eq!(board.make_room(), None);
+}
+
+#[test]
+fn what_the_cluster_does_not_take_waits_no_longer_than_a_pod_may() {
+    let mut board = board();
+    assert_eq!(board.waits("fa", Some("exceeded quota".to_owned())), [waits("exceeded quota")]);
+    assert_eq!(board.next_deadline(), Some(START_UP));
+    assert_eq!(board.tick(START_UP), []);
+    assert!(board.is_unwanted("fa"));
+    let why = "it did not start within 600 s (startUpDeadline): exceeded quota";
+    let ended = board.submitted("fa", Err("it was stopped".to_owned()), START_UP);
+    assert_eq!(ended, [gone(None, why)]);
 }

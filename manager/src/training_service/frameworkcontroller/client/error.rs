@@ -109,6 +109,18 @@ impl Error {
         }
     }
 
+    /// Whether the same request, when the like of it was done before, may succeed once somebody has mended
+    /// something: a quota that is used up, a token or certificate that has expired, an authenticator that is away.
+    pub fn may_be_mended(&self) -> bool {
+        matches!(self, Self::NotKnown { .. } | Self::NotAllowed { .. } | Self::Certificate { .. })
+            || self.may_pass()
+    }
+
+    /// Whether there are too many objects. The API server says so in words only: `… is forbidden: exceeded quota: …`.
+    pub fn is_quota(&self) -> bool {
+        matches!(self, Self::NotAllowed { message } if message.contains("exceeded quota"))
+    }
+
     /// Whether an object of that name is there.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
@@ -160,19 +172,21 @@ mod tests {
     fn codes_are_told_apart() {
         #[rustfmt::skip]
         let table = [
-            (401, false, "does not accept who we are"),
-            (403, false, "does not allow it: exceeded quota"),
-            (404, false, "exceeded quota"),
-            (409, true,  "is in trouble (409)"),
-            (422, false, "refuses it"),
-            (429, true,  "is in trouble (429)"),
-            (500, true,  "is in trouble (500)"),
-            (503, true,  "is in trouble (503)"),
+            (401, false, true,  "does not accept who we are"),
+            (403, false, true,  "does not allow it: exceeded quota"),
+            (404, false, false, "exceeded quota"),
+            (409, true,  true,  "is in trouble (409)"),
+            (422, false, false, "refuses it"),
+            (429, true,  true,  "is in trouble (429)"),
+            (500, true,  true,  "is in trouble (500)"),
+            (503, true,  true,  "is in trouble (503)"),
         ];
-        for (code, may_pass, says) in table {
+        for (code, may_pass, may_be_mended, says) in table {
             let status = Status { code, message: "exceeded quota".to_owned(), ..Status::default() };
             let error = of("https://k", kube::Error::Api(Box::new(status)));
             assert_eq!(error.may_pass(), may_pass, "{code}");
+            assert_eq!(error.may_be_mended(), may_be_mended, "{code}");
+            assert_eq!(error.is_quota(), code == 403, "{code}");
             assert!(error.to_string().contains(says), "{code}: {error}");
             assert!(!error.is_conflict(), "{code}: {error}");
         }
