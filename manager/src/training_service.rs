@@ -6,7 +6,7 @@ use std::fmt;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 pub mod azure_key;
 pub mod frameworkcontroller;
@@ -65,6 +65,8 @@ pub struct JobEvent {
     pub exit_code: Option<i32>,
     /// Why the job is gone, where the service knows more than a code. For a person.
     pub message: Option<String>,
+    /// What a retry would do, where the service knows.
+    pub class: Option<Class>,
 }
 
 /// Why a job that was submitted does not run yet.

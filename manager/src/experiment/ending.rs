@@ -20,7 +20,7 @@
 //! | anything else                  | none               | `FAILED`         |
 //! | none                           | none               | `FAILED`         |
 
-use trial_protocol::{Cause, StopReason, Verdict};
+use trial_protocol::{Cause, Class, StopReason, Verdict};
 
 use crate::job_state::JobState;
 
@@ -31,6 +31,8 @@ pub struct Gone {
     pub exit_code: Option<i32>,
     /// Why, where the service knows more than a code. For a person.
     pub message: Option<String>,
+    /// What a retry would do, where the service knows.
+    pub class: Option<Class>,
 }
 
 /// Whether a trial's main pod was ended because the trial had succeeded without it, which the service says by a word
@@ -100,6 +102,16 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
     End { state, message, exit_code }
 }
 
+/// What another try of a trial that failed would do. An agent that saw how its trial ended knows best; one that was
+/// only told to stop does not know why, and without a verdict it was lost, and with it the machine or the network.
+pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
+    match verdict {
+        Some(verdict) if verdict.cause != Cause::Stopped => verdict.class,
+        Some(verdict) => gone.class.unwrap_or(verdict.class),
+        None => gone.class.unwrap_or(Class::Transient),
+    }
+}
+
 /// Why we stop a trial, for a person.
 fn explained(intent: StopReason) -> &'static str {
     match intent {
@@ -115,7 +127,7 @@ fn explained(intent: StopReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use trial_protocol::{Class, Confidence, Evidence, TrialExit};
+    use trial_protocol::{Confidence, Evidence, TrialExit};
 
     use super::*;
 
@@ -136,7 +148,7 @@ mod tests {
     fn a_pod_that_was_taken_away_is_no_stop_of_the_users() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
-        let gone = Gone { exit_code: Some(1), message: message.clone() };
+        let gone = Gone { exit_code: Some(1), message: message.clone(), class: None };
         let end = conclude(None, Some(&stopped), &gone);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
         let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
@@ -146,7 +158,11 @@ mod tests {
     #[test]
     fn a_pod_that_was_ended_because_another_succeeded_is_a_success() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
-        let gone = Gone { exit_code: Some(0), message: Some("its pod ended well".to_owned()) };
+        let gone = Gone {
+            exit_code: Some(0),
+            message: Some("its pod ended well".to_owned()),
+            class: None,
+        };
         let end = conclude(None, Some(&stopped), &gone);
         let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
         assert_eq!(end, success);
@@ -155,6 +171,28 @@ mod tests {
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
         assert_eq!(conclude(None, Some(&broken), &gone).state, JobState::Failed);
         assert_eq!(conclude(None, None, &gone).state, JobState::Failed, "nothing was heard");
+    }
+
+    #[test]
+    fn who_saw_the_end_says_whether_another_try_would_help() {
+        let of = |class, cause| Verdict { class, ..verdict(cause, TrialExit::Signal(15)) };
+        let (broken, stopped) =
+            (of(Class::UserError, Cause::Exit), of(Class::None, Cause::Stopped));
+        #[rustfmt::skip]
+        let table = [
+            (Some(&broken),  None,                   Class::UserError),
+            (Some(&broken),  Some(Class::Transient), Class::UserError),
+            // Evicted: the agent saw a signal only.
+            (Some(&stopped), Some(Class::Transient), Class::Transient),
+            (Some(&stopped), None,                   Class::None),
+            // Out of memory: the agent saw nothing.
+            (None,           Some(Class::Permanent), Class::Permanent),
+            (None,           None,                   Class::Transient),
+        ];
+        for (verdict, known, expected) in table {
+            let gone = Gone { exit_code: None, message: None, class: known };
+            assert_eq!(class(verdict, &gone), expected, "{verdict:?} {known:?}");
+        }
     }
 
     #[test]
@@ -184,7 +222,8 @@ mod tests {
             ("a lost agent",                          None,                  None,             JobState::Failed,      None),
         ];
         for (says, intent, verdict, state, code) in table {
-            let end = conclude(intent, verdict, &Gone { exit_code: None, message: None });
+            let end =
+                conclude(intent, verdict, &Gone { exit_code: None, message: None, class: None });
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
             let ours = intent.filter(|_| state != JobState::Succeeded).map(explained);

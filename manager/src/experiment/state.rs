@@ -11,13 +11,13 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
+use trial_protocol::{Class, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::Budget;
 pub use self::budget::Policy;
 pub use self::steer::Steer;
 pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
-use super::ending::{Gone, conclude};
+use super::ending::{Gone, class, conclude};
 use crate::job_state::JobState;
 use crate::tuner::{Outcome, Proposal};
 
@@ -238,10 +238,11 @@ impl State {
         let end = conclude(live.intent, verdict, gone);
         let state = end.state;
         let succeeded = state == JobState::Succeeded;
+        let class = class(verdict, gone);
         let why = end.message.clone().unwrap_or_default();
         if state == JobState::Failed
             && !self.stopping()
-            && let Some((time, times)) = self.budget.retry(&trial, verdict)
+            && let Some((time, times)) = self.budget.retry(&trial, class)
         {
             let message = format!("{why}; it is tried again ({time} of {times})");
             effects.push(Effect::Retry { trial: trial.clone(), message });
@@ -265,7 +266,7 @@ impl State {
             }
             Some(_) | None => Outcome::Failed,
         };
-        self.weigh(state, verdict, &outcome, &why, effects);
+        self.weigh(state, class, &outcome, &why, effects);
         let parameter_id = live.parameter_id;
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
         self.tuner_waits = false;
@@ -275,14 +276,14 @@ impl State {
     fn weigh(
         &mut self,
         state: JobState,
-        verdict: Option<&Verdict>,
+        class: Class,
         outcome: &Outcome,
         why: &str,
         effects: &mut Vec<Effect>,
     ) {
         let told = match (state, outcome) {
             (JobState::Failed, _) => {
-                let told = self.budget.failed(verdict, why);
+                let told = self.budget.failed(class, why);
                 self.held |= told.is_some();
                 told.map(Effect::Hold)
             }

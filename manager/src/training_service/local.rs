@@ -271,12 +271,16 @@ async fn watch_child(shared: &Shared, mut child: Child, trial: TrialJobId, attem
     let status = child.wait().await;
     shared.agents().remove(&trial);
     let event = match status {
-        Ok(status) => {
-            JobEvent { trial, attempt, exit_code: Some(shell_code(status)), message: None }
-        }
+        Ok(status) => JobEvent {
+            trial,
+            attempt,
+            exit_code: Some(shell_code(status)),
+            message: None,
+            class: None,
+        },
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
-            JobEvent { trial, attempt, exit_code: None, message }
+            JobEvent { trial, attempt, exit_code: None, message, class: None }
         }
     };
     shared.tell(event).await;
@@ -293,7 +297,7 @@ async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: Att
         Err(error) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
     }
     shared.agents().remove(&trial);
-    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None }).await;
+    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None }).await;
 }
 
 /// Whether a spool holds reports: an agent that has delivered everything leaves no segment.

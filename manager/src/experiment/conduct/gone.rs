@@ -64,7 +64,8 @@ impl Run {
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
             let found = result::pick(metrics, &attempt, self.c.spec.objective.as_deref());
-            let gone = Gone { exit_code: event.exit_code, message: event.message };
+            let JobEvent { exit_code, message, class, .. } = event;
+            let gone = Gone { exit_code, message, class };
             let intent = self.state.intent(&trial);
             // Neither was asked to say a last word.
             let cut = intent == Some(StopReason::EarlyStop)

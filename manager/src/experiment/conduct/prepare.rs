@@ -143,7 +143,7 @@ impl Run {
             }
             Adopted::Gone if known.ended => {
                 let (trial, attempt) = (row.id.clone(), row.attempt.clone());
-                gone.push(JobEvent { trial, attempt, exit_code: None, message: None });
+                gone.push(JobEvent { trial, attempt, exit_code: None, message: None, class: None });
                 Fate::Alive { running_for: None }
             }
             // Nobody knows of a failure of its own: the machine went down, or a person cleaned up.

@@ -220,7 +220,7 @@ impl Bed {
 
     fn gone(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), trial.attempt.clone());
-        let gone = JobEvent { trial, attempt, exit_code: None, message: None };
+        let gone = JobEvent { trial, attempt, exit_code: None, message: None, class: None };
         self.jobs.send(JobNews::Gone(gone)).unwrap();
     }
 }

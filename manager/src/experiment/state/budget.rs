@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use trial_protocol::{Class, MetricValue, TrialJobId, Verdict};
+use trial_protocol::{Class, MetricValue, TrialJobId};
 
 use crate::experiment::result::is_better;
 use crate::tuner::OptimizeMode;
@@ -41,12 +41,8 @@ impl Budget {
     }
 
     /// Whether a failed trial is to be tried again: which try of how many it will be.
-    pub(super) fn retry(
-        &mut self,
-        trial: &TrialJobId,
-        verdict: Option<&Verdict>,
-    ) -> Option<(u32, u32)> {
-        if class(verdict) != Class::Transient {
+    pub(super) fn retry(&mut self, trial: &TrialJobId, class: Class) -> Option<(u32, u32)> {
+        if class != Class::Transient {
             return None;
         }
         let times = self.retried.entry(trial.clone()).or_default();
@@ -63,8 +59,7 @@ impl Budget {
     }
 
     /// A trial failed for good. `Some`: once too often, and what a person should know.
-    pub(super) fn failed(&mut self, verdict: Option<&Verdict>, why: &str) -> Option<String> {
-        let class = class(verdict);
+    pub(super) fn failed(&mut self, class: Class, why: &str) -> Option<String> {
         let times = match self.row {
             Some((last, times)) if last == class => times + 1,
             _ => 1,
@@ -93,9 +88,4 @@ impl Budget {
         let worse = is_better(mode, Some(target), Some(number));
         (!worse).then(|| format!("targetMetric {target} is reached with {number}"))
     }
-}
-
-/// What a retry would do. Without a verdict the agent was lost, and with it the machine or the network.
-fn class(verdict: Option<&Verdict>) -> Class {
-    verdict.map_or(Class::Transient, |verdict| verdict.class)
 }

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::status::{Outcome, Standing};
 use crate::training_service::{Adopted, JobEvent, JobNews, JobWaits};
@@ -179,7 +179,7 @@ impl Board {
                 }
                 Vec::new()
             }
-            Err(message) => self.end(name, None, message),
+            Err(message) => self.end(name, None, message, None),
         }
     }
 
@@ -270,12 +270,13 @@ impl Board {
             }
             Standing::Completed(outcome) => {
                 let outcome = outcome.clone();
+                let class = outcome.class;
                 let message = if outcome.succeeded {
                     "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise".to_owned()
                 } else {
                     outcome.message
                 };
-                self.end(name, outcome.exit_code, message)
+                self.end(name, outcome.exit_code, message, class)
             }
         }
     }
@@ -291,7 +292,7 @@ impl Board {
             Some(Stop::Deleted) => "it did not end within its time and was deleted",
             Some(Stop::Wanted | Stop::Asked(_)) | None => "somebody deleted its Framework",
         };
-        self.end(name, None, message.to_owned())
+        self.end(name, None, message.to_owned(), None)
     }
 
     /// Everything is listed from here on.
@@ -399,16 +400,24 @@ impl Board {
         deadlines.min()
     }
 
-    fn end(&mut self, name: &str, exit_code: Option<i32>, message: String) -> Vec<Act> {
+    fn end(
+        &mut self,
+        name: &str,
+        exit_code: Option<i32>,
+        message: String,
+        class: Option<Class>,
+    ) -> Vec<Act> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
         let Job { trial, attempt, failure, .. } = job;
         if self.latest.get(&trial).is_some_and(|latest| latest == name) {
             self.latest.remove(&trial);
         }
+        // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
+        let class = class.filter(|_| failure.is_none());
         let message = Some(failure.unwrap_or(message));
         self.finished.push_back(attempt.clone());
         let mut acts =
-            vec![Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message }))];
+            vec![Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class }))];
         if self.finished.len() >= KEPT + TIDIED {
             acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));
         }

@@ -8,12 +8,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use serde_json::Value;
-use trial_protocol::Verdict;
+use trial_protocol::{Cause, Class, Confidence, Verdict};
 
 /// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
 const UNFOLDED_BYTES: u64 = 64 << 20;
 /// How much of a foreign text is shown, in characters.
 const SHOWN: usize = 500;
+
+/// The kubelet's word for a container that the kernel ended for its memory.
+const OOM: &str = "OOMKilled";
+/// The same for a person.
+const OUT_OF_MEMORY: &str = "out of memory: the pod was killed for using more than `memorySize`";
 
 /// Where a Framework stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub struct Outcome {
     pub exit_code: Option<i32>,
     /// Why, for a person.
     pub message: String,
+    /// What a retry would do, where that is known.
+    pub class: Option<Class>,
 }
 
 /// Reads a Framework without its metadata. `main` is the role and index that is looked at where nothing says
@@ -81,7 +88,7 @@ fn is_starting(status: &Value) -> bool {
 fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
     let Some(completion) = completion else {
         let message = "the Framework is completed and says nothing of how".to_owned();
-        return Outcome { succeeded: false, exit_code: None, message };
+        return Outcome { succeeded: false, exit_code: None, message, class: None };
     };
     let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
     let succeeded = text("/type/name") == "Succeeded";
@@ -101,6 +108,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         .and_then(|container| container.get("code")?.as_i64())
         .filter(|code| succeeded || *code != 0)
         .and_then(|code| i32::try_from(code).ok());
+    let reason = container.as_ref().and_then(|container| container.get("reason")?.as_str());
     let message = if succeeded {
         "the pod succeeded".to_owned()
     } else {
@@ -116,7 +124,16 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         }
         Some(_) | None => message,
     };
-    Outcome { succeeded, exit_code, message }
+    let class = if reason == Some(OOM) { Some(Class::Permanent) } else { class(completion) };
+    Outcome { succeeded, exit_code, message, class }
+}
+
+/// What the controller says that a retry would do.
+fn class(completion: &Value) -> Option<Class> {
+    let attributes = completion.pointer("/type/attributes")?.as_array()?;
+    let has = |name: &str| attributes.iter().any(|attribute| attribute == name);
+    let classes = [("Permanent", Class::Permanent), ("Transient", Class::Transient)];
+    classes.into_iter().find(|(name, _)| has(name)).map(|(_, class)| class)
 }
 
 /// Why it failed, for a person.
@@ -137,31 +154,23 @@ fn failure(
     } else {
         "the container".to_owned()
     };
-    // The agent's own words, if it came to write them.
+    let known = known(code, &reason);
+    // The agent's own words, if it came to write them. What it wrote ahead of an end that it did not live to see, and
+    // what it concludes from a signal, is a guess; what the controller and the kubelet say is not.
     if let Ok(verdict) = serde_json::from_str::<Verdict>(&said) {
-        return shortened(&verdict.message);
+        let saw = verdict.exit.is_some()
+            && verdict.cause != Cause::Stopped
+            && verdict.confidence == Confidence::Certain;
+        return match known {
+            Some(known) if !saw => format!("{known}{}", memory(&verdict)),
+            Some(_) | None => shortened(&verdict.message),
+        };
     }
     let said = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     let said = if said.is_empty() { String::new() } else { format!(": {}", shortened(said)) };
     let quoted = quoted(diagnostics);
     let diagnostics = quoted.as_deref().unwrap_or(diagnostics);
-    let known = match code {
-        Some(-100) => "somebody deleted the trial's config map",
-        Some(-101) => "somebody deleted the trial's pod",
-        Some(-110 | -111) => "the pod never came to be seen",
-        Some(-120) => "the pod could not be created for now",
-        Some(-200) => "the cluster refuses the pod",
-        Some(-210) => "stopped on request",
-        Some(-220) => "stopped because the rest of its Framework was done",
-        Some(-230) => "its task was removed",
-        Some(-300) => "the pod failed although none of its containers did; was its node restarted?",
-        Some(-310) => "the pod could not be created",
-        Some(-1000) => "the pod was evicted",
-        Some(-1001) => "the pod's node was lost",
-        Some(-1200) => "out of memory: the pod was killed for using more than `memorySize`",
-        _ => "",
-    };
-    match (known, exit_code) {
+    match (known.unwrap_or_default(), exit_code) {
         ("", Some(code)) => {
             let reason = match reason.as_str() {
                 "" | "Error" | "Completed" => String::new(),
@@ -177,6 +186,40 @@ fn failure(
         (known, _) if diagnostics.is_empty() => known.to_owned(),
         (known, _) if matches!(code, Some(-210 | -220 | -1200)) => known.to_owned(),
         (known, _) => format!("{known}: {}", shortened(first_line(diagnostics))),
+    }
+}
+
+/// What is certain of an end by its code, or by the kubelet's reason where the controller is not configured to read
+/// it.
+fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
+    Some(match code {
+        Some(-100) => "somebody deleted the trial's config map",
+        Some(-101) => "somebody deleted the trial's pod",
+        Some(-110 | -111) => "the pod never came to be seen",
+        Some(-120) => "the pod could not be created for now",
+        Some(-200) => "the cluster refuses the pod",
+        Some(-210) => "stopped on request",
+        Some(-220) => "stopped because the rest of its Framework was done",
+        Some(-230) => "its task was removed",
+        Some(-300) => "the pod failed although none of its containers did; was its node restarted?",
+        Some(-310) => "the pod could not be created",
+        Some(-1000) => "the pod was evicted",
+        Some(-1001) => "the pod's node was lost",
+        Some(-1200) => OUT_OF_MEMORY,
+        _ if reason == OOM => OUT_OF_MEMORY,
+        _ => return None,
+    })
+}
+
+/// How much memory the agent saw, where that is known.
+fn memory(verdict: &Verdict) -> String {
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let evidence = &verdict.evidence;
+    match (evidence.cgroup_memory_peak_bytes, evidence.memory_limit_bytes) {
+        (Some(peak), Some(limit)) => {
+            format!(" (a few seconds before: at most {} of {})", mib(peak), mib(limit))
+        }
+        _ => String::new(),
     }
 }
 

@@ -109,7 +109,7 @@ impl Bed {
 }
 
 fn gone(exit_code: Option<i32>) -> JobEvent {
-    JobEvent { trial: trial(), attempt: attempt(), exit_code, message: None }
+    JobEvent { trial: trial(), attempt: attempt(), exit_code, message: None, class: None }
 }
 
 #[tokio::test]

@@ -38,13 +38,13 @@ fn made() -> Board {
 
 fn completed(exit_code: Option<i32>, message: &str) -> Standing {
     let succeeded = exit_code == Some(0);
-    Standing::Completed(Outcome { succeeded, exit_code, message: message.to_owned() })
+    Standing::Completed(Outcome { succeeded, exit_code, message: message.to_owned(), class: None })
 }
 
 fn gone(exit_code: Option<i32>, message: &str) -> Act {
     let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
-    Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message }))
+    Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class: None }))
 }
 
 fn waits(why: &str) -> Act {

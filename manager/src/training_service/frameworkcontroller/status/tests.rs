@@ -40,7 +40,7 @@ fn every_recorded_end_is_read() {
         ("badcmd",                    false, Some(128), "the container ended with exit code 128 (StartError)"),
         ("oom",                       false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
         ("oomchild",                  false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
-        ("oom-fc-without-config",     false, Some(137), "the container ended with exit code 137 (OOMKilled)"),
+        ("oom-fc-without-config",     false, Some(137), "out of memory: the pod was killed for using more than `memorySize`"),
         ("badpod",                    false, None,      "the cluster refuses the pod: Pod \"@NAME@-worker-0\" is invalid: spec.containers[0].image"),
         ("pod-deleted-externally",    false, None,      "somebody deleted the trial's pod"),
         ("stop-running",              false, None,      "stopped on request"),
@@ -147,6 +147,54 @@ fn the_agents_own_words_are_taken_from_the_termination_message() {
     }}}});
     let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     assert_eq!(outcome.message, "ValueError: bad learning rate");
+}
+
+/// A pod that ended so, with this verdict in its termination log.
+fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> Outcome {
+    let mut container = container;
+    container["name"] = json!("framework");
+    container["message"] = Value::from(verdict.to_string());
+    let framework = json!({"status": {"state": "Completed", "attemptStatus": {"completionStatus": {
+        "code": code, "type": {"name": "Failed", "attributes": attributes}, "trigger": null,
+        "pod": {"containers": [container]},
+    }}}});
+    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    outcome
+}
+
+#[test]
+fn what_the_platform_knows_outranks_what_an_agent_guessed() {
+    let ahead = json!({
+        "cause": "signal", "class": "transient", "confidence": "possible", "message": "went away",
+        "evidence": {"cgroup_memory_peak_bytes": 6 << 20, "memory_limit_bytes": 8 << 20},
+    });
+    let stopped = json!({
+        "cause": "stopped", "class": "none", "confidence": "certain", "exit": {"signal": 15},
+        "message": "SIGTERM reached trialkeeper from outside", "evidence": {},
+    });
+    let saw = json!({
+        "cause": "exit", "class": "user-error", "confidence": "certain", "exit": {"code": 3},
+        "message": "The trial exited with code 3", "evidence": {},
+    });
+    let oom = "out of memory: the pod was killed for using more than `memorySize`";
+    let figures = format!("{oom} (a few seconds before: at most 6 MiB of 8 MiB)");
+    let killed = json!({"code": 137, "reason": "OOMKilled"});
+    let term = json!({"code": 143, "reason": "Error"});
+    let (permanent, transient) = (Some(Class::Permanent), Some(Class::Transient));
+    #[rustfmt::skip]
+    let table = [
+        (-1200, json!(["Permanent"]), &killed, &ahead,   figures.as_str(),      permanent),
+        // A controller without its usual configuration.
+        (137,   json!([]),            &killed, &ahead,   figures.as_str(),      permanent),
+        (-1000, json!(["Transient"]), &term,   &stopped, "the pod was evicted", transient),
+        (143,   json!([]),            &term,   &stopped, "SIGTERM reached trialkeeper from outside", None),
+        (3,     json!([]),            &json!({"code": 3}), &saw, "The trial exited with code 3", None),
+    ];
+    for (code, attributes, container, verdict, message, class) in table {
+        assert!(serde_json::from_value::<Verdict>(verdict.clone()).is_ok(), "{verdict}");
+        let outcome = ended(code, &attributes, container.clone(), verdict);
+        assert_eq!((outcome.message.as_str(), outcome.class), (message, class), "{code}");
+    }
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
