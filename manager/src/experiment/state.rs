@@ -47,7 +47,7 @@ pub struct State {
     tuner_waits: bool,
     /// The tuner is lost: nothing more will be proposed in this run.
     tuner_lost: bool,
-    /// Too many failures: nothing more is started in this run.
+    /// Too many failures, or none that began: nothing more is started in this run.
     held: bool,
     budget: Budget,
     next_sequence: u64,
@@ -166,6 +166,7 @@ impl State {
                     && live.running_since.is_none()
                 {
                     live.running_since = Some(self.elapsed);
+                    self.budget.started();
                     effects.push(Effect::RecordRunning { trial });
                 }
             }
@@ -240,6 +241,7 @@ impl State {
         let succeeded = state == JobState::Succeeded;
         let class = class(verdict, gone);
         let why = end.message.clone().unwrap_or_default();
+        let told = self.unstarted(&live, verdict, state, &why);
         if state == JobState::Failed
             && !self.stopping()
             && let Some((time, times)) = self.budget.retry(&trial, class)
@@ -248,9 +250,11 @@ impl State {
             effects.push(Effect::Retry { trial: trial.clone(), message });
             self.again_ids.insert(trial.clone(), live.parameter_id);
             self.again.push_back(trial);
+            self.hold(told, effects);
             return;
         }
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
+        self.hold(told, effects);
         // A trial that the manager's own end interrupted runs again: now if that manager's stop was
         // outlived, else on resume. The tuner waits for it.
         if live.intent == Some(StopReason::ManagerShutdown) && !succeeded {
@@ -270,6 +274,35 @@ impl State {
         let parameter_id = live.parameter_id;
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
         self.tuner_waits = false;
+    }
+
+    /// Whether so many attempts in a row have failed without a beginning that the search is to be held, and why.
+    fn unstarted(
+        &mut self,
+        live: &Live,
+        verdict: Option<&Verdict>,
+        state: JobState,
+        why: &str,
+    ) -> Option<Effect> {
+        if live.running_since.is_some() || verdict.is_some_and(|verdict| verdict.exit.is_some()) {
+            self.budget.started();
+            return None;
+        }
+        let fails = state == JobState::Failed && !self.stopping();
+        let concurrency = self.limits.concurrency;
+        let told = fails.then(|| self.budget.unstarted(concurrency, why))??;
+        self.held = true;
+        Some(Effect::Hold(told))
+    }
+
+    /// Starts no new trial, and says why.
+    fn hold(&mut self, told: Option<Effect>, effects: &mut Vec<Effect>) {
+        if let Some(told) = told
+            && self.stands == ExperimentState::Running
+        {
+            self.stands = ExperimentState::NoMoreTrial;
+            effects.push(told);
+        }
     }
 
     /// Whether this end ends the search.
@@ -296,12 +329,7 @@ impl State {
                 None
             }
         };
-        if let Some(told) = told
-            && self.stands == ExperimentState::Running
-        {
-            self.stands = ExperimentState::NoMoreTrial;
-            effects.push(told);
-        }
+        self.hold(told, effects);
     }
 
     fn stopping(&self) -> bool {

@@ -8,6 +8,11 @@ use trial_protocol::{Class, MetricValue, TrialJobId};
 use crate::experiment::result::is_better;
 use crate::tuner::OptimizeMode;
 
+/// So many attempts in a row, and more than may run at a time, that ended before their command was started hold the
+/// search: a token that has expired, an agent that does not run in the image or a manager that pods do not reach says
+/// nothing of the parameters, and would use up the trials one after the other.
+const UNSTARTED: usize = 5;
+
 /// What a user allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
@@ -25,6 +30,8 @@ pub(super) struct Budget {
     policy: Policy,
     /// The class of the last failures, and how many there were without another end between them.
     row: Option<(Class, u32)>,
+    /// Attempts that failed before their command was started, since the last one whose command was.
+    unstarted: usize,
     retried: HashMap<TrialJobId, u32>,
 }
 
@@ -51,6 +58,24 @@ impl Budget {
         }
         *times += 1;
         Some((*times, self.policy.retries))
+    }
+
+    /// A trial's command was started.
+    pub(super) fn started(&mut self) {
+        self.unstarted = 0;
+    }
+
+    /// An attempt failed before its command was started; `concurrency` trials may run at a time. `Some`: once too
+    /// often, and what a person should know.
+    pub(super) fn unstarted(&mut self, concurrency: usize, why: &str) -> Option<String> {
+        self.unstarted += 1;
+        let times = self.unstarted;
+        (times >= UNSTARTED && times > concurrency).then(|| {
+            format!(
+                "{times} times in a row a trial ended before its command was started, the last one: {why}; nothing \
+                 more is started, and `trial-manager resume` goes on once that is mended"
+            )
+        })
     }
 
     /// A trial ended otherwise than by a failure.

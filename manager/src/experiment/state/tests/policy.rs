@@ -66,6 +66,47 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
 }
 
 #[test]
+fn attempts_that_do_not_even_begin_hold_the_search() {
+    let lost = |number| Event::Gone {
+        trial: id(number),
+        gone: unknown_end(),
+        verdict: None,
+        result: None,
+    };
+    // One that begins starts the count anew.
+    for (begins, holds) in [(None, true), (Some(2), false)] {
+        let mut state = governed(Policy::default());
+        let mut said = Vec::new();
+        for number in 0..5 {
+            if begins == Some(number) {
+                state.step(Event::Started { trial: id(number) }, Duration::ZERO);
+            }
+            said.extend(told(&state.step(lost(number), Duration::ZERO)));
+            state.step(proposed(number + 1), Duration::ZERO);
+        }
+        assert_eq!(state.stands() == ExperimentState::Stopped, holds, "{said:?}");
+        assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
+    }
+    // As many as run at a time may be gone together, with their machine.
+    let mut state = State::new(limits(8, 99));
+    state.step(Event::Begin, Duration::ZERO);
+    for number in 0..16 {
+        state.step(proposed(number), Duration::ZERO);
+    }
+    let mut held = (0..16).map(|number| {
+        state.step(lost(number), Duration::ZERO);
+        state.step(proposed(number + 8), Duration::ZERO);
+        state.stands() != ExperimentState::Running
+    });
+    assert_eq!(held.position(|held| held), Some(8));
+    // One that would be tried again waits for who mends it.
+    let mut state = governed(Policy { retries: 9, ..Policy::default() });
+    let effects: Vec<Effect> = (0..5).flat_map(|_| state.step(lost(0), Duration::ZERO)).collect();
+    assert_eq!((told(&effects).len(), ends(&effects)), (1, vec![]), "{effects:?}");
+    assert_eq!(state.stands(), ExperimentState::Stopped);
+}
+
+#[test]
 fn a_failure_that_may_pass_is_tried_again_so_often() {
     let mut state = governed(Policy { retries: 2, ..Policy::default() });
     for time in 1..=2 {
