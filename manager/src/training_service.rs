@@ -143,6 +143,12 @@ pub trait TrainingService: Send + Sync {
     /// comes as an event. A job that is gone is no error.
     async fn cancel(&self, trial: &TrialJobId);
 
+    /// A job's agent has said that its command has ended and has been silent since, and the job is still there: ends
+    /// what is left of it. Returns at once.
+    async fn finish(&self, trial: &TrialJobId) {
+        self.cancel(trial).await;
+    }
+
     /// Waits for what still watches jobs; called once, when no job is left that anybody waits for.
     async fn close(&self);
 }

@@ -93,6 +93,8 @@ struct Job {
     running_since: Option<Instant>,
     /// When the assessor's rules that its agent was left are to be renewed.
     renew_at: Option<Instant>,
+    /// Its agent has said that the attempt's command has ended.
+    ended: bool,
 }
 
 impl Job {
@@ -112,6 +114,7 @@ impl Job {
             given_up: None,
             running_since: None,
             renew_at: None,
+            ended: false,
         }
     }
 }
@@ -208,8 +211,13 @@ impl Run {
                 ReportBody::Note { code, message } if code == EARLY_STOP => {
                     self.give_up(&trial, message.clone())
                 }
-                ReportBody::Ended(_)
-                | ReportBody::Shed(_)
+                ReportBody::Ended(_) => {
+                    if let Some(job) = self.jobs.get_mut(&trial) {
+                        job.ended = true;
+                    }
+                    None
+                }
+                ReportBody::Shed(_)
                 | ReportBody::Note { .. }
                 | ReportBody::Log(_)
                 | ReportBody::Sample(_)

@@ -134,6 +134,15 @@ impl TrainingService for FrameworkController {
         self.shared.perform(acts);
     }
 
+    async fn finish(&self, trial: &TrialJobId) {
+        // Pods beside the first have their own time, and one that the controller may start again is not the last.
+        if manifest::has_one_pod(&self.shared.settings.common.spec) {
+            let acts = self.shared.board().finish(trial, self.shared.now());
+            self.shared.nearer.notify_one();
+            self.shared.perform(acts);
+        }
+    }
+
     async fn close(&self) {
         self.shared.closing.cancel();
         self.shared.tasks.close();

@@ -71,7 +71,7 @@ impl Run {
             job.attempt = ids::next_attempt(trial, &job.attempt);
             job.steps = Steps::new(self.c.spec.objective.as_deref());
             job.given_up = None;
-            (job.running_since, job.renew_at) = (None, None);
+            (job.running_since, job.renew_at, job.ended) = (None, None, false);
         }
         let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
         self.c.inbox.patiently(|| self.c.store.set_intent(trial, None, now)).await?;
@@ -91,7 +91,7 @@ impl Run {
         self.c.handle.forget(trial, &job.attempt);
         job.attempt = ids::next_attempt(trial, &job.attempt);
         job.steps = Steps::new(self.c.spec.objective.as_deref());
-        (job.submitted, job.given_up) = (false, None);
+        (job.submitted, job.given_up, job.ended) = (false, None, false);
         let (attempt, at_ms) = (job.attempt.clone(), self.c.clock.now_ms());
         let (state, message) = (JobState::Waiting, Some(message));
         let change = TrialChange { state, at_ms, message, exit_code: None, attempt: Some(attempt) };
@@ -115,6 +115,7 @@ impl Run {
         info!(%trial, "its pod was started again by the cluster");
         let before = std::mem::replace(&mut job.attempt, attempt.clone());
         job.steps = Steps::new(self.c.spec.objective.as_deref());
+        job.ended = false;
         self.c.handle.forget(trial, &before);
         let runs = self.state.runs(trial);
         let state = if runs { JobState::Running } else { JobState::Waiting };
@@ -124,6 +125,7 @@ impl Run {
             self.order_stop(trial, reason);
         }
         if runs {
+            self.leases.expect(trial, false);
             self.order_rules(trial);
         }
         Ok(())

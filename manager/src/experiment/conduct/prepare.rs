@@ -49,8 +49,10 @@ impl Run {
             if row.state == JobState::Succeeded {
                 results.push((row.id.clone(), row.sequence, row.parameters.clone(), result));
             }
+            let mut ended = false;
             if matches!(fate, Fate::Alive { running_for: Some(_) }) {
-                leases.expect(&row.id, row.state == JobState::Lost);
+                ended = c.store.attempt_state(&row.id, &row.attempt).await?.ended;
+                leases.expect(&row.id, row.state == JobState::Lost && !ended);
             }
             if row.state == JobState::Succeeded
                 && let (Some(started), Some(ended)) = (row.started_at_ms, row.ended_at_ms)
@@ -64,6 +66,7 @@ impl Run {
                 let steps = Self::steps(&mut c, &row).await?;
                 let attempt = row.attempt.clone();
                 let mut job = Job::new(sequence, parameters, attempt, submitted, steps);
+                job.ended = ended;
                 if let Fate::Alive { running_for: Some(ran) } = fate {
                     let now = Instant::now();
                     job.running_since = Some(now.checked_sub(ran).unwrap_or(now));

@@ -3,6 +3,10 @@
 //! `LOST` says that a trial's job is there, as far as its training service can tell, and its agent is not
 //! heard. It is not an end: the trial keeps its place among the concurrent ones (its job uses what it uses), the tuner
 //! is told nothing, deadlines and stops hold. The service says when the job is gone, and then it ends like any other.
+//!
+//! An agent that has said how its command ended and is silent then is not lost: it has nothing more to say. A job that is
+//! still there after that (a pod with a sidecar that runs on, a node that went down) is asked to end, and the trial ends
+//! as its agent said.
 
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -27,6 +31,11 @@ impl Run {
         self.renew_rules();
         for trial in self.leases.passed(passed) {
             let seconds = self.leases.lease().as_secs();
+            if self.jobs.get(&trial).is_some_and(|job| job.ended) {
+                info!(%trial, "its command has ended and its job has not within {seconds} s; ending it");
+                self.c.service.finish(&trial).await;
+                continue;
+            }
             let message = format!(
                 "its agent has not been heard for {seconds} s; its job is still there, and what the agent \
                  keeps is taken in when it speaks again"
@@ -41,7 +50,7 @@ impl Run {
 
     /// An agent spoke, whatever it said.
     pub(super) async fn heard(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        if self.leases.heard(trial) {
+        if self.leases.heard(trial) && self.jobs.get(trial).is_some_and(|job| !job.ended) {
             info!(%trial, "a trial that was lost is heard again");
             self.record(trial, JobState::Running, None, None).await?;
             let sequence = self.jobs.get(trial).map_or(0, |job| job.sequence);

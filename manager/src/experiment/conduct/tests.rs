@@ -321,6 +321,28 @@ async fn a_silent_trial_is_lost_and_runs_again_when_it_speaks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_outlives_its_agents_last_word_is_ended_and_never_lost() {
+    let mut bed = Bed::new().await;
+    let trial = bed.begun().await;
+    bed.say(&trial, 1, vec![result(7.0), ended(Cause::Succeeded)]).await;
+    bed.silence(50).await;
+    bed.say(&trial, 3, Vec::new()).await; // It delivers what its output left.
+    bed.silence(50).await;
+    assert!(bed.service.finished.lock().unwrap().is_empty(), "it was heard just now");
+    for resumed in [false, true] {
+        if resumed {
+            bed = bed.resumed().await;
+        }
+        bed.silence(90).await;
+        assert_eq!(*bed.service.finished.lock().unwrap(), std::slice::from_ref(&trial.id));
+    }
+    let events = bed.store.events(&trial.id).await.unwrap();
+    assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
+    bed.gone(&trial);
+    bed.trial(JobState::Succeeded).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_manager_that_was_held_up_takes_nobody_for_lost() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;

@@ -220,6 +220,20 @@ impl Board {
         self.stop(&name, now)
     }
 
+    /// A trial has ended as its agent said, and its Framework has not.
+    pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+        let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
+        if let Some(job) = self.jobs.get_mut(&name)
+            && job.stop.is_none()
+        {
+            job.failure = Some(
+                "its trial had ended and its pod did not: does something else run in the pod, or is its node down?"
+                    .to_owned(),
+            );
+        }
+        self.stop(&name, now)
+    }
+
     fn stop(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.stop.is_some() {

@@ -199,6 +199,20 @@ pub fn grace(spec: &FrameworkControllerSpec) -> Duration {
     Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
 }
 
+/// Whether a trial has one pod in all: no other beside it, and none that the template has the controller start after it.
+pub fn has_one_pod(spec: &FrameworkControllerSpec) -> bool {
+    let retries = |of: &Value| {
+        let policy = &of["retryPolicy"];
+        policy["fancyRetryPolicy"] == true
+            || policy["maxRetryCount"].as_i64().is_some_and(|count| count != 0)
+    };
+    let framework = spec.template.as_ref().map_or(&Value::Null, |template| &template["spec"]);
+    let roles = framework["taskRoles"].as_array().map_or(&[][..], Vec::as_slice);
+    spec.roles.iter().map(|role| role.task_number).sum::<u64>() == 1
+        && !retries(framework)
+        && !roles.iter().any(|role| retries(&role["task"]))
+}
+
 /// A trial's Framework: the user's template, completed.
 pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;

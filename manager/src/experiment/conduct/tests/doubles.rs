@@ -13,6 +13,7 @@ use crate::tuner::{Proposal, Sample, Tuner};
 #[derive(Default)]
 pub(super) struct Service {
     pub(super) cancelled: Mutex<Vec<TrialJobId>>,
+    pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
     /// What a gone job's agent left behind, and how often it was refused.
@@ -57,6 +58,10 @@ impl TrainingService for Service {
 
     async fn cancel(&self, trial: &TrialJobId) {
         self.cancelled.lock().unwrap().push(trial.clone());
+    }
+
+    async fn finish(&self, trial: &TrialJobId) {
+        self.finished.lock().unwrap().push(trial.clone());
     }
 
     async fn close(&self) {}

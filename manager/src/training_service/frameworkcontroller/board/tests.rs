@@ -116,6 +116,23 @@ fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
 }
 
 #[test]
+fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
+    let mut board = made();
+    board.framework("fa", Standing::Running, at(1));
+    assert_eq!(board.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(board.finish(&trial("a"), at(6)), []);
+    let ended = board.framework("fa", completed(None, "stopped on request"), at(7));
+    let [Act::Tell(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
+    assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
+    // After a stop of the user's, that is why.
+    let mut board = made();
+    board.cancel(&trial("a"), at(5));
+    assert_eq!(board.finish(&trial("a"), at(6)), []);
+    let ended = board.framework("fa", completed(None, "stopped on request"), at(7));
+    assert_eq!(ended, [gone(None, "stopped on request")]);
+}
+
+#[test]
 fn a_stop_before_it_is_made_waits_for_that() {
     let mut board = board();
     assert!(!board.is_unwanted("fa"));

@@ -239,6 +239,32 @@ fn a_template_is_completed_and_not_replaced() {
 }
 
 #[test]
+fn a_trial_has_one_pod_if_nobody_wants_another() {
+    let template = |framework: Value, task: Value, number: u64| {
+        let containers = json!([{"name": "main", "image": "trainer:1"}]);
+        let task = json!({"retryPolicy": task, "pod": {"spec": {"containers": containers}}});
+        let role = json!({"name": "worker", "taskNumber": number, "task": task});
+        let spec = json!({"retryPolicy": framework, "taskRoles": [role]});
+        json!({"platform": "frameworkcontroller", "template": {"kind": "Framework", "spec": spec}})
+    };
+    let (never, once) = (json!({"maxRetryCount": 0}), json!({"maxRetryCount": 1}));
+    let fancy = json!({"fancyRetryPolicy": true});
+    #[rustfmt::skip]
+    let table = [
+        (one_role(),                              true),
+        (template(Value::Null, Value::Null, 1),   true),
+        (template(never.clone(), never.clone(), 1), true),
+        (template(once.clone(), never.clone(), 1), false),
+        (template(never.clone(), once, 1),        false),
+        (template(never.clone(), fancy, 1),       false),
+        (template(never.clone(), never, 2),       false),
+    ];
+    for (section, one) in table {
+        assert_eq!(has_one_pod(&common(&section).spec), one, "{section}");
+    }
+}
+
+#[test]
 fn a_shared_disk_is_mounted_and_holds_the_trials_folder() {
     let mut common = common(&one_role());
     common.share = Some(Share::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
