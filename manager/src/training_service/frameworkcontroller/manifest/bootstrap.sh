@@ -16,14 +16,18 @@ for program in python3 curl wget; do
   if command -v "$program" >/dev/null 2>&1; then way=$program; break; fi
 done
 [ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with; set agentImage, or build it into the image"
-if [ "$way" = wget ] && [ -n "${TRIALKEEPER_CA_FILE:-}" ]; then
-  # BusyBox's knows no --ca-certificate, and would give the trial's token to whoever answers.
+gnu=
+if [ "$way" = wget ]; then
   case $(wget --version 2>/dev/null) in
-    *GNU*) ;;
-    *) fail "the image has no trialkeeper, and to fetch it with only a wget that cannot check the manager's certificate; set agentImage, or put curl, python3 or trialkeeper into the image" ;;
+    *GNU*) gnu=yes ;;
+    # BusyBox's knows no --ca-certificate, and would give the trial's token to whoever answers.
+    *) [ -z "${TRIALKEEPER_CA_FILE:-}" ] || fail "the image has no trialkeeper, and to fetch it with only a wget that cannot check the manager's certificate; set agentImage, or put curl, python3 or trialkeeper into the image" ;;
   esac
 fi
 get() {
+  # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent
+  # asks no proxy either. (This runs in a shell of its own.)
+  unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
   read -r url <"$access/manager.url"
   url=$url/api/v1/agent/program
   read -r token <"$TRIALKEEPER_TOKEN_FILE"
@@ -39,7 +43,13 @@ with urllib.request.urlopen(request, timeout=10, context=context) as answer, ope
 ' ;;
     curl) printf 'header = "Authorization: Bearer %s"\n' "$token" |
       curl -fsS -K - ${ca:+--cacert "$ca"} --connect-timeout 10 --max-time 120 -o "$to.part" "$url" ;;
-    wget) wget -q -T 10 -t 1 ${ca:+--ca-certificate="$ca"} --header="Authorization: Bearer $token" -O "$to.part" "$url" ;;
+    # Everybody in the pod can read a program's arguments; BusyBox's knows no other way.
+    wget) if [ -n "$gnu" ]; then
+        (umask 077 && printf 'header = Authorization: Bearer %s\n' "$token" >"$to.rc") &&
+          WGETRC=$to.rc wget -q -T 10 -t 1 ${ca:+--ca-certificate="$ca"} -O "$to.part" "$url"
+      else
+        wget -q -T 10 --header="Authorization: Bearer $token" -O "$to.part" "$url"
+      fi ;;
   esac
 }
 # An address that swallows everything costs 10 s a try: six minutes in all, and the trial has failed.
@@ -51,5 +61,7 @@ until said=$(get 2>&1); do
   [ "$tries" -lt 30 ] || fail "cannot fetch trialkeeper from the manager ($last); can this pod reach it? See --advertise"
   sleep 2
 done
+rm -f "$to.rc"
 chmod 755 "$to.part" && mv "$to.part" "$to" || fail "cannot write $to"
+"$to" version >/dev/null 2>&1 || fail "the manager's trialkeeper does not run in this image: is it the static build (cargo static), and for this node's processor? See --agent"
 exec "$to" run --shell "$1"

@@ -1,0 +1,81 @@
+//! Whether a program runs in any image: what its ELF header says. It runs nothing.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Enough for the header and all program headers: linkers put them first, a few dozen of at most 56 bytes.
+const HEAD: u64 = 64 << 10;
+/// The program header that names a loader (`PT_INTERP`), which an image may not have, or in another version.
+const INTERP: u32 = 3;
+
+/// Why a program will not run in every image. `None`: nothing speaks against it, as far as one can tell from here.
+pub(super) fn unfit(program: &Path) -> Option<&'static str> {
+    let mut head = Vec::new();
+    // Who cannot read it learns so when it is asked for.
+    File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+    of(&head)
+}
+
+fn of(head: &[u8]) -> Option<&'static str> {
+    if head.starts_with(b"#!") {
+        return None;
+    }
+    // Our builds are of 64 bits and begin with the lesser byte (System V ABI, ELF-64).
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return Some("it is no program for Linux on x86-64 or aarch64");
+    }
+    let number = |at: usize, bytes: usize| {
+        let field = head.get(at..at.checked_add(bytes)?)?;
+        Some(field.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    let place = |at: usize, bytes: usize| usize::try_from(number(at, bytes)?).ok();
+    let (first, size, count) = (place(32, 8)?, place(54, 2)?, place(56, 2)?);
+    let dynamic = (0..count).any(|index| {
+        let at = size.checked_mul(index).and_then(|offset| offset.checked_add(first));
+        at.and_then(|at| number(at, 4)) == Some(u64::from(INTERP))
+    });
+    dynamic.then_some("it needs the C library of this machine, which an image may lack or have in an older version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header of 64 bytes and program headers of these types.
+    fn program(types: &[u32]) -> Vec<u8> {
+        let mut head = vec![0; 64];
+        head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        head[32] = 64;
+        head[54] = 56;
+        head[56] = u8::try_from(types.len()).unwrap();
+        for kind in types {
+            head.extend(kind.to_le_bytes());
+            head.extend([0; 52]);
+        }
+        head
+    }
+
+    #[test]
+    fn only_a_program_without_a_loader_runs_everywhere() {
+        assert_eq!(of(&program(&[6, 1, 1])), None);
+        assert!(of(&program(&[6, 3, 1])).is_some_and(|why| why.contains("C library")));
+        assert!(of(b"\xcf\xfa\xed\xfe").is_some_and(|why| why.contains("no program")));
+        assert_eq!(of(b"#!/bin/sh\n"), None);
+        // Cut off anywhere, or with figures that lead nowhere.
+        let whole = program(&[3]);
+        for length in 0..whole.len() {
+            of(&whole[..length]);
+        }
+        let mut wild = whole;
+        wild[32..40].fill(0xff);
+        wild[54..58].fill(0xff);
+        assert_eq!(of(&wild), None);
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn our_own_tests_are_no_such_program() {
+        assert!(unfit(&std::env::current_exe().unwrap()).is_some());
+    }
+}
