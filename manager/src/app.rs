@@ -2,6 +2,7 @@
 //! order. It decides nothing.
 
 mod advisers;
+mod agent_program;
 mod door;
 mod reach;
 mod service;

@@ -149,7 +149,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else 0.0.0.0].
+    /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else all addresses].
     #[arg(long, env = "TRIAL_MANAGER_HOST")]
     host: Option<String>,
     /// Port to listen on; 0 picks a free one.

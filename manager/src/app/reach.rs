@@ -75,6 +75,11 @@ pub(super) fn told(
     Ok(Told { host: Some(host), url })
 }
 
+/// Whether this machine reaches a server by IPv6.
+pub(super) fn is_ipv6(server: &str) -> bool {
+    own_address(server).is_some_and(|ip| ip.is_ipv6())
+}
+
 /// Host and port.
 fn split(given: &str) -> Option<(String, Option<u16>)> {
     let host = |text: &str| {
@@ -146,6 +151,19 @@ mod tests {
             let encrypted = !listener.ip().is_loopback();
             let found = told(given, listener, encrypted, Some("https://10.1.1.1:6443"));
             assert_eq!(found.ok().map(|told| told.url).as_deref(), url, "{given:?} {listener}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_reached_as_its_address_says() {
+        for (server, ipv6) in [
+            ("http://127.0.0.1:6443", false),
+            ("https://[::1]:6443/", true),
+            ("https://no-such-host.invalid", false),
+        ] {
+            // On a machine without IPv6 none is.
+            let ipv6 = ipv6 && std::net::UdpSocket::bind("[::1]:0").is_ok();
+            assert_eq!(is_ipv6(server), ipv6, "{server}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tracing::warn;
 use trial_protocol::ExperimentId;
 
-use super::Error;
+use super::{Error, agent_program, reach};
 use crate::config::frameworkcontroller::{AgentSource, FrameworkControllerSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
 use crate::layout::ExperimentDir;
@@ -66,7 +66,17 @@ impl Ready {
                 preflight::check(&cluster).await?;
                 preflight::controller(&cluster, id).await?;
                 let agent = match spec.agent {
-                    AgentSource::Auto => Some(find_agent(agent)?),
+                    AgentSource::Auto => {
+                        let agent = find_agent(agent)?;
+                        if let Some(why) = agent_program::unfit(&agent) {
+                            warn!(
+                                "{} is handed to pods whose image has no trialkeeper, and {why}: build the static \
+                                 one (cargo static) and name it with --agent, or set agentImage",
+                                agent.display()
+                            );
+                        }
+                        Some(agent)
+                    }
                     AgentSource::Image | AgentSource::Copy(_) => None,
                 };
                 Ok(Self::FrameworkController { cluster, agent })
@@ -77,9 +87,11 @@ impl Ready {
     /// The address to listen on where nobody says another: trials on this machine need no more than the
     /// loopback interface.
     pub(super) fn host(&self) -> &'static str {
-        match self {
-            Self::Local { .. } => "127.0.0.1",
-            Self::FrameworkController { .. } => "0.0.0.0",
+        match self.server() {
+            None => "127.0.0.1",
+            // In a cluster of IPv6 alone that is the address that pods are told. Most systems take IPv4 there, too.
+            Some(server) if reach::is_ipv6(server) => "::",
+            Some(_) => "0.0.0.0",
         }
     }
 
