@@ -26,6 +26,10 @@ pub const TRIAL: &str = "trialkeeper/trial";
 /// Label with the attempt's id.
 pub const ATTEMPT: &str = "trialkeeper/attempt";
 
+/// How much longer than its own time a pod that is to end is waited for before it is taken for gone with its node. An
+/// attempt that lives on all the same does no harm: the next one has another number.
+const NODE_GONE_S: u64 = 600;
+
 /// What every trial of an experiment has in common.
 #[derive(Debug)]
 pub struct Common {
@@ -252,7 +256,11 @@ pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
                 "minSucceededTaskCount": role.policy.min_succeeded,
             });
             set_default(&mut whole["task"], "retryPolicy", no_retry());
+            // Without it a pod whose node is gone is waited for until somebody removes the node.
+            let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
+            set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];
+            pod::without_sidecars(&mut pod["metadata"]);
             merge(&mut pod["metadata"]["labels"], labels.clone());
             pod::complete(&mut pod["spec"], common, job, role, position);
             whole

@@ -6,7 +6,7 @@ use super::{Common, experiment_name, framework_name, parameters, registry_name, 
 use crate::config::frameworkcontroller::{AgentSource, RoleSpec};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
-use crate::training_service::share;
+use crate::training_service::share::{self, Share};
 
 /// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
 pub(super) const GRACE_S: u64 = 30;
@@ -24,12 +24,45 @@ const BARRIER: &str = "/mnt/frameworkbarrier";
 /// A record of parameters that is longer is fetched from the manager: one variable holds 128 KiB.
 const INLINE_BYTES: usize = 32 << 10;
 
+/// What of a pod's time to end is left for the agent after its trial's: 2 s for its output, 5 s to deliver, a margin.
+const AFTER_S: u64 = 10;
+/// Most of the trial's output that stays in the pod, per stream twice this, where nobody can read it afterwards. A pod
+/// that holds more than its node or its limit of `ephemeral-storage` allows is evicted.
+const ROTATE_BYTES: u64 = 16 << 20;
+/// Most that waits in the pod for a manager that does not answer, for the same reason.
+const SPOOL_BYTES: u64 = 64 << 20;
+/// Most output a second, of each stream, that goes to the manager, which keeps it all.
+const LOG_RATE: u64 = 1 << 20;
+/// Variables of the agent's that a template may set: its bounds, and nothing of who it is or where it reports.
+const BOUNDS: [&str; 4] = [
+    "TRIALKEEPER_GRACE",
+    "TRIALKEEPER_ROTATE_BYTES",
+    "TRIALKEEPER_SPOOL_BYTES",
+    "TRIALKEEPER_LOG_RATE",
+];
+/// How service meshes are asked to put nothing beside a container: a sidecar does not end with the trial, and keeps its
+/// pod from ending. As labels and annotations of the pod.
+const NO_SIDECAR: [(&str, &[&str], &str); 2] = [
+    ("sidecar.istio.io/inject", &["labels", "annotations"], "false"),
+    ("linkerd.io/inject", &["annotations"], "disabled"),
+];
+
 /// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
 pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
 
 /// How long a pod may take to end: as long as its template says, and at least as long as its agent needs.
 pub(super) fn grace(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
+}
+
+/// Asks service meshes to leave a pod alone, unless its template says otherwise.
+pub(super) fn without_sidecars(metadata: &mut Value) {
+    for (name, places, value) in NO_SIDECAR {
+        let said = ["labels", "annotations"].iter().any(|place| !metadata[place][name].is_null());
+        for place in places.iter().filter(|_| !said) {
+            set_default(&mut metadata[place], name, Value::from(value));
+        }
+    }
 }
 
 /// Completes a pod's spec.
@@ -44,7 +77,12 @@ pub(super) fn complete(
     // A kubelet that restarts a failed trial in place hides the failure from everybody.
     pod["restartPolicy"] = Value::from("Never");
     pod["terminationGracePeriodSeconds"] = Value::from(grace(pod));
-    set_default(pod, "securityContext", pod_security(spec.run_as_user));
+    if pod["hostNetwork"] == true {
+        // The default means the node's own name service there, which knows no Service, such as the manager's.
+        set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
+    }
+    let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template));
+    set_default(pod, "securityContext", pod_security(spec.run_as_user, claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
         // No trial needs the cluster's API unless somebody says so.
@@ -73,7 +111,12 @@ pub(super) fn complete(
     if !pod["containers"].is_array() {
         pod["containers"] = json!([{}]);
     }
+    let grace = grace(pod);
     container(&mut pod["containers"][0], common, job, role, position);
+    environment(&mut pod["containers"][0], common, job, role, grace);
+    for (name, value) in shared(common, job, role).environment {
+        set_variable(&mut pod["containers"][0], name, &value);
+    }
 }
 
 fn container(
@@ -131,10 +174,6 @@ fn container(
     }
     set_default(container, "securityContext", container_security());
     resources(container, role);
-    environment(container, common, job, role);
-    for (name, value) in pieces.environment {
-        set_variable(container, name, &value);
-    }
 }
 
 /// What the disk that trials share needs, if there is one.
@@ -168,7 +207,13 @@ fn resources(container: &mut Value, role: &RoleSpec) {
     }
 }
 
-fn environment(container: &mut Value, common: &Common, job: &TrialJobSpec, role: &RoleSpec) {
+fn environment(
+    container: &mut Value,
+    common: &Common,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    grace: u64,
+) {
     let spec = &common.spec;
     let mut variables: Vec<(&str, String)> = vec![
         ("TRIALKEEPER_EXPERIMENT", job.experiment.to_string()),
@@ -181,9 +226,18 @@ fn environment(container: &mut Value, common: &Common, job: &TrialJobSpec, role:
         ("TRIALKEEPER_OUTPUT_DIR", format!("{FOLDER}/run")),
         ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
         ("TRIALKEEPER_FLUSH", FLUSH.to_owned()),
+        ("TRIALKEEPER_GRACE", format!("{}s", grace - AFTER_S)),
+        ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
+        ("TRIALKEEPER_LOG_RATE", LOG_RATE.to_string()),
         // A user id without a name has no home, and a read-only one is none.
         ("HOME", FOLDER.to_owned()),
+        // Nor has it a name, which libraries ask for (`getpass.getuser()`, and with it torch.compile).
+        ("USER", "trial".to_owned()),
+        ("LOGNAME", "trial".to_owned()),
     ];
+    if common.share.is_none() {
+        variables.push(("TRIALKEEPER_ROTATE_BYTES", ROTATE_BYTES.to_string()));
+    }
     if common.has_ca {
         variables.push(("TRIALKEEPER_CA_FILE", format!("{ACCESS}/ca.pem")));
     }
@@ -220,9 +274,9 @@ fn environment(container: &mut Value, common: &Common, job: &TrialJobSpec, role:
     let has = |known: &Value, name: &str| known["name"] == name;
     let mut whole = container["env"].as_array().cloned().unwrap_or_default();
     for (name, value) in variables {
-        // The template's own word on its home or its GPUs stands; on the agent's business it does not.
+        // The template's own word on its home, its GPUs or the agent's bounds stands; on the rest it does not.
         if whole.iter().any(|known| has(known, name)) {
-            if !name.starts_with("TRIALKEEPER_") {
+            if !name.starts_with("TRIALKEEPER_") || BOUNDS.contains(&name) {
                 continue;
             }
             whole.retain(|known| !has(known, name));
@@ -281,12 +335,18 @@ fn barrier(image: &str) -> Value {
     })
 }
 
-/// What the profile "restricted" asks of a pod, without `seccompProfile`, which the controller drops.
-fn pod_security(user: u64) -> Value {
+/// What the profile "restricted" asks of a pod, without `seccompProfile`, which the controller drops. With `claim` the
+/// trials' folders are on a new disk, perhaps, which only a group can be given; where nothing of ours needs it, there is
+/// no `fsGroup`: the kubelet would make every file on every volume of the template's that group's.
+fn pod_security(user: u64, claim: bool) -> Value {
     if user == 0 {
         return json!({"runAsUser": 0});
     }
-    json!({"runAsNonRoot": true, "runAsUser": user, "runAsGroup": user, "fsGroup": user})
+    let mut context = json!({"runAsNonRoot": true, "runAsUser": user, "runAsGroup": user});
+    if claim {
+        context["fsGroup"] = Value::from(user);
+    }
+    context
 }
 
 /// What it asks of a container.

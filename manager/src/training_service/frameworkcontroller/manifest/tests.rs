@@ -298,12 +298,69 @@ fn a_template_s_time_to_end_is_respected() {
             }]}},
         })
     };
-    for (written, seconds) in [(json!(300), 300), (json!(5), 30), (Value::Null, 30)] {
+    for (written, seconds, trial) in
+        [(json!(300), 300, "290s"), (json!(5), 30, "20s"), (Value::Null, 30, "20s")]
+    {
         let common = common(&section(written));
         assert_eq!(grace(&common.spec), Duration::from_secs(seconds));
         let pod = pod(&framework(&common, &job()), 0);
         assert_eq!(pod["terminationGracePeriodSeconds"], seconds);
+        assert_eq!(variable(&pod, "TRIALKEEPER_GRACE").as_deref(), Some(trial));
     }
+}
+
+#[test]
+fn a_template_s_own_words_outrank_what_is_usual() {
+    let with = |metadata: Value, changes: &Value, more: &Value| {
+        let env = json!([
+            {"name": "TRIALKEEPER_GRACE", "value": "3s"}, {"name": "USER", "value": "me"},
+            {"name": "TRIALKEEPER_TRIAL", "value": "forged"},
+        ]);
+        let mut pod = json!({"containers": [{"name": "main", "image": "trainer:1", "env": env}]});
+        super::merge(&mut pod, changes.as_object().unwrap().clone());
+        let mut task = json!({"pod": {"metadata": metadata, "spec": pod}});
+        super::merge(&mut task, more.as_object().unwrap().clone());
+        let roles = json!([{"name": "worker", "taskNumber": 1, "task": task}]);
+        let template = json!({"kind": "Framework", "spec": {"taskRoles": roles}});
+        let section = json!({"platform": "frameworkcontroller", "template": template});
+        framework(&common(&section), &job())["spec"]["taskRoles"][0]["task"].clone()
+    };
+    let plain = with(Value::Null, &json!({}), &json!({}));
+    let metadata = &plain["pod"]["metadata"];
+    assert_eq!(metadata["labels"]["sidecar.istio.io/inject"], "false");
+    assert_eq!(metadata["annotations"]["sidecar.istio.io/inject"], "false");
+    assert_eq!(metadata["annotations"]["linkerd.io/inject"], "disabled");
+    assert_eq!(plain["podGracefulDeletionTimeoutSec"], 30 + 600);
+    let pod = &plain["pod"]["spec"];
+    assert_eq!(pod.get("dnsPolicy"), None);
+    assert_eq!(pod["securityContext"].get("fsGroup"), None, "its claims stay as they are");
+    assert_eq!(variable(pod, "TRIALKEEPER_GRACE").as_deref(), Some("3s"));
+    assert_eq!(variable(pod, "USER").as_deref(), Some("me"));
+    assert_eq!(variable(pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
+
+    let meshed = json!({"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled"}});
+    let network = json!({"hostNetwork": true});
+    let own = with(meshed.clone(), &network, &json!({"podGracefulDeletionTimeoutSec": 5}));
+    assert_eq!(own["pod"]["metadata"]["annotations"], meshed["annotations"]);
+    assert_eq!(own["pod"]["metadata"]["labels"]["sidecar.istio.io/inject"], "true");
+    assert_eq!(own["podGracefulDeletionTimeoutSec"], 5);
+    assert_eq!(own["pod"]["spec"]["dnsPolicy"], "ClusterFirstWithHostNet");
+    let named = json!({"hostNetwork": true, "dnsPolicy": "Default"});
+    let own = with(Value::Null, &named, &json!({}));
+    assert_eq!(own["pod"]["spec"]["dnsPolicy"], "Default");
+}
+
+#[test]
+fn a_claim_of_the_trials_is_made_their_group_s() {
+    let mut common = common(&one_role());
+    common.share = Some(Share::Claim { name: "disk".to_owned() });
+    let pod = pod(&framework(&common, &job()), 0);
+    assert_eq!(pod["securityContext"]["fsGroup"], 65532);
+    assert_eq!(
+        variable(&pod, "TRIALKEEPER_ROTATE_BYTES"),
+        None,
+        "the output is the user's to read"
+    );
 }
 
 #[test]
