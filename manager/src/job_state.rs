@@ -54,6 +54,11 @@ impl JobState {
         }
     }
 
+    /// All words, for a person.
+    pub fn words() -> String {
+        Self::ALL.map(Self::as_str).join(", ")
+    }
+
     /// Whether the trial job has ended for good.
     pub fn is_final(self) -> bool {
         match self {
@@ -78,13 +83,14 @@ impl fmt::Display for JobState {
 #[error("{0:?} is not a trial job state")]
 pub struct NoSuchState(String);
 
+/// In any case: people type it, too.
 impl FromStr for JobState {
     type Err = NoSuchState;
 
     fn from_str(word: &str) -> Result<Self, NoSuchState> {
         Self::ALL
             .into_iter()
-            .find(|state| state.as_str() == word)
+            .find(|state| state.as_str().eq_ignore_ascii_case(word))
             .ok_or_else(|| NoSuchState(word.to_owned()))
     }
 }

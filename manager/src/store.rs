@@ -37,7 +37,7 @@ pub use query::{AttemptRow, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
     Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,
-    NewTrial, ReportRow, TrialChange, TrialEventRow, TrialRow,
+    NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
 };
 use writer::{Message, Shared, Write};
 
@@ -95,6 +95,11 @@ impl Store {
                 thread: Mutex::new(None),
             }),
         })
+    }
+
+    /// Whether somebody has the database at `path` open to write, in this process or another. `None`: it cannot be told.
+    pub fn is_open_to_write(path: &Path) -> Option<bool> {
+        schema::is_locked(path)
     }
 
     /// Waits for the writes that were asked for, checkpoints and closes the file. Other handles get
@@ -257,7 +262,8 @@ impl Store {
             let words = attempts.iter().map(|(id, attempt)| {
                 let ended = reports::attempt_state(c, id, attempt)?.ended;
                 let verdict = if ended { reports::verdict(c, id, attempt)? } else { None };
-                Ok(LastWords { ended, verdict, metrics: reports::metrics(c, id)? })
+                let started_at_ms = reports::started(c, id, attempt)?;
+                Ok(LastWords { ended, started_at_ms, verdict, metrics: reports::metrics(c, id)? })
             });
             words.collect()
         })

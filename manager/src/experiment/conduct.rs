@@ -36,7 +36,6 @@ use crate::clock::Clock;
 use crate::config::ExperimentSpec;
 use crate::dispatcher::Said;
 use crate::ids;
-use crate::job_state::JobState;
 use crate::notify::Bell;
 use crate::notify::event::Best;
 use crate::store::{self, Store};
@@ -91,6 +90,8 @@ struct Job {
     given_up: Option<String>,
     /// Since when it has run, as far as this manager knows.
     running_since: Option<Instant>,
+    /// When its agent says that the attempt was started.
+    started_at_ms: Option<i64>,
     /// When the assessor's rules that its agent was left are to be renewed.
     renew_at: Option<Instant>,
     /// Its agent has said that the attempt's command has ended.
@@ -113,6 +114,7 @@ impl Job {
             steps,
             given_up: None,
             running_since: None,
+            started_at_ms: None,
             renew_at: None,
             ended: false,
         }
@@ -205,7 +207,12 @@ impl Run {
         self.heard(&trial).await?;
         for report in fresh {
             let event = match &report.body {
-                ReportBody::Started(_) => Some(state::Event::Started { trial: trial.clone() }),
+                ReportBody::Started(_) => {
+                    if let Some(job) = self.jobs.get_mut(&trial) {
+                        job.started_at_ms = Some(report.observed_at_ms);
+                    }
+                    Some(state::Event::Started { trial: trial.clone() })
+                }
                 ReportBody::Metric(metric) => self.judge(&trial, metric),
                 // By a rule that it was left.
                 ReportBody::Note { code, message } if code == EARLY_STOP => {
@@ -345,7 +352,7 @@ impl Run {
                     self.announce_hold(&why).await?;
                 }
                 Effect::RecordRunning { trial } => {
-                    self.record(&trial, JobState::Running, None, None).await?;
+                    self.record_running(&trial).await?;
                     self.leases.expect(&trial, false);
                     if let Some(job) = self.jobs.get_mut(&trial) {
                         job.running_since = Some(Instant::now());

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::Deserialize;
 use serde_json::Value;
 use trial_protocol::{
@@ -247,6 +247,20 @@ pub(super) fn verdict(
         Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
     })?;
     verdicts.find_map(Result::transpose).transpose()
+}
+
+/// When an attempt's agent started the command, by its clock.
+pub(super) fn started(
+    c: &Connection,
+    id: &TrialJobId,
+    attempt: &AttemptId,
+) -> Result<Option<i64>, Error> {
+    let key = known(c, id)?;
+    let mut statement = c.prepare_cached(
+        "SELECT observed_at_ms FROM report WHERE kind = 'started' AND lane = 0 \
+         AND attempt = (SELECT key FROM attempt WHERE trial = ? AND name = ?) ORDER BY seq LIMIT 1",
+    )?;
+    Ok(statement.query_row(params![key, attempt.as_str()], |row| row.get(0)).optional()?)
 }
 
 pub(super) fn reports(

@@ -70,6 +70,18 @@ pub struct TrialChange {
     /// A new attempt, which forgets the start, the end and the exit code of the one before. `None`: the
     /// current one goes on.
     pub attempt: Option<AttemptId>,
+    /// What the trial's agent says of its times, which goes before `at_ms`.
+    pub told: Span,
+}
+
+/// When a trial ran, as its agent says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Span {
+    /// When the command was started, by the agent's clock. What lies before the trial was made, or after the change
+    /// that brings it, is brought to there: that clock is not ours.
+    pub started_at_ms: Option<i64>,
+    /// How long it ran, which no clock that is set can falsify. With [`JobState::is_final`] states only.
+    pub duration_ms: Option<u64>,
 }
 
 /// A trial as stored.
@@ -93,9 +105,9 @@ pub struct TrialRow {
     pub retries: u32,
     /// When its intent was stored.
     pub created_at_ms: i64,
-    /// When the current attempt was first RUNNING.
+    /// When the current attempt was first RUNNING, by its agent's word if there is one.
     pub started_at_ms: Option<i64>,
-    /// When it reached a final state.
+    /// When it ended, by its agent's word if there is one; else when it reached a final state.
     pub ended_at_ms: Option<i64>,
     /// The last change's message.
     pub message: Option<String>,
@@ -220,6 +232,8 @@ pub struct Ingested {
 pub struct LastWords {
     /// Whether its agent has said how it ended.
     pub ended: bool,
+    /// When its agent started the command, by the agent's clock.
+    pub started_at_ms: Option<i64>,
     /// How, if it did and this build knows the words.
     pub verdict: Option<Verdict>,
     /// The metrics of all the trial's attempts, as [`Store::metrics`](super::Store::metrics) orders them.

@@ -28,6 +28,10 @@ const CHECKED_BYTES: u64 = 64 << 20;
 /// How long a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often, and with which pauses, a lock is tried that somebody else holds.
+const LOOKS: u32 = 5;
+const LOOK: Duration = Duration::from_millis(10);
+
 /// The writer's connection and the lock that keeps other managers away for as long as it lives.
 pub(super) struct Opened {
     pub(super) connection: Connection,
@@ -137,9 +141,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Takes the lock file beside the database. SQLite's own locks let a second writer in between two commits.
 fn lock(path: &Path) -> Result<File, Error> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let lock_path = PathBuf::from(name);
+    let lock_path = lock_file(path);
     let failed = |source| Error::Lock { path: lock_path.clone(), source: Arc::new(source) };
     let file = File::options()
         .create(true)
@@ -147,11 +149,37 @@ fn lock(path: &Path) -> Result<File, Error> {
         .write(true)
         .open(&lock_path)
         .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
+    for look in 1.. {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            // Somebody may only be looking whether it is held, which takes no time.
+            Err(TryLockError::WouldBlock) if look < LOOKS => std::thread::park_timeout(LOOK),
+            Err(TryLockError::WouldBlock) => break,
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
     }
+    Err(Error::InUse { path: path.to_owned() })
+}
+
+/// Whether somebody holds the lock file beside the database. `None`: it cannot be asked.
+pub(super) fn is_locked(path: &Path) -> Option<bool> {
+    let file = match File::open(lock_file(path)) {
+        Ok(file) => file,
+        // It is made by whoever opens the database to write.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
+        Err(_) => return None,
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+fn lock_file(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
 }
 
 fn failed_open(path: &Path, source: rusqlite::Error) -> Error {

@@ -11,6 +11,9 @@ use crate::job_state::JobState;
 pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
      created_at_ms, started_at_ms, ended_at_ms, message, exit_code, retries";
 
+/// The longest duration that is believed, in milliseconds; far above any, and no sum with it overflows.
+const LONGEST: i64 = 1 << 53;
+
 pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
     if let Some(there) = experiment(c)? {
         return Err(Error::Exists(format!("experiment {}", there.id)));
@@ -130,19 +133,28 @@ pub(super) fn change_trial(
         .execute(params![attempt.as_str(), key])?;
     }
     let started = (change.state == JobState::Running).then_some(change.at_ms);
+    let told = change.told.started_at_ms.map(|at_ms| at_ms.min(change.at_ms));
     let ended = change.state.is_final().then_some(change.at_ms);
     c.prepare_cached(
         "UPDATE trial SET state = ?, message = ?, exit_code = coalesce(?, exit_code), \
-         started_at_ms = coalesce(started_at_ms, ?), ended_at_ms = ? WHERE key = ?",
+         started_at_ms = coalesce(max(created_at_ms, ?), started_at_ms, ?), ended_at_ms = ? WHERE key = ?",
     )?
     .execute(params![
         change.state.as_str(),
         change.message,
         change.exit_code,
+        told,
         started,
         ended,
         key,
     ])?;
+    if let Some(duration) = change.told.duration_ms {
+        c.prepare_cached(
+            "UPDATE trial SET ended_at_ms = min(ended_at_ms, started_at_ms + ?) \
+             WHERE key = ? AND started_at_ms IS NOT NULL",
+        )?
+        .execute(params![i64::try_from(duration).unwrap_or(i64::MAX).min(LONGEST), key])?;
+    }
     append_event(c, key, change.at_ms, change.exit_code)
 }
 

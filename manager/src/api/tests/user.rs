@@ -13,7 +13,7 @@ use trial_protocol::{
 use super::*;
 use crate::experiment::command::{Command, Refused};
 use crate::job_state::JobState;
-use crate::store::{ExperimentRow, TrialChange};
+use crate::store::{ExperimentRow, Span, TrialChange};
 
 fn metric(kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
     let name = "default".to_owned();
@@ -98,7 +98,14 @@ impl Bed {
 
     async fn change(&self, trial: &str, state: JobState) {
         let id = TrialJobId::new(trial).unwrap();
-        let change = TrialChange { state, at_ms: 7, message: None, exit_code: None, attempt: None };
+        let change = TrialChange {
+            state,
+            at_ms: 7,
+            message: None,
+            exit_code: None,
+            attempt: None,
+            told: Span::default(),
+        };
         self.state.store.change_trial(&id, change).await.unwrap();
     }
 
@@ -198,7 +205,7 @@ async fn bad_questions_are_refused_by_name() {
         ("/api/v1/trials/nobody/metrics",     404, "there is no trial nobody"),
         ("/api/v1/trials/nobody/events",      404, "there is no trial nobody"),
         ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
-        ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state"),
+        ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state; there are WAITING, RUNNING, SUCCEEDED, FAILED, USER_CANCELED, SYS_CANCELED, EARLY_STOPPED, LOST, UNKNOWN"),
         ("/api/v1/trials?sort=luck",          400, "sort is \"luck\"; one can sort by sequence, id, state, final, latest, started, ended, duration or parameters.NAME"),
         ("/api/v1/trials?order=up",           400, "order is \"up\"; asc or desc is possible"),
         ("/api/v1/trials?limit=0",            400, "limit is 0; from 1 to 1000 is possible"),

@@ -63,8 +63,9 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
     let bad = |problem: String| Error::BadRequest(problem);
     let words = query.state.as_deref().unwrap_or_default().split(',').map(str::trim);
     let states = words.filter(|word| !word.is_empty()).map(str::parse::<JobState>);
-    let states =
-        states.collect::<Result<_, _>>().map_err(|error| bad(format!("state: {error}")))?;
+    let states = states
+        .collect::<Result<_, _>>()
+        .map_err(|error| bad(format!("state: {error}; there are {}", JobState::words())))?;
     let sort = query.sort.as_deref().filter(|word| !word.is_empty()).unwrap_or("sequence");
     let by = Column::parse(sort)
         .ok_or_else(|| bad(format!("sort is {sort:?}; one can sort by {}", Column::WORDS)))?;

@@ -15,11 +15,19 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
 use crate::experiment::state;
 use crate::job_state::JobState;
-use crate::store::{self, LastWords, TrialChange};
+use crate::store::{self, LastWords, Span, TrialChange};
 use crate::training_service::{JobEvent, JobNews};
 
 /// What is known of a gone trial, until its end is recorded.
-pub(super) type Known = HashMap<TrialJobId, (TrialResult, Option<Verdict>)>;
+pub(super) type Known = HashMap<TrialJobId, Found>;
+
+/// What its agent said of it.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    result: TrialResult,
+    verdict: Option<Verdict>,
+    started_at_ms: Option<i64>,
+}
 
 impl Run {
     /// The training service has news, ends before all else.
@@ -53,7 +61,7 @@ impl Run {
         let words = self.last_words(&attempts).await?;
         let mut effects = Vec::new();
         for ((event, (trial, attempt)), words) in events.into_iter().zip(attempts).zip(words) {
-            let LastWords { verdict, metrics, .. } = words;
+            let LastWords { verdict, metrics, started_at_ms, .. } = words;
             if let Some(verdict) = &verdict
                 && verdict.stop == Some(StopReason::EarlyStop)
                 && self.state.intent(&trial).is_none()
@@ -72,7 +80,8 @@ impl Run {
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
             let found = if cut { self.concluded(&trial, &attempt, found).await? } else { found };
             let result = found.last.clone();
-            self.known.insert(trial.clone(), (found, verdict.clone()));
+            let words = Found { result: found, verdict: verdict.clone(), started_at_ms };
+            self.known.insert(trial.clone(), words);
             let verdict = verdict.map(Box::new);
             let event = state::Event::Gone { trial, gone, verdict, result };
             effects.extend(self.state.step(event, self.elapsed()));
@@ -170,12 +179,20 @@ impl Run {
             self.c.advice.assessed(&trial, end.state, &job.steps);
             let ran = job.running_since.take().map(|since| since.elapsed());
             job.renew_at = None;
+            let words = self.known.get(&trial);
+            let verdict = words.and_then(|words| words.verdict.as_ref());
+            // A manager may notice it hours later.
+            let span = Span {
+                started_at_ms: words.and_then(|words| words.started_at_ms),
+                duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
+            };
             let change = TrialChange {
                 state: end.state,
                 at_ms: self.c.clock.now_ms(),
                 message: end.message.clone(),
                 exit_code: end.exit_code,
                 attempt: None,
+                told: span,
             };
             changes.push((trial.clone(), change));
             let (sequence, parameters) = (job.sequence, job.parameters.clone());
@@ -190,7 +207,7 @@ impl Run {
         self.c.inbox.patiently(|| self.c.store.change_trials(changes.clone())).await?;
         for (trial, sequence, parameters, end) in told {
             // Nothing is known of one that could not be submitted.
-            let (result, verdict) = self.known.remove(&trial).unwrap_or_default();
+            let Found { result, verdict, .. } = self.known.remove(&trial).unwrap_or_default();
             if end.state == JobState::Succeeded {
                 self.compare(&trial, sequence, &parameters, result.last.as_ref());
             }

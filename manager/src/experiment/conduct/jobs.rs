@@ -16,7 +16,7 @@ use crate::experiment::state;
 use crate::ids;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
-use crate::store::{self, NewTrial, TrialChange};
+use crate::store::{self, NewTrial, Span, TrialChange};
 use crate::training_service::{JobWaits, Token, TrialJobSpec, parameter_record};
 
 impl Run {
@@ -71,7 +71,8 @@ impl Run {
             job.attempt = ids::next_attempt(trial, &job.attempt);
             job.steps = Steps::new(self.c.spec.objective.as_deref());
             job.given_up = None;
-            (job.running_since, job.renew_at, job.ended) = (None, None, false);
+            (job.running_since, job.started_at_ms, job.renew_at) = (None, None, None);
+            job.ended = false;
         }
         let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
         self.c.inbox.patiently(|| self.c.store.set_intent(trial, None, now)).await?;
@@ -94,7 +95,14 @@ impl Run {
         (job.submitted, job.given_up, job.ended) = (false, None, false);
         let (attempt, at_ms) = (job.attempt.clone(), self.c.clock.now_ms());
         let (state, message) = (JobState::Waiting, Some(message));
-        let change = TrialChange { state, at_ms, message, exit_code: None, attempt: Some(attempt) };
+        let change = TrialChange {
+            state,
+            at_ms,
+            message,
+            exit_code: None,
+            attempt: Some(attempt),
+            told: Span::default(),
+        };
         self.c.inbox.patiently(|| self.c.store.retry_trial(trial, change.clone())).await
     }
 
@@ -178,6 +186,16 @@ impl Run {
         Ok(())
     }
 
+    /// Records that a trial runs, since when its agent says.
+    pub(super) async fn record_running(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+        let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
+        let (state, at_ms) = (JobState::Running, self.c.clock.now_ms());
+        let told = Span { started_at_ms, duration_ms: None };
+        let change =
+            TrialChange { state, at_ms, message: None, exit_code: None, attempt: None, told };
+        self.c.inbox.patiently(|| self.c.store.change_trial(trial, change.clone())).await
+    }
+
     pub(super) async fn record(
         &mut self,
         trial: &TrialJobId,
@@ -186,7 +204,8 @@ impl Run {
         attempt: Option<AttemptId>,
     ) -> Result<(), store::Error> {
         let at_ms = self.c.clock.now_ms();
-        let change = TrialChange { state, at_ms, message, exit_code: None, attempt };
+        let change =
+            TrialChange { state, at_ms, message, exit_code: None, attempt, told: Span::default() };
         self.c.inbox.patiently(|| self.c.store.change_trial(trial, change.clone())).await
     }
 }

@@ -24,6 +24,7 @@ use crate::clock::SystemClock;
 use crate::config;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::intake::{self, Intake};
+use crate::job_state::JobState;
 use crate::store::TrialRow;
 use crate::training_service::{JobEvent, JobNews};
 use crate::tuner::Outcome;
@@ -194,7 +195,8 @@ impl Bed {
         seq: u64,
         bodies: Vec<ReportBody>,
     ) -> Result<ReportAck, intake::Error> {
-        let report = |(seq, body)| Report { seq, observed_at_ms: 0, body };
+        let observed_at_ms = trial.created_at_ms;
+        let report = |(seq, body)| Report { seq, observed_at_ms, body };
         let batch = ReportBatch {
             offer: Offer::new([]),
             experiment: ExperimentId::new("e").unwrap(),
@@ -255,6 +257,10 @@ fn result(value: f64) -> ReportBody {
 }
 
 fn ended(cause: Cause) -> ReportBody {
+    ended_after(cause, None)
+}
+
+fn ended_after(cause: Cause, duration_ms: Option<u64>) -> ReportBody {
     ReportBody::Ended(Box::new(Verdict {
         cause,
         class: Class::None,
@@ -262,7 +268,7 @@ fn ended(cause: Cause) -> ReportBody {
         exit: Some(TrialExit::Code(u8::from(cause != Cause::Succeeded))),
         message: "over".to_owned(),
         stop: None,
-        duration_ms: None,
+        duration_ms,
         evidence: Evidence::default(),
     }))
 }
@@ -299,6 +305,30 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
     bed.store.probe().await.unwrap();
     let commits = bed.store.commits() - before;
     assert_eq!(commits, 3, "one for twenty ends, one for twenty beginnings, one of our own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
+    for stored_before in [false, true] {
+        let bed = Bed::new().await;
+        let trial = bed.trial(JobState::Waiting).await;
+        let words = vec![started(), ended_after(Cause::Succeeded, Some(0))];
+        let bed = if stored_before {
+            // The manager dies with them in its store, and has not looked at them.
+            bed.task.abort();
+            bed.say(&trial, 0, words).await;
+            bed.resumed().await
+        } else {
+            bed.say(&trial, 0, words).await;
+            let row = bed.trial(JobState::Running).await;
+            assert_eq!(row.started_at_ms, Some(trial.created_at_ms));
+            bed
+        };
+        bed.gone(&trial);
+        let row = bed.trial(JobState::Succeeded).await;
+        let expected = (Some(trial.created_at_ms), Some(trial.created_at_ms));
+        assert_eq!((row.started_at_ms, row.ended_at_ms), expected);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use trial_protocol::{
 
 use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, sample, trial, verdict};
 use crate::job_state::JobState;
-use crate::store::{AttemptState, Error, ExperimentRow, TrialChange};
+use crate::store::{AttemptState, Error, ExperimentRow, NewTrial, Span, TrialChange};
 
 fn experiment() -> ExperimentRow {
     ExperimentRow {
@@ -23,7 +23,14 @@ fn experiment() -> ExperimentRow {
 }
 
 fn change(state: JobState, at_ms: i64) -> TrialChange {
-    TrialChange { state, at_ms, message: None, exit_code: None, attempt: None }
+    TrialChange {
+        state,
+        at_ms,
+        message: None,
+        exit_code: None,
+        attempt: None,
+        told: Span::default(),
+    }
 }
 
 #[tokio::test]
@@ -217,5 +224,37 @@ async fn a_heartbeat_is_remembered_and_never_set_back() {
         assert_eq!((beat.through, beat.fresh), (None, vec![]));
         let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
         assert_eq!(state.last_heard_ms, Some(heard));
+    }
+}
+
+#[tokio::test]
+async fn when_a_trial_ran_is_its_agents_to_say() {
+    const NOTICED: i64 = 9_000;
+    // The trial was made at 1000, and seen to run at 2000.
+    #[rustfmt::skip]
+    let table = [
+        // what its agent says            started       ran             is kept
+        ("nothing",                       None,         None,           (2_000, NOTICED)),
+        ("it ended long before",          Some(1_500),  Some(3_000),    (1_500, 4_500)),
+        ("how long alone",                None,         Some(3_000),    (2_000, 5_000)),
+        ("its clock is behind",           Some(10),     Some(3_000),    (1_000, 4_000)),
+        ("its clock is ahead",            Some(99_000), Some(3_000),    (NOTICED, NOTICED)),
+        ("more than there was",           Some(1_500),  Some(u64::MAX), (1_500, NOTICED)),
+    ];
+    for (says, started_at_ms, duration_ms, expected) in table {
+        let bed = Bed::new();
+        let store = &bed.store;
+        store.create_experiment(experiment()).await.unwrap();
+        store.insert_trial(NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }).await.unwrap();
+        let t = trial("t");
+        store.change_trial(&t, change(JobState::Running, 2_000)).await.unwrap();
+        let told = Span { started_at_ms, duration_ms };
+        let end = TrialChange { told, ..change(JobState::Failed, NOTICED) };
+        store.change_trial(&t, end).await.unwrap();
+        let row = store.trial(&t).await.unwrap().unwrap();
+        let (started, ended) = (row.started_at_ms.unwrap(), row.ended_at_ms.unwrap());
+        assert_eq!((started, ended), expected, "{says}");
+        let noticed = store.events(&t).await.unwrap().pop().unwrap();
+        assert_eq!(noticed.at_ms, NOTICED, "{says}: when it was noticed stays in the timeline");
     }
 }
