@@ -33,6 +33,17 @@ struct Live {
     intent: Option<StopReason>,
 }
 
+/// What `maxExperimentDuration` still means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    /// Nothing is started after it.
+    Holds,
+    /// Likewise, and it was told that it is over.
+    Told,
+    /// The experiment was done; what a person wants to run again is started whatever it says.
+    Lifted,
+}
+
 /// The experiment.
 #[derive(Debug)]
 pub struct State {
@@ -55,6 +66,7 @@ pub struct State {
     /// Ids that were asked for and got no proposal.
     unused_ids: BTreeSet<u64>,
     elapsed: Duration,
+    duration: Bound,
 }
 
 impl State {
@@ -75,6 +87,7 @@ impl State {
             next_parameter_id: 0,
             unused_ids: BTreeSet::new(),
             elapsed: Duration::ZERO,
+            duration: Bound::Holds,
         }
     }
 
@@ -105,6 +118,13 @@ impl State {
             }
         }
         state
+    }
+
+    /// The same experiment, which was done: only what is to run again is started.
+    #[must_use]
+    pub fn once_done(mut self) -> Self {
+        (self.stands, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
+        self
     }
 
     /// The same experiment under a policy.
@@ -140,7 +160,8 @@ impl State {
             let unstopped = self.live.values().filter(|live| live.intent.is_none());
             unstopped.filter_map(move |live| Some(live.running_since? + limit))
         });
-        let whole = self.limits.duration.filter(|_| self.stands == ExperimentState::Running);
+        let whole =
+            self.limits.duration.filter(|_| self.goes_on() && self.duration == Bound::Holds);
         trials.chain(whole).min()
     }
 
@@ -358,29 +379,42 @@ impl State {
                 self.intend(&trial, StopReason::Deadline, effects);
             }
         }
-        if self.stands == ExperimentState::Running && self.time_is_up() {
+        if !self.goes_on() || !self.time_is_up() {
+            return;
+        }
+        if self.stands == ExperimentState::Running {
             self.stands = ExperimentState::NoMoreTrial;
-            let told = "maxExperimentDuration is over; the trials that run are let end";
-            effects.push(Effect::Tell(told.to_owned()));
+        }
+        if std::mem::replace(&mut self.duration, Bound::Told) == Bound::Holds {
+            let rest = match self.live.len() {
+                0 => "nothing more is started".to_owned(),
+                1 => "nothing more is started, and the trial that runs is let end".to_owned(),
+                more => {
+                    format!("nothing more is started, and the {more} trials that run are let end")
+                }
+            };
+            effects.push(Effect::Tell(format!("maxExperimentDuration is over: {rest}")));
+        }
+    }
+
+    /// Whether trials may still be started, be it again.
+    fn goes_on(&self) -> bool {
+        match self.stands {
+            ExperimentState::Running
+            | ExperimentState::NoMoreTrial
+            | ExperimentState::TunerNoMoreTrial => true,
+            ExperimentState::Done | ExperimentState::Stopping | ExperimentState::Stopped => false,
         }
     }
 
     fn time_is_up(&self) -> bool {
-        self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
+        self.duration != Bound::Lifted
+            && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
     }
 
     /// Starts what there is room for: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
-        let may_repeat = !self.time_is_up()
-            && !self.held
-            && match self.stands {
-                ExperimentState::Running
-                | ExperimentState::NoMoreTrial
-                | ExperimentState::TunerNoMoreTrial => true,
-                ExperimentState::Done | ExperimentState::Stopping | ExperimentState::Stopped => {
-                    false
-                }
-            };
+        let may_repeat = !self.time_is_up() && !self.held && self.goes_on();
         while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
             let Some(trial) = self.again.pop_front() else { break };
             let parameter_id = self.again_ids.remove(&trial).flatten();

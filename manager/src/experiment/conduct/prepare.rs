@@ -14,7 +14,7 @@ use super::{Conductor, Job, Run, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
-use crate::experiment::state::{self, Fate, Limits, Policy, Remembered, State};
+use crate::experiment::state::{self, ExperimentState, Fate, Limits, Policy, Remembered, State};
 use crate::ids;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
@@ -31,9 +31,11 @@ impl Run {
             duration: c.spec.max_experiment_duration,
             trial_duration: c.spec.max_trial_duration,
         };
-        let (before, trouble) =
-            c.store.experiment().await?.map_or((0, None), |row| (row.elapsed_ms, row.trouble));
-        let before = Duration::from_millis(before);
+        let stored = c.store.experiment().await?;
+        let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
+        let was_done =
+            stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
+        let trouble = stored.and_then(|row| row.trouble);
         let began = Instant::now();
         let rows = c.store.trials().await?;
         let taken = rows.iter().map(|row| row.id.clone()).collect();
@@ -82,6 +84,7 @@ impl Run {
             retries: c.spec.max_trial_retries,
         };
         let state = State::resume(limits, before, remembered).under(policy);
+        let state = if was_done { state.once_done() } else { state };
         let mut run = Self {
             c,
             state,

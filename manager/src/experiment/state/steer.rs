@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trial_protocol::TrialJobId;
 
-use super::{Effect, ExperimentState, State};
+use super::{Bound, Effect, ExperimentState, State};
 
 /// A person's change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,9 @@ impl State {
                 self.limits.concurrency = concurrency.unwrap_or(self.limits.concurrency);
                 self.limits.trials = trials.or(self.limits.trials);
                 self.limits.duration = duration.or(self.limits.duration);
+                if duration.is_some() {
+                    self.duration = Bound::Holds;
+                }
                 // What the last limits had ended goes on under these, if they leave room; what failures
                 // hold, does not.
                 let wider = trials.is_some() || duration.is_some();

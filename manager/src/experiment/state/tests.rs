@@ -275,6 +275,21 @@ fn an_experiment_whose_time_is_up_lets_the_last_trials_end() {
 }
 
 #[test]
+fn that_the_time_is_up_is_told_also_when_no_more_trial_was_to_come() {
+    let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(2, 2) });
+    state.step(Event::Begin, Duration::ZERO);
+    state.step(proposed(0), Duration::ZERO);
+    state.step(proposed(1), Duration::ZERO);
+    assert_eq!(state.stands(), ExperimentState::NoMoreTrial);
+    assert_eq!(state.next_deadline(), Some(5 * SECOND));
+    let effects = state.step(Event::Tick, 5 * SECOND);
+    let message = "maxExperimentDuration is over: nothing more is started, and the 2 trials that run are let end";
+    assert_eq!(effects, [Effect::Tell(message.to_owned())]);
+    assert_eq!(state.next_deadline(), None);
+    assert_eq!(state.step(Event::Tick, 6 * SECOND), [], "once");
+}
+
+#[test]
 fn a_result_without_a_number_is_no_result() {
     let mut state = State::new(limits(1, 1));
     state.step(Event::Begin, Duration::ZERO);
