@@ -1,6 +1,6 @@
 //! Trials that fail: each is FAILED with the reason shown, and the search goes on.
 
-use trialkeeper_tests::{Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
 #[test]
 fn a_failing_trial_does_not_end_the_search() {
@@ -53,6 +53,17 @@ fn a_search_in_which_every_trial_fails_exits_with_1() {
             assert!(search.stderr.contains(word), "{says}: {word} not in\n{}", search.stderr);
         }
     }
+}
+
+#[test]
+fn an_agent_that_does_not_start_says_why() {
+    let bed = TestBed::new();
+    let search = Search::new("true", 1);
+    let mut command = search.command(&bed);
+    let outcome = Outcome::of(bed.start(command.env("TRIALKEEPER_GRACE", "bogus")).finish(BOUND));
+    outcome.expect_done(0, 1);
+    let why = "the agent did not start: invalid value 'bogus'";
+    assert!(outcome.stderr.contains(why), "{}", outcome.stderr);
 }
 
 #[test]

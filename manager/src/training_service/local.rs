@@ -34,6 +34,13 @@ pub mod gpus;
 /// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
 const PATIENCE: Duration = Duration::from_secs(35);
 
+/// The exit code of an agent that could not do its work (`docs/exit-codes.md`).
+const KEEPER_ERROR: i32 = 125;
+/// How long an agent may take to say what is wrong with its settings.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The variable with which whoever starts the manager says whether agents send their trials' output.
+const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
+
 /// Runs trials on this machine.
 #[derive(Debug, Clone)]
 pub struct Local {
@@ -127,14 +134,28 @@ impl Shared {
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);
         }
-        // The pages show it as it grows.
-        command.args(["--log-collection", "http"]);
+        // The pages show it as it grows; it takes as much room again as the files.
+        if std::env::var_os(LOG_COLLECTION).is_none() {
+            command.args(["--log-collection", "http"]);
+        }
         command.args(["--shell", &job.command]);
         command.current_dir(&self.settings.code_directory);
         // A group of its own: the terminal's Ctrl-C is for the manager, which then stops trials politely.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
+    }
+
+    /// Why an agent would not start, in its own words. It is asked again, for its settings alone: what it says is not
+    /// kept, since its trial's output goes the same way and lies in files already.
+    async fn complaint(&self, job: &TrialJobSpec) -> Option<String> {
+        let mut command = self.command(job, &self.settings.dir.trial(&job.trial));
+        command.arg("--print-config").kill_on_drop(true);
+        let output = tokio::time::timeout(ANSWER, command.output()).await.ok()?.ok()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().next().map(|line| line.trim().trim_start_matches("error: "));
+        let said = said.filter(|line| !output.status.success() && !line.is_empty())?;
+        Some(format!("the agent did not start: {said}"))
     }
 
     /// Delivers what an agent left in its spool, if it left anything: usually it did not.
@@ -192,8 +213,8 @@ impl TrainingService for Local {
         if let Some(pid) = pid_of(&child) {
             shared.agents().insert(job.trial.clone(), pid);
         }
-        let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-        self.shared.tasks.spawn(async move { watch_child(&shared, child, trial, attempt).await });
+        let job = job.clone();
+        self.shared.tasks.spawn(async move { watch_child(&shared, child, job).await });
         Ok(())
     }
 
@@ -267,19 +288,19 @@ impl Shared {
     }
 }
 
-async fn watch_child(shared: &Shared, mut child: Child, trial: TrialJobId, attempt: AttemptId) {
+async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
     let status = child.wait().await;
-    shared.agents().remove(&trial);
+    shared.agents().remove(&job.trial);
     let event = match status {
-        Ok(status) => JobEvent {
-            trial,
-            attempt,
-            exit_code: Some(shell_code(status)),
-            message: None,
-            class: None,
-        },
+        Ok(status) => {
+            let code = shell_code(status);
+            let message = if code == KEEPER_ERROR { shared.complaint(&job).await } else { None };
+            let TrialJobSpec { trial, attempt, .. } = job;
+            JobEvent { trial, attempt, exit_code: Some(code), message, class: None }
+        }
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
+            let TrialJobSpec { trial, attempt, .. } = job;
             JobEvent { trial, attempt, exit_code: None, message, class: None }
         }
     };
