@@ -4,6 +4,7 @@
 mod advisers;
 mod agent_program;
 mod door;
+mod idle;
 mod reach;
 mod service;
 mod stored;
@@ -23,6 +24,7 @@ use trial_protocol::{ExperimentId, IdError};
 
 use self::door::Door;
 pub use self::door::OwnCertificate;
+pub use self::idle::{again, clean};
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view};
 use crate::api::auth::Gate;
@@ -30,6 +32,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::code_archive::{self, CodeArchive};
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
+use crate::experiment::command::Refused;
 use crate::experiment::conduct::{Conductor, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -37,7 +40,7 @@ use crate::intake::Intake;
 use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 use crate::token::{Secret, UserToken};
-use crate::training_service::frameworkcontroller::{self, client, preflight};
+use crate::training_service::frameworkcontroller::{client, preflight};
 use crate::training_service::local::{gpus, write_file};
 use crate::training_service::{TrainingService, azure_key};
 use crate::view::Board;
@@ -117,7 +120,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The address.
-    #[error("cannot listen on {host}:{port}; --port 0 picks a free port")]
+    #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
     Listen {
         /// Which address.
         host: String,
@@ -169,6 +172,9 @@ pub enum Error {
     /// The store.
     #[error("the experiment's store failed")]
     Store(#[from] store::Error),
+    /// What was asked for cannot be done as things stand.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The experiment was to stop, and a disk failed: nothing could be recorded, so nothing was stopped.
     #[error(
         "the experiment was left as it is, since nothing could be recorded; trials that run go on, and \
@@ -214,6 +220,7 @@ impl Error {
                     | store::Error::NotOurs { .. }
                     | store::Error::Newer { .. }
             ),
+            Self::Refused(refused) => matches!(refused, Refused::UnknownTrial(_)),
             Self::Left { .. } | Self::Lost => false,
         }
     }
@@ -398,23 +405,12 @@ pub async fn look(agent: Option<PathBuf>, service: &TrainingServiceSpec) -> Resu
     Ready::find(agent, service, &ids::experiment()).await.map(drop)
 }
 
-/// Deletes everything that an experiment left in its cluster, whoever runs or ran it.
-pub async fn clean(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), Error> {
-    if !dir.database().exists() {
-        let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
-        return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
-    }
-    let store = Store::open(&dir.database())?;
-    let row = store.experiment().await?;
-    store.close().await;
-    let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
-    match spec.map(|spec| spec.training_service) {
-        Some(TrainingServiceSpec::FrameworkController(spec)) => {
-            let cluster = client::Cluster::connect(&service::access(&spec)).await?;
-            Ok(frameworkcontroller::clean(&cluster, id).await?)
-        }
-        // What ran on this machine left nothing but its folder.
-        Some(TrainingServiceSpec::Local(_)) | None => Ok(()),
+/// What helps against an address that cannot be listened on.
+fn hint(kind: io::ErrorKind) -> &'static str {
+    if kind == io::ErrorKind::AddrNotAvailable {
+        "; --host is to be an address of this machine"
+    } else {
+        "; --port 0 picks a free port"
     }
 }
 
@@ -482,7 +478,11 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
     };
     let spec = config::from_canonical(&row.canonical)?;
-    if row.state == ExperimentState::Done.as_str() {
+    // One that is done and whose trials are to run once more goes on with those.
+    let all_ended = || async {
+        Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
+    };
+    if row.state == ExperimentState::Done.as_str() && all_ended().await? {
         let finished = Finished { id: id.clone(), spec, store: store.clone() };
         return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }

@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use trial_protocol::{ExperimentId, TrialJobId};
+use trial_protocol::ExperimentId;
 
 use crate::app::{self, What};
 use crate::config;
@@ -21,23 +21,26 @@ mod ask;
 mod clean;
 mod doctor;
 mod export;
+mod named;
 mod open;
+mod pages;
 mod progress;
 mod query;
 mod report;
 mod run;
 mod serve;
+mod signals;
 mod table;
 mod top;
 mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
 const DONE: u8 = 0;
-/// The experiment is done and no trial succeeded, or the manager failed.
+/// The experiment is done and no trial succeeded, or it goes on only once something is mended, or the manager failed.
 const NOTHING_SUCCEEDED: u8 = 1;
 /// The configuration, an argument or the machine does not allow the experiment to begin.
 const BAD_INPUT: u8 = 2;
-/// Interrupted; the experiment can be resumed. 128 + SIGINT, as a shell shows it.
+/// Stopped because somebody wanted it; the experiment can be resumed. 128 + SIGINT, as a shell shows it.
 const INTERRUPTED: u8 = 130;
 
 /// Runs searches: proposes parameters, runs the trials that try them, keeps every result.
@@ -92,8 +95,8 @@ enum Command {
     Trial(query::TrialCommand),
     /// Show a trial's metrics.
     Metrics {
-        /// Which.
-        trial: TrialJobId,
+        /// Which, by its id or its number.
+        trial: named::TrialName,
         #[command(flatten)]
         place: ask::Place,
     },
@@ -237,9 +240,12 @@ pub fn main() -> ExitCode {
         Command::Open { print, place } => Asked::Open(print, place),
         Command::Serve { host, port, place } => Asked::Serve(host, port, place),
         Command::Completions { shell } => {
-            let mut command = Cli::command();
-            clap_complete::generate(shell, &mut command, "trial-manager", &mut std::io::stdout());
-            return ExitCode::from(DONE);
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "trial-manager", &mut text);
+            return match query::written(&text) {
+                Ok(()) => ExitCode::from(DONE),
+                Err(error) => fail(&error, NOTHING_SUCCEEDED),
+            };
         }
         Command::Backup { id, to, data_dir } => {
             return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);
@@ -260,7 +266,7 @@ enum Asked {
     Doctor(PathBuf, bool, Common),
     Experiment(query::ExperimentCommand),
     Trial(query::TrialCommand),
-    Metrics(TrialJobId, ask::Place),
+    Metrics(named::TrialName, ask::Place),
     Top(ask::Place),
     Open(bool, ask::Place),
     Serve(String, u16, ask::Place),

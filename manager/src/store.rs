@@ -102,6 +102,11 @@ impl Store {
         schema::is_locked(path)
     }
 
+    /// Likewise of this store's own database.
+    pub fn has_writer(&self) -> Option<bool> {
+        Self::is_open_to_write(self.inner.readers.path())
+    }
+
     /// Waits for the writes that were asked for, checkpoints and closes the file. Other handles get
     /// [`Error::Closed`] from then on, for writes.
     pub async fn close(self) {

@@ -107,6 +107,17 @@ pub fn experiment(
     }
 }
 
+/// What is wrong with an experiment that has not ended and that nobody runs, for a person. `open`: whether somebody has
+/// its database open to write, if that is known.
+pub fn left(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
+    let id = &row.id;
+    (row.ended_at_ms.is_none() && open == Some(false)).then(|| {
+        format!(
+            "nobody runs it, its manager was killed; `trial-manager resume {id}` goes on with it"
+        )
+    })
+}
+
 /// The best of the succeeded trials; of equals, the first.
 pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
     let mut best: Option<&TrialSummary> = None;

@@ -1,7 +1,7 @@
 //! What ends a search, or holds it, before its number of trials is reached.
 
 use serde_json::json;
-use trialkeeper_tests::{Outcome, Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
 #[test]
 fn a_result_that_is_good_enough_ends_the_search() {
@@ -21,10 +21,41 @@ fn failures_without_end_hold_the_search_until_they_are_mended() {
     bed.write("code/trial.sh", "echo broken >&2; exit 3");
     let outcome = Search::new("sh trial.sh", 6).with("maxConsecutiveFailures", 2).run(&bed);
     assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 2), "{outcome:#?}");
+    assert_eq!(outcome.code, 1, "nobody interrupted it");
     let message = "2 trials in a row failed by the command or its parameters";
     assert_eq!(outcome.stderr.matches(message).count(), 1, "{}", outcome.stderr);
 
     bed.write("code/trial.sh", "echo score=1");
     let resumed = Outcome::of_resume(&bed, &outcome.id);
     resumed.expect_done(4, 2);
+}
+
+#[test]
+fn what_failed_runs_again_on_request_also_when_the_search_is_done_or_held() {
+    for (says, limit, state, trials) in [("done", 9, "DONE", 2), ("held", 2, "STOPPED", 3)] {
+        let bed = TestBed::new();
+        bed.write("code/trial.sh", "exit 3");
+        let search = Search::new("sh trial.sh", trials).with("maxConsecutiveFailures", limit);
+        let outcome = search.run(&bed);
+        assert_eq!((outcome.state.as_str(), outcome.trials.len()), (state, 2), "{says}");
+
+        bed.write("code/trial.sh", "echo score=1");
+        let retry = |which: &str| {
+            let mut command = bed.manager();
+            command.args(["trial", "retry", which, "--experiment", &outcome.id, "--data-dir"]);
+            bed.start(command.arg(bed.data())).finish(BOUND)
+        };
+        let marked = retry("--failed");
+        assert_eq!(marked.code, Some(0), "{says}: {}", marked.stderr);
+        let told = format!("`trial-manager resume {}` runs them", outcome.id);
+        assert!(marked.stderr.contains(&told), "{says}: {}", marked.stderr);
+        // Its number will do, too, and to ask twice changes nothing.
+        assert_eq!(retry("#1").code, Some(0), "{says}");
+        assert_eq!(retry("7").code, Some(2), "{says}: there is no such trial");
+
+        let resumed = Outcome::of_resume(&bed, &outcome.id);
+        resumed.expect_done(usize::try_from(trials).unwrap(), 0);
+        let again = Outcome::of_resume(&bed, &outcome.id);
+        assert_eq!(again.trials, resumed.trials, "{says}: nothing is left to do");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
@@ -52,6 +53,36 @@ fn ctrl_c_ends_the_trials_politely_and_resume_finishes_the_search() {
     }
 }
 
+/// As `nohup` and the `&` of a script leave them.
+#[test]
+fn whoever_starts_it_with_hup_and_int_ignored_means_it() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.script("code/polite.sh", POLITE);
+    let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 2);
+    let wanted = search.command(&bed);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP INT; exec \"$0\" \"$@\""]).arg(wanted.get_program());
+    command.args(wanted.get_args()).current_dir(bed.folder()).env_clear();
+    command.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let running = bed.start(&mut command);
+    let started = |trials: usize| {
+        wait_for("a trial to start", BOUND, || {
+            (bed.read("started").lines().count() == trials).then_some(())
+        });
+    };
+    started(1);
+    running.signal(Signal::SIGHUP);
+    running.signal(Signal::SIGINT);
+    gate.open(1);
+    started(2);
+    assert!(!running.stderr().contains("stopping"), "{}", running.stderr());
+    running.signal(Signal::SIGTERM);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "TERM is heard: {}", finished.stderr);
+    bed.wait_until_empty();
+}
+
 #[test]
 fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
     let bed = TestBed::new();
@@ -71,4 +102,38 @@ fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
     // The agent still waits for its trial, as long as its grace lasts.
     assert_eq!(running.finish(BOUND).code, Some(130));
     assert!(!bed.processes().is_empty());
+}
+
+#[test]
+fn who_looks_at_a_search_whose_manager_was_killed_is_told_so() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.script("code/polite.sh", POLITE);
+    let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 1);
+    let running = search.start(&bed);
+    wait_for("the trial to start", BOUND, || (!bed.read("started").is_empty()).then_some(()));
+    let said = |words: &[&str]| {
+        let mut command = bed.manager();
+        let finished =
+            bed.start(command.args(words).arg("--data-dir").arg(bed.data())).finish(BOUND);
+        assert_eq!(finished.code, Some(0), "{words:?}: {}", finished.stderr);
+        String::from_utf8(finished.stdout).unwrap()
+    };
+    let looks = [&["experiment", "ls"][..], &["experiment", "show"], &["top"]];
+    for words in looks {
+        assert!(!said(words).contains("nobody runs it"), "{words:?}: it runs");
+    }
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = id.to_str().unwrap();
+    for words in looks {
+        let shown = said(words).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains("nobody runs it"), "{words:?}: {shown}");
+        assert!(shown.contains(&format!("trial-manager resume {id}")), "{words:?}: {shown}");
+    }
+    gate.open(1);
+    Outcome::of_resume(&bed, id).expect_done(1, 0);
+    assert!(!said(&["experiment", "ls"]).contains("nobody runs it"));
+    bed.wait_until_empty();
 }

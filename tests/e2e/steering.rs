@@ -141,5 +141,5 @@ fn what_is_not_right_is_named_with_its_place() {
     bed.write("given", "[]");
     let told = experiment(&bed, &["import", "given"]);
     assert_eq!(told.code, Some(1), "{}", told.stderr);
-    assert!(told.stderr.contains("not running"), "{}", told.stderr);
+    assert!(told.stderr.contains("nobody runs experiment"), "{}", told.stderr);
 }

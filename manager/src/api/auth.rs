@@ -126,7 +126,8 @@ impl Gate {
     fn wanted(&self) -> Error {
         let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
         Error::Unauthorized(format!(
-            "send the user's token as a bearer token; it is in the file {file} in the experiment's folder"
+            "send the user's token as a bearer token; it is in the file {file} in the experiment's folder (a program that \
+             cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"
         ))
     }
 

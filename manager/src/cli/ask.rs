@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use trial_protocol::ExperimentId;
+use trial_protocol::{ExperimentId, IdError};
 
 use super::data_dir;
 use crate::api::client::{self, Client};
@@ -75,8 +75,19 @@ pub(super) enum Error {
     #[error("cannot write the answer")]
     Output(#[source] std::io::Error),
     /// Nobody is there to change anything.
-    #[error("the experiment is not running; `trial-manager resume` goes on with it")]
-    NotRunning,
+    #[error("nobody runs experiment {0}; `trial-manager resume {0}` goes on with it")]
+    NotRunning(ExperimentId),
+    /// A trial's name that cannot be one.
+    #[error(transparent)]
+    Named(IdError),
+    /// A number that no trial has.
+    #[error("there is no trial with the number {number}; there are {trials}, counted from 0")]
+    NoNumber {
+        /// Which.
+        number: u64,
+        /// How many there are.
+        trials: usize,
+    },
     /// The store cannot be read.
     #[error(transparent)]
     Stored(#[from] app::Error),
@@ -93,10 +104,12 @@ impl Error {
             | Self::Several(_)
             | Self::NotServed(_)
             | Self::File { .. }
-            | Self::Given(_) => true,
+            | Self::Given(_)
+            | Self::Named(_)
+            | Self::NoNumber { .. } => true,
             Self::Stored(error) => error.is_usage(),
             Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),
-            Self::Client(_) | Self::Output(_) | Self::NotRunning => false,
+            Self::Client(_) | Self::Output(_) | Self::NotRunning(_) => false,
         }
     }
 }
@@ -164,7 +177,7 @@ impl Place {
     pub(super) async fn manager(&self) -> Result<Client, Error> {
         match self.client().await? {
             far @ Client::Far { .. } => Ok(far),
-            Client::Near(_) => Err(Error::NotRunning),
+            Client::Near(_) => Err(Error::NotRunning(self.dir().await?.0)),
         }
     }
 

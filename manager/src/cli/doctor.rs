@@ -5,7 +5,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::run::{Signals, settings};
+use super::run::settings;
+use super::signals::Signals;
 use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, show};
 use crate::app::{self, Running, Settings, What};
 use crate::code_archive;

@@ -1,10 +1,12 @@
-//! What a person sees while an experiment runs: on a terminal a bar, elsewhere a line per event that
-//! matters. Everything goes to standard error; standard output is for the result.
+//! What a person sees while an experiment runs: on a terminal a bar, elsewhere how it stands when a trial has ended,
+//! once a minute at most; and a line per event that matters. Everything goes to standard error; standard output is for the result.
 
 use std::collections::HashSet;
 use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
 use crate::app::Running;
@@ -16,6 +18,8 @@ use crate::tuner::OptimizeMode;
 
 /// How many lines of a failed trial's output are shown.
 const LAST_LINES: usize = 5;
+/// Time between two lines that say how it stands, where there is no bar: a log is kept.
+const PACE: Duration = Duration::from_mins(1);
 
 /// Shows an experiment's progress.
 pub(super) struct Progress {
@@ -25,6 +29,11 @@ pub(super) struct Progress {
     running: usize,
     failed: usize,
     ended: u64,
+    /// Trials in all, if that is bounded.
+    trials: Option<u64>,
+    terminal: bool,
+    /// When how it stands was said last.
+    said: Option<Instant>,
     /// Reasons for waiting that were shown.
     waits: HashSet<String>,
 }
@@ -32,11 +41,9 @@ pub(super) struct Progress {
 impl Progress {
     /// Begins, with a line that says what runs where.
     pub(super) fn new(running: &Running) -> Self {
-        let target = if std::io::stderr().is_terminal() {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
+        let terminal = std::io::stderr().is_terminal();
+        let target =
+            if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let trials = running.spec.max_trial_number;
         let style = match trials {
             Some(_) => "{elapsed_precise} [{bar:30}] {pos}/{len} trials{msg}",
@@ -51,6 +58,9 @@ impl Progress {
             running: 0,
             failed: 0,
             ended: 0,
+            trials,
+            terminal,
+            said: None,
             waits: HashSet::new(),
         };
         progress.line(&format!("experiment {} on {}", running.id, running.url));
@@ -106,6 +116,7 @@ impl Progress {
                 if end.state != JobState::SysCanceled {
                     self.ended += 1;
                     self.bar.set_position(self.ended);
+                    self.say(Instant::now());
                 }
             }
             Notice::State(ExperimentState::TunerNoMoreTrial) => {
@@ -114,10 +125,24 @@ impl Progress {
             Notice::Told(message) => self.line(&message),
             Notice::State(_) => {}
         }
+        self.bar.set_message(self.message());
+    }
+
+    fn message(&self) -> String {
         let best = self.best.map(|(trial, best)| format!(", best {best} (trial {trial})"));
         let failed = (self.failed > 0).then(|| format!(", {} failed", self.failed));
         let (best, failed) = (best.unwrap_or_default(), failed.unwrap_or_default());
-        self.bar.set_message(format!(", {} running{failed}{best}", self.running));
+        format!(", {} running{failed}{best}", self.running)
+    }
+
+    /// Says how it stands where there is no bar, if that was not said a moment ago.
+    fn say(&mut self, now: Instant) {
+        if self.terminal || self.said.is_some_and(|last| now - last < PACE) {
+            return;
+        }
+        self.said = Some(now);
+        let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
+        self.line(&format!("{}{all} trials ended{}", self.ended, self.message()));
     }
 
     /// The first interruption.
@@ -127,11 +152,13 @@ impl Progress {
 
     /// The second interruption.
     pub(super) fn leave(&self, id: &ExperimentId) {
+        // A bar that is finished stands full, and the shell's prompt behind it.
+        self.bar.finish_and_clear();
         self.line(&format!(
-            "left {} trials to end by themselves; `trial-manager resume {id}` goes on",
-            self.running
+            "left {} to end by {}; `trial-manager resume {id}` goes on",
+            counted(self.running, "trial"),
+            if self.running == 1 { "itself" } else { "themselves" }
         ));
-        self.bar.finish();
     }
 
     /// The end.
@@ -146,6 +173,11 @@ impl Progress {
             drop(writeln!(std::io::stderr().lock(), "{clean}"));
         });
     }
+}
+
+/// A number of things, in words.
+pub(super) fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// What is wrong with a succeeded trial's final result, if anything is.

@@ -8,13 +8,17 @@ use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::{Error, Format, Place, experiments};
+use super::named::TrialName;
+use super::pages::{all_metrics, escaped, found};
+use super::progress::counted;
 use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
 use crate::api::client::{self, Client};
+use crate::app;
 use crate::config;
-
-/// Trials that are asked for at a time.
-const PAGE: usize = 1000;
+use crate::layout::ExperimentDir;
+use crate::store::{ExperimentRow, Store};
+use crate::view;
 
 /// Something about an experiment.
 #[derive(Debug, Subcommand)]
@@ -69,7 +73,7 @@ pub(super) enum ExperimentCommand {
         #[arg(long, value_enum, default_value_t = ExportForm::Csv)]
         form: ExportForm,
         /// Where to: a file for csv and json, a new folder for tensorboard and mlflow [default: standard
-        /// output].
+        /// output, as does `-`].
         #[arg(long)]
         to: Option<PathBuf>,
         #[command(flatten)]
@@ -116,7 +120,7 @@ pub(super) enum Level {
 pub(super) enum TrialCommand {
     /// List trials.
     Ls {
-        /// Only these states, such as FAILED,RUNNING.
+        /// Only these states, such as FAILED,RUNNING, in any case.
         #[arg(long)]
         state: Option<String>,
         /// Only trials whose verdict has this cause, such as oom-cuda; unknown: those without a verdict.
@@ -139,22 +143,22 @@ pub(super) enum TrialCommand {
     },
     /// Show one trial.
     Show {
-        /// Which.
-        trial: TrialJobId,
+        /// Which, by its id or its number.
+        trial: TrialName,
         #[command(flatten)]
         place: Place,
     },
     /// Say why a trial stands where it does: verdict, evidence, timeline.
     Why {
-        /// Which.
-        trial: TrialJobId,
+        /// Which, by its id or its number.
+        trial: TrialName,
         #[command(flatten)]
         place: Place,
     },
     /// Print a trial's output.
     Logs {
-        /// Which.
-        trial: TrialJobId,
+        /// Which, by its id or its number.
+        trial: TrialName,
         /// Go on as it grows, until the trial ends.
         #[arg(long, short)]
         follow: bool,
@@ -166,17 +170,17 @@ pub(super) enum TrialCommand {
     },
     /// Stop trials.
     Kill {
-        /// Which.
+        /// Which, by their ids or numbers.
         #[arg(required = true)]
-        trials: Vec<TrialJobId>,
+        trials: Vec<TrialName>,
         #[command(flatten)]
         place: Place,
     },
     /// Have the agents of trials send what they still gather.
     Flush {
-        /// Which.
+        /// Which, by their ids or numbers.
         #[arg(required = true)]
-        trials: Vec<TrialJobId>,
+        trials: Vec<TrialName>,
         #[command(flatten)]
         place: Place,
     },
@@ -185,17 +189,17 @@ pub(super) enum TrialCommand {
         /// From which level on.
         #[arg(value_enum)]
         level: Level,
-        /// Which.
+        /// Which, by their ids or numbers.
         #[arg(required = true)]
-        trials: Vec<TrialJobId>,
+        trials: Vec<TrialName>,
         #[command(flatten)]
         place: Place,
     },
-    /// Run trials that have ended once more.
+    /// Run trials that have ended once more: now, or by `resume` where nobody runs the experiment.
     Retry {
-        /// Which.
+        /// Which, by their ids or numbers.
         #[arg(required_unless_present = "failed")]
-        trials: Vec<TrialJobId>,
+        trials: Vec<TrialName>,
         /// All that failed.
         #[arg(long)]
         failed: bool,
@@ -261,19 +265,17 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             let level = level.to_possible_value().map(|word| word.get_name().to_owned());
             each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
         }
-        TrialCommand::Retry { trials, failed: false, place } => {
-            each(&place, trials, "retry", None).await
-        }
-        TrialCommand::Retry { failed: true, place, .. } => retry_failed(&place).await,
+        TrialCommand::Retry { trials, failed, place } => retry(&place, &trials, failed).await,
     };
     told(done)
 }
 
 /// Shows a trial's metrics and returns the exit code.
-pub(super) async fn metrics(trial: &TrialJobId, place: &Place) -> u8 {
+pub(super) async fn metrics(trial: &TrialName, place: &Place) -> u8 {
     let asked = async {
         let client = place.client().await?;
-        let found = all_metrics(&client, trial.as_str()).await?;
+        let id = trial.find(&client).await?;
+        let found = all_metrics(&client, id.as_str()).await?;
         print(place.output, &Value::Array(found), table::metrics)
     };
     told(asked.await)
@@ -300,7 +302,7 @@ fn print(format: Format, value: &Value, table: impl FnOnce(&Value) -> String) ->
 }
 
 /// Writes on standard output. A reader that has gone is no error; a full disk is.
-fn written(bytes: &[u8]) -> Result<(), Error> {
+pub(super) fn written(bytes: &[u8]) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Output(error)),
@@ -309,7 +311,8 @@ fn written(bytes: &[u8]) -> Result<(), Error> {
 }
 
 async fn list(place: &Place) -> Result<(), Error> {
-    let found = experiments(&data_dir(place.data_dir.clone())).await;
+    let data_dir = data_dir(place.data_dir.clone());
+    let found = experiments(&data_dir).await;
     let rows = found.into_iter().map(|found| match found.row {
         Ok(Some(row)) => json!({
             "id": found.id,
@@ -317,11 +320,18 @@ async fn list(place: &Place) -> Result<(), Error> {
             "state": row.state,
             "created_at_ms": row.created_at_ms,
             "ended_at_ms": row.ended_at_ms,
+            "trouble": trouble(&data_dir, &found.id, &row),
         }),
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
-        Err(error) => json!({"id": found.id, "state": "UNREADABLE", "problem": error.to_string()}),
+        Err(error) => json!({"id": found.id, "state": "UNREADABLE", "trouble": error.to_string()}),
     });
     print(place.output, &rows.collect(), table::experiments)
+}
+
+/// What is wrong with an experiment: that nobody runs it, or what its manager noted.
+fn trouble(data_dir: &Path, id: &ExperimentId, row: &ExperimentRow) -> Option<String> {
+    let open = Store::is_open_to_write(&ExperimentDir::new(data_dir, id).database());
+    view::left(row, open).or_else(|| row.trouble.clone())
 }
 
 async fn about(place: &Place) -> Result<(), Error> {
@@ -351,22 +361,6 @@ async fn give(place: &Place, method: &str, path: &str, file: &Path) -> Result<()
     }
 }
 
-/// All trials that a query finds, at most `limit`.
-async fn found(client: &Client, query: &str, limit: Option<usize>) -> Result<Vec<Value>, Error> {
-    let limit = limit.unwrap_or(usize::MAX);
-    let mut rows = Vec::new();
-    let mut cursor = String::new();
-    while rows.len() < limit {
-        let page = PAGE.min(limit - rows.len());
-        let path = format!("/api/v1/trials?{query}&limit={page}&cursor={cursor}");
-        let answer = client.ask("GET", &path, None).await?;
-        rows.extend(answer.get("trials").and_then(Value::as_array).into_iter().flatten().cloned());
-        let Some(next) = answer.get("next").and_then(Value::as_str) else { break };
-        next.clone_into(&mut cursor);
-    }
-    Ok(rows)
-}
-
 async fn trials(place: &Place, query: &str, limit: Option<usize>) -> Result<(), Error> {
     let rows = found(&place.client().await?, query, limit).await?;
     print(place.output, &Value::Array(rows), table::trials)
@@ -374,16 +368,18 @@ async fn trials(place: &Place, query: &str, limit: Option<usize>) -> Result<(), 
 
 async fn one(
     place: &Place,
-    trial: &TrialJobId,
+    trial: &TrialName,
     table: impl FnOnce(&Value) -> String,
 ) -> Result<(), Error> {
-    let path = format!("/api/v1/trials/{trial}");
-    let answer = place.client().await?.ask("GET", &path, None).await?;
+    let client = place.client().await?;
+    let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
+    let answer = client.ask("GET", &path, None).await?;
     print(place.output, &answer, table)
 }
 
-async fn logs(place: &Place, trial: &TrialJobId, follow: bool, stream: &str) -> Result<(), Error> {
+async fn logs(place: &Place, trial: &TrialName, follow: bool, stream: &str) -> Result<(), Error> {
     let client = place.client().await?;
+    let trial = trial.find(&client).await?;
     if !follow {
         let path = format!("/api/v1/trials/{trial}/log/{stream}");
         let bytes = client.bytes("GET", &path, None).await?;
@@ -412,40 +408,41 @@ async fn logs(place: &Place, trial: &TrialJobId, follow: bool, stream: &str) -> 
 
 async fn each(
     place: &Place,
-    trials: Vec<TrialJobId>,
+    trials: Vec<TrialName>,
     verb: &str,
     body: Option<&Value>,
 ) -> Result<(), Error> {
     let client = place.manager().await?;
-    for trial in trials {
+    for trial in TrialName::find_all(&trials, &client).await? {
         client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await?;
     }
     Ok(())
 }
 
-async fn retry_failed(place: &Place) -> Result<(), Error> {
-    let client = place.manager().await?;
-    for trial in found(&client, "state=FAILED", None).await? {
-        let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
-        client.ask("POST", &format!("/api/v1/trials/{id}/retry"), None).await?;
-    }
-    Ok(())
-}
-
-/// All metrics of a trial's current attempt.
-pub(super) async fn all_metrics(client: &Client, trial: &str) -> Result<Vec<Value>, Error> {
-    let mut metrics = Vec::new();
-    let mut after = -1;
-    loop {
-        let path = format!("/api/v1/trials/{trial}/metrics?limit=10000&after={after}");
-        let page = client.ask("GET", &path, None).await?;
-        metrics
-            .extend(page.get("metrics").and_then(Value::as_array).into_iter().flatten().cloned());
-        match page.get("next").and_then(Value::as_i64) {
-            Some(next) => after = next,
-            None => return Ok(metrics),
+/// Has ended trials run once more: now by their manager, or, where nobody runs the experiment, by the next `resume`.
+async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), Error> {
+    let client = place.client().await?;
+    let ids = if failed {
+        let failed = found(&client, "state=FAILED", None).await?;
+        let ids =
+            failed.iter().filter_map(|trial| TrialJobId::new(trial.get("id")?.as_str()?).ok());
+        ids.collect()
+    } else {
+        TrialName::find_all(trials, &client).await?
+    };
+    if matches!(client, Client::Far { .. }) {
+        for id in &ids {
+            client.ask("POST", &format!("/api/v1/trials/{id}/retry"), None).await?;
         }
+        return Ok(());
     }
+    let (experiment, dir) = place.dir().await?;
+    app::again(&dir, &ids).await?;
+    let marked = counted(ids.len(), "trial");
+    let said = format!("{marked} to run once more; `trial-manager resume {experiment}` runs them");
+    // A closed standard error is no reason to fail.
+    drop(writeln!(std::io::stderr().lock(), "{said}"));
+    Ok(())
 }
 
 async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
@@ -469,24 +466,12 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
         Ok(trials) => trials,
         Err(error) => return told(Err(error)),
     };
-    match export::write(form, to.as_deref(), &trials) {
+    let to = to.as_deref().filter(|to| *to != Path::new("-"));
+    match export::write(form, to, &trials) {
         Ok(()) => DONE,
         Err(error) => {
             show(&error);
             BAD_INPUT
         }
     }
-}
-
-/// Percent-encoded (RFC 3986, section 2.1).
-fn escaped(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::new(), |mut escaped, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~,".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").unwrap_or_default();
-        }
-        escaped
-    })
 }

@@ -6,7 +6,8 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, OBJECTIVE};
 
-use super::progress::printable;
+use super::progress::{counted, printable};
+use super::table::brief;
 use crate::config::ExperimentSpec;
 use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
@@ -32,8 +33,6 @@ const COUNTED: [(JobState, &str); 8] = [
 const COLUMNS: usize = 8;
 /// How long a value may be, in characters.
 const WIDTH: usize = 60;
-/// How long a parameter's value may be in its column, in characters.
-const BRIEF: usize = 20;
 
 /// An experiment's results.
 #[derive(Debug)]
@@ -42,6 +41,8 @@ pub(super) struct Summary {
     stands: ExperimentState,
     mode: OptimizeMode,
     trials: Vec<(TrialRow, TrialResult)>,
+    /// Nobody asked for a stop: where there was one, something has to be mended.
+    unasked: bool,
 }
 
 impl Summary {
@@ -57,7 +58,31 @@ impl Summary {
             let result = trial_result(store, spec, &row.id, &row.attempt).await?;
             trials.push((row, result));
         }
-        Ok(Self { id, stands, mode: spec.optimize_mode, trials })
+        Ok(Self { id, stands, mode: spec.optimize_mode, trials, unasked: false })
+    }
+
+    /// The same of an experiment that nobody asked to stop.
+    pub(super) fn unasked(self) -> Self {
+        Self { unasked: true, ..self }
+    }
+
+    /// Whether at least one trial failed.
+    pub(super) fn failed(&self) -> bool {
+        self.trials.iter().any(|(row, _)| row.state == JobState::Failed)
+    }
+
+    /// Whether somebody stopped it before its end.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.is_stopped() && !self.unasked
+    }
+
+    /// Whether it goes on only once something is mended: the tuner, or what made trials fail in a row.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_stopped() && self.unasked
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.stands, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
     /// Whether at least one trial succeeded.
@@ -108,11 +133,10 @@ impl Summary {
             (always || count > 0).then(|| format!("{count} {word}"))
         });
         let counts = counts.collect::<Vec<_>>().join(", ");
-        let trials = self.trials.len();
-        let mut lines =
-            vec![format!("experiment {} {}: {trials} trials, {counts}", self.id, self.stands)];
+        let trials = counted(self.trials.len(), "trial");
+        let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.stands)];
         if let Some((row, result, _)) = ranked.first() {
-            lines.push(table(&ranked).to_string());
+            lines.push(table(&ranked).trim_fmt());
             lines.push(String::new());
             let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
             if ranked.len() > BEST {
@@ -132,8 +156,13 @@ impl Summary {
         } else {
             lines.push("no trial succeeded with a final result".to_owned());
         }
-        if self.stands == ExperimentState::Stopped {
+        if self.is_interrupted() {
             lines.push(format!("interrupted; `trial-manager resume {}` goes on", self.id));
+        } else if self.is_held() {
+            lines.push(format!(
+                "held, for the reason above; once that is mended, `trial-manager resume {}` goes on",
+                self.id
+            ));
         }
         lines.push(String::new());
         lines.join("\n")
@@ -151,7 +180,7 @@ fn table(ranked: &[(&TrialRow, &TrialResult, f64)]) -> Table {
     let fixed = ["trial", "id", "final", "seconds"].map(str::to_owned);
     table.set_header(fixed.into_iter().chain(names.iter().map(|name| printable(name))));
     for (row, result, _) in best {
-        let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
+        let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, seconds(row)];
         let value = |name: &String| row.parameters.get(name).map(brief).unwrap_or_default();
         table.add_row(fixed.into_iter().chain(names.iter().map(value)));
@@ -181,19 +210,6 @@ fn seconds(row: &TrialRow) -> String {
         let ms = to.saturating_sub(from).max(0);
         format!("{}.{}", ms / 1000, ms % 1000 / 100)
     })
-}
-
-/// A parameter's value for a column: floats to four significant digits, for all are shown for the winner.
-fn brief(value: &Value) -> String {
-    let rounded = value.as_f64().filter(|_| value.is_f64()).and_then(|number| {
-        let number: f64 = format!("{number:.3e}").parse().ok()?;
-        Some(if (1e-4..1e6).contains(&number.abs()) || number == 0.0 {
-            number.to_string()
-        } else {
-            format!("{number:e}")
-        })
-    });
-    rounded.unwrap_or_else(|| shown(value).chars().take(BRIEF).collect())
 }
 
 fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
@@ -235,25 +251,6 @@ pub(super) fn print(summary: &Summary, as_json: bool) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_column_shows_four_digits() {
-        #[rustfmt::skip]
-        let table = [
-            (json!(0.284_934_476_086_128_8), "0.2849"),
-            (json!(0.000_030_557_031_8),     "3.056e-5"),
-            (json!(123_456.789),             "123500"),
-            (json!(-2.5e30),                 "-2.5e30"),
-            (json!(0.0),                     "0"),
-            (json!(16),                      "16"),
-            (json!("relu"),                  "relu"),
-            (json!("a\nb"),                  "a\u{fffd}b"),
-            (json!([1, 2]),                  "[1,2]"),
-        ];
-        for (value, text) in table {
-            assert_eq!(brief(&value), text, "{value}");
-        }
-    }
 
     #[test]
     fn parameters_of_different_branches_each_have_a_column() {

@@ -1,12 +1,12 @@
 //! `run` and `resume`: starts the experiment, shows it while it runs, and reports at its end.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-
 use super::progress::Progress;
 use super::report::{self, Summary};
+use super::signals::Signals;
 use super::{
     BAD_INPUT, Common, DONE, INTERRUPTED, NOTHING_SUCCEEDED, Output, data_dir, exit_code_of, show,
 };
@@ -45,10 +45,19 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
             if let Err(error) = finished.tell_what_is_left().await {
                 show(&error);
             }
+            let id = finished.id.clone();
             let summary =
                 Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
             return match summary.await {
-                Ok(summary) => told(ExperimentState::Done, false, &summary, output),
+                Ok(summary) => {
+                    if summary.failed() {
+                        let again = format!("trial-manager trial retry --failed --experiment {id}");
+                        let said = format!("it is done; `{again}` has what failed run again");
+                        // A closed standard error changes nothing.
+                        drop(writeln!(std::io::stderr().lock(), "{said}"));
+                    }
+                    told(&summary, output)
+                }
                 Err(error) => {
                     show(&error);
                     NOTHING_SUCCEEDED
@@ -82,12 +91,14 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
     }
     progress.close();
     let (id, spec) = (running.id.clone(), running.spec.clone());
-    let stopped = running.handle.is_to_stop();
+    // By a signal, by `experiment stop`, by NNI's client: somebody wanted it.
+    let handle = running.handle.clone();
     let finished = running.finish(|stands, store| async move {
-        Ok((stands, Summary::read(&store, id, stands, &spec).await?))
+        let summary = Summary::read(&store, id, stands, &spec).await?;
+        Ok(if handle.is_to_stop() { summary } else { summary.unasked() })
     });
     match finished.await {
-        Ok((stands, summary)) => told(stands, stopped, &summary, output),
+        Ok(summary) => told(&summary, output),
         Err(error) => {
             show(&error);
             exit_code_of(&error)
@@ -104,56 +115,15 @@ fn own_certificate(
     Some(OwnCertificate { certificate: certificate?, key: key?, ca })
 }
 
-/// Prints the results and returns the exit code; `stopped`: somebody has asked for the stop.
-fn told(stands: ExperimentState, stopped: bool, summary: &Summary, output: Output) -> u8 {
+/// Prints the results and returns the exit code.
+fn told(summary: &Summary, output: Output) -> u8 {
     match report::print(summary, output == Output::Json) {
-        Ok(()) => exit_code(stands, stopped, summary),
+        Ok(()) if summary.is_interrupted() => INTERRUPTED,
+        Ok(()) if summary.is_held() || !summary.succeeded() => NOTHING_SUCCEEDED,
+        Ok(()) => DONE,
         Err(error) => {
             show(&error);
             NOTHING_SUCCEEDED
-        }
-    }
-}
-
-fn exit_code(stands: ExperimentState, stopped: bool, summary: &Summary) -> u8 {
-    match stands {
-        ExperimentState::Stopped | ExperimentState::Stopping if stopped => INTERRUPTED,
-        // It could not go on: its tuner is lost, or failures hold it.
-        ExperimentState::Stopped | ExperimentState::Stopping => NOTHING_SUCCEEDED,
-        ExperimentState::Running
-        | ExperimentState::NoMoreTrial
-        | ExperimentState::TunerNoMoreTrial
-        | ExperimentState::Done => {
-            if summary.succeeded() {
-                DONE
-            } else {
-                NOTHING_SUCCEEDED
-            }
-        }
-    }
-}
-
-/// The signals that ask a program to end.
-pub(super) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use super::ask::{Error, Place};
-use super::run::Signals;
+use super::signals::Signals;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show};
 use crate::app;
 
@@ -11,7 +11,8 @@ use crate::app;
 pub(super) async fn serve(place: &Place, host: &str, port: u16) -> u8 {
     let viewing = async {
         let (id, dir) = place.dir().await?;
-        Ok::<_, Error>(app::view(&id, &dir, host, port).await?)
+        let viewing = app::view(&id, &dir, host, port).await?;
+        Ok::<_, Error>((id, viewing))
     };
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -21,9 +22,9 @@ pub(super) async fn serve(place: &Place, host: &str, port: u16) -> u8 {
         }
     };
     match viewing.await {
-        Ok(viewing) => {
+        Ok((id, viewing)) => {
             // A closed standard error is no reason to end.
-            drop(writeln!(std::io::stderr().lock(), "on {}", viewing.url));
+            drop(writeln!(std::io::stderr().lock(), "experiment {id} on {}", viewing.url));
             signals.next().await;
             viewing.close().await;
             DONE

@@ -9,6 +9,10 @@ use super::progress::printable;
 
 /// Characters of a cell.
 const WIDTH: usize = 60;
+/// Characters of a number's or another value's column.
+const BRIEF: usize = 20;
+/// Characters of a line of a reason, which is never cut.
+const LINE: usize = 90;
 /// Parameters that have a column.
 const COLUMNS: usize = 6;
 
@@ -28,6 +32,46 @@ fn cell(value: &Value) -> String {
         return text;
     }
     text.chars().take(WIDTH - 1).chain(['…']).collect()
+}
+
+/// A value for a column: floats to four significant digits, for all are shown where one thing is.
+pub(super) fn brief(value: &Value) -> String {
+    let rounded = value.as_f64().filter(|_| value.is_f64()).and_then(|number| {
+        let number: f64 = format!("{number:.3e}").parse().ok()?;
+        Some(if (1e-4..1e6).contains(&number.abs()) || number == 0.0 {
+            number.to_string()
+        } else {
+            format!("{number:e}")
+        })
+    });
+    rounded.unwrap_or_else(|| {
+        let text = cell(value);
+        if text.chars().count() <= BRIEF {
+            return text;
+        }
+        text.chars().take(BRIEF - 1).chain(['…']).collect()
+    })
+}
+
+/// A member for a column.
+pub(super) fn brief_text(of: &Value, name: &str) -> String {
+    of.get(name).map(brief).unwrap_or_default()
+}
+
+/// A member whole, on as many lines as it takes.
+fn wrapped(of: &Value, name: &str) -> String {
+    let text = printable(of.get(name).and_then(Value::as_str).unwrap_or_default());
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LINE {
+            lines.push(std::mem::take(&mut line));
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines.join("\n")
 }
 
 /// A moment, in universal time.
@@ -58,11 +102,12 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     format!("{}\n", table.trim_fmt())
 }
 
-/// Names and values, a line each; a name without a value is left out.
+/// Names and values, a line each, or as many as a value has; a name without a value is left out.
 fn pairs(pairs: impl Iterator<Item = (String, String)>) -> String {
     let pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     pairs.into_iter().fold(String::new(), |mut text, (name, value)| {
+        let value = value.replace('\n', &format!("\n{:width$}  ", ""));
         writeln!(text, "{name:width$}  {value}").unwrap_or_default();
         text
     })
@@ -74,12 +119,19 @@ fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
 
 /// The experiments of this machine.
 pub(super) fn experiments(all: &Value) -> String {
-    let rows = all.as_array().into_iter().flatten().map(|one| {
-        let problem = text(one, "problem");
-        let name = if problem.is_empty() { text(one, "name") } else { problem };
-        vec![text(one, "id"), text(one, "state"), moment(one, "created_at_ms"), name]
+    let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
+    let troubled = all.iter().any(|one| one.get("trouble").is_some_and(Value::is_string));
+    let rows = all.iter().map(|one| {
+        let own = vec![
+            text(one, "id"),
+            text(one, "state"),
+            moment(one, "created_at_ms"),
+            text(one, "name"),
+        ];
+        own.into_iter().chain(troubled.then(|| wrapped(one, "trouble"))).collect()
     });
-    table(&["id", "state", "created (UTC)", "name"], rows)
+    let header = ["id", "state", "created (UTC)", "name", "trouble"];
+    table(&header[..4 + usize::from(troubled)], rows)
 }
 
 /// How an experiment stands.
@@ -104,12 +156,15 @@ pub(super) fn experiment(one: &Value) -> String {
         ("id", text(one, "id")),
         ("name", text(one, "name")),
         ("state", text(one, "state")),
-        ("trouble", text(one, "trouble")),
+        ("trouble", wrapped(one, "trouble")),
         ("created (UTC)", moment(one, "created_at_ms")),
         (
             "running time",
+            // Of one whose manager was killed it is not known.
             one.get("elapsed_ms")
-                .map(|ms| format!("{} s", ms.as_u64().unwrap_or(0) / 1000))
+                .and_then(Value::as_u64)
+                .filter(|ms| *ms > 0)
+                .map(|ms| format!("{} s", ms / 1000))
                 .unwrap_or_default(),
         ),
         ("trials", text(one, "trials")),
@@ -144,12 +199,11 @@ pub(super) fn trials(all: &Value) -> String {
         .collect();
     let rows = all.iter().map(|trial| {
         let parameters = trial.get("parameters").unwrap_or(&Value::Null);
-        let mut row: Vec<_> = ["sequence", "id", "state", "final", "latest"]
-            .into_iter()
-            .map(|name| text(trial, name))
-            .collect();
+        let mut row: Vec<_> =
+            ["sequence", "id", "state"].into_iter().map(|name| text(trial, name)).collect();
+        row.extend(["final", "latest"].into_iter().map(|name| brief_text(trial, name)));
         row.push(seconds(trial.get("started_at_ms"), trial.get("ended_at_ms")));
-        row.extend(names.iter().map(|name| text(parameters, name)));
+        row.extend(names.iter().map(|name| brief_text(parameters, name)));
         row.push(text(trial, "message"));
         row
     });
@@ -170,7 +224,7 @@ pub(super) fn trial(one: &Value) -> String {
         ("ended (UTC)", moment(one, "ended_at_ms")),
         ("seconds", seconds(one.get("started_at_ms"), one.get("ended_at_ms"))),
         ("exit code", text(one, "exit_code")),
-        ("why", text(one, "message")),
+        ("why", wrapped(one, "message")),
         ("being stopped", text(one, "stopping")),
         ("command", printable(&command)),
         ("host", text(one, "host")),
@@ -187,16 +241,20 @@ pub(super) fn trial(one: &Value) -> String {
 /// Why a trial stands where it does.
 pub(super) fn why(one: &Value) -> String {
     let mut said = pairs(
-        [("state", text(one, "state")), ("why", text(one, "message"))]
+        [("state", text(one, "state")), ("why", wrapped(one, "message"))]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value)),
     );
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
         said.push_str("\nverdict\n");
-        let members = ["message", "cause", "class", "confidence", "exit", "stop", "duration_ms"];
-        said.push_str(&pairs(
-            members.into_iter().map(|name| (format!("  {name}"), text(verdict, name))),
-        ));
+        let members = ["cause", "class", "confidence", "exit", "stop", "duration_ms"];
+        let members = members.into_iter().map(|name| (name, text(verdict, name)));
+        // What the trial's own line says already is not said twice.
+        let message =
+            (verdict.get("message") != one.get("message")).then(|| wrapped(verdict, "message"));
+        let message = message.map(|message| ("message", message));
+        let members = message.into_iter().chain(members);
+        said.push_str(&pairs(members.map(|(name, value)| (format!("  {name}"), value))));
         let evidence = verdict.get("evidence").and_then(Value::as_object).into_iter().flatten();
         for (name, value) in evidence {
             match value.as_str() {
@@ -212,8 +270,8 @@ pub(super) fn why(one: &Value) -> String {
     }
     said.push('\n');
     let rows = items(one, "timeline").map(|entry| {
-        let message = entry.get("message").and_then(Value::as_str).unwrap_or_default();
-        vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), printable(message)]
+        let why = wrapped(entry, "message");
+        vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), why]
     });
     said.push_str(&table(&["time (UTC)", "by", "what", "why"], rows));
     said

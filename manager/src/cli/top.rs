@@ -9,7 +9,7 @@ use serde_json::Value;
 use trial_protocol::MetricValue;
 
 use super::ask::{Error, Place};
-use super::run::Signals;
+use super::signals::Signals;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
 use crate::api::client::Client;
 
@@ -78,7 +78,11 @@ async fn drawing(client: &Client) -> Result<(String, bool), Error> {
         text.push('\n');
         text.push_str(&table::running(rows));
     }
-    let goes_on = experiment.get("ended_at_ms").is_none_or(Value::is_null);
+    let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
+    // What nobody runs does not change.
+    let left = matches!(client, Client::Near(_))
+        && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
+    let goes_on = !ended && !left;
     Ok((text, goes_on))
 }
 
@@ -94,7 +98,7 @@ fn row(trial: &Value, curve: &Value, samples: &Value) -> Vec<String> {
     vec![
         table::text(trial, "sequence"),
         table::text(trial, "id"),
-        table::text(trial, "latest"),
+        table::brief_text(trial, "latest"),
         spark(&values.collect::<Vec<_>>()),
         memory(last),
         gpus(last),

@@ -27,7 +27,9 @@ pub(in crate::api) async fn shown(
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let elapsed = running
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-    Ok(view::experiment(&row, &spec, snapshot, elapsed, state.clock.now_ms()))
+    let shown = view::experiment(&row, &spec, snapshot, elapsed, state.clock.now_ms());
+    let left = if running.is_some() { None } else { view::left(&row, state.store.has_writer()) };
+    Ok(ExperimentView { trouble: left.or(shown.trouble), ..shown })
 }
 
 /// The experiment that this manager serves

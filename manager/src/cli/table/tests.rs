@@ -62,7 +62,6 @@ state  FAILED
 why    it exited with 3
 
 verdict
-  message      it exited with 3
   cause        exit
   class        user-error
   confidence   certain
@@ -79,6 +78,31 @@ verdict
         shown.contains("1970-01-01 00:00:03   agent     ended     it exited with 3"),
         "{shown}"
     );
+}
+
+#[test]
+fn a_long_reason_is_told_whole_on_several_lines() {
+    let mut trial = a_trial();
+    let reason = "The trial exited with code 137, which stands for SIGKILL; its last words were \"Killed\": a person, \
+                  the platform or the kernel did it.";
+    trial["message"] = json!(reason);
+    trial["timeline"] = json!([{"at_ms": 0, "by": "agent", "what": "ended", "message": reason}]);
+    let shown = why(&trial);
+    assert!(shown.lines().all(|line| line.chars().count() <= 140), "{shown}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&format!("why {reason}")), "{shown}");
+    assert!(shown.contains("\n       "), "it goes on below its beginning: {shown}");
+    assert!(words.ends_with("the kernel did it."), "{shown}");
+    assert!(super::trial(&trial).split_whitespace().collect::<Vec<_>>().join(" ").contains(reason));
+}
+
+#[test]
+fn an_experiment_that_nobody_runs_is_told_as_such() {
+    let trouble =
+        "nobody runs it, its manager was killed; `trial-manager resume e` goes on with it";
+    let shown =
+        experiment(&json!({"id": "e", "state": "RUNNING", "elapsed_ms": 0, "trouble": trouble}));
+    assert_eq!(shown, format!("id       e\nstate    RUNNING\ntrouble  {trouble}\n"));
 }
 
 #[test]
@@ -107,12 +131,31 @@ best           0.5 by trial 0 (t)
 fn lists_of_experiments_and_metrics_are_tables() {
     let shown = experiments(&json!([
         {"id": "a", "state": "DONE", "created_at_ms": 0, "name": "digits"},
-        {"id": "b", "state": "UNREADABLE", "problem": "it is damaged"},
+        {"id": "b", "state": "UNREADABLE", "trouble": "it is damaged"},
     ]));
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
-    assert_eq!(lines[0], "id   state        created (UTC)         name");
+    assert_eq!(lines[0], "id   state        created (UTC)         name     trouble");
     assert_eq!(lines[2], "a    DONE         1970-01-01 00:00:00   digits");
-    assert_eq!(lines[3], "b    UNREADABLE                         it is damaged");
+    assert_eq!(lines[3], "b    UNREADABLE                                  it is damaged");
     let shown = metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]));
     assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final   0      NaN"));
+}
+
+#[test]
+fn a_column_shows_four_digits() {
+    #[rustfmt::skip]
+    let table = [
+        (json!(0.284_934_476_086_128_8), "0.2849"),
+        (json!(0.000_030_557_031_8),     "3.056e-5"),
+        (json!(123_456.789),             "123500"),
+        (json!(-2.5e30),                 "-2.5e30"),
+        (json!(0.0),                     "0"),
+        (json!(16),                      "16"),
+        (json!("relu"),                  "relu"),
+        (json!("a\nb"),                  "a\u{fffd}b"),
+        (json!([1, 2]),                  "[1,2]"),
+    ];
+    for (value, text) in table {
+        assert_eq!(brief(&value), text, "{value}");
+    }
 }

@@ -1,0 +1,71 @@
+//! What is done to an experiment that nobody runs: its cluster is cleaned, and its trials are marked to run once more.
+
+use std::path::PathBuf;
+
+use trial_protocol::{ExperimentId, TrialJobId};
+
+use super::{Error, service};
+use crate::clock::{Clock as _, SystemClock};
+use crate::config::{self, TrainingServiceSpec};
+use crate::experiment::command::Refused;
+use crate::ids;
+use crate::job_state::JobState;
+use crate::layout::ExperimentDir;
+use crate::store::{Span, Store, TrialChange};
+use crate::training_service::frameworkcontroller::{self, client};
+
+/// Deletes everything that an experiment left in its cluster, whoever runs or ran it.
+pub async fn clean(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), Error> {
+    if !dir.database().exists() {
+        let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
+        return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
+    }
+    let store = Store::open(&dir.database())?;
+    let row = store.experiment().await?;
+    store.close().await;
+    let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
+    match spec.map(|spec| spec.training_service) {
+        Some(TrainingServiceSpec::FrameworkController(spec)) => {
+            let cluster = client::Cluster::connect(&service::access(&spec)).await?;
+            Ok(frameworkcontroller::clean(&cluster, id).await?)
+        }
+        // What ran on this machine left nothing but its folder.
+        Some(TrainingServiceSpec::Local(_)) | None => Ok(()),
+    }
+}
+
+/// Marks ended trials to run once more, all or none: the next `resume` finds them waiting. Those that wait already are
+/// left alone.
+pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Error> {
+    // Whoever opens it to write keeps managers away, and is kept away by one.
+    let store = Store::open(&dir.database())?;
+    let marked = mark(&store, trials).await;
+    store.close().await;
+    marked
+}
+
+async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Error> {
+    let at_ms = SystemClock.now_ms();
+    let mut changes = Vec::with_capacity(trials.len());
+    for trial in trials {
+        let row = store.trial(trial).await?;
+        let row = row.ok_or_else(|| Refused::UnknownTrial(trial.clone()))?;
+        if row.state == JobState::Waiting {
+            continue;
+        }
+        if !row.state.is_final() {
+            return Err(Refused::NotEnded { trial: trial.clone(), state: row.state }.into());
+        }
+        // As after a failure that is tried again: the manager finds the number of the attempt that is to come.
+        let change = TrialChange {
+            state: JobState::Waiting,
+            at_ms,
+            message: Some("it is to run once more, on request".to_owned()),
+            exit_code: None,
+            attempt: Some(ids::next_attempt(trial, &row.attempt)),
+            told: Span::default(),
+        };
+        changes.push((trial.clone(), change));
+    }
+    Ok(store.change_trials(changes).await?)
+}

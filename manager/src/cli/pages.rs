@@ -1,0 +1,59 @@
+//! Lists that the API gives a page at a time, whole.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::ask::Error;
+use crate::api::client::Client;
+
+/// Trials that are asked for at a time.
+const PAGE: usize = 1000;
+
+/// All trials that a query finds, at most `limit`.
+pub(super) async fn found(
+    client: &Client,
+    query: &str,
+    limit: Option<usize>,
+) -> Result<Vec<Value>, Error> {
+    let limit = limit.unwrap_or(usize::MAX);
+    let mut rows = Vec::new();
+    let mut cursor = String::new();
+    while rows.len() < limit {
+        let page = PAGE.min(limit - rows.len());
+        let path = format!("/api/v1/trials?{query}&limit={page}&cursor={cursor}");
+        let answer = client.ask("GET", &path, None).await?;
+        rows.extend(answer.get("trials").and_then(Value::as_array).into_iter().flatten().cloned());
+        let Some(next) = answer.get("next").and_then(Value::as_str) else { break };
+        next.clone_into(&mut cursor);
+    }
+    Ok(rows)
+}
+
+/// All metrics of a trial's current attempt.
+pub(super) async fn all_metrics(client: &Client, trial: &str) -> Result<Vec<Value>, Error> {
+    let mut metrics = Vec::new();
+    let mut after = -1;
+    loop {
+        let path = format!("/api/v1/trials/{trial}/metrics?limit=10000&after={after}");
+        let page = client.ask("GET", &path, None).await?;
+        metrics
+            .extend(page.get("metrics").and_then(Value::as_array).into_iter().flatten().cloned());
+        match page.get("next").and_then(Value::as_i64) {
+            Some(next) => after = next,
+            None => return Ok(metrics),
+        }
+    }
+}
+
+/// Percent-encoded (RFC 3986, section 2.1).
+pub(super) fn escaped(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut escaped, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~,".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            write!(escaped, "%{byte:02X}").unwrap_or_default();
+        }
+        escaped
+    })
+}

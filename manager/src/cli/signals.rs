@@ -1,0 +1,80 @@
+//! The signals that ask a program to end.
+//!
+//! Invariant: one that whoever started us had set to "ignore" (`nohup`, a shell's `&`) stays ignored. TERM is the
+//! exception: a program that cannot be stopped is of no use.
+
+use std::future::pending;
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// TERM, and INT and HUP where they are not ignored.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Option<Signal>,
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    /// Starts to listen.
+    pub(super) fn new() -> io::Result<Self> {
+        let ignored = std::fs::read_to_string("/proc/self/status")
+            .map(|status| ignored(&status))
+            .unwrap_or_default();
+        let unless_ignored =
+            |kind| if is_in(ignored, kind) { Ok(None) } else { signal(kind).map(Some) };
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: unless_ignored(SignalKind::interrupt())?,
+            hang_up: unless_ignored(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            () = heard(&mut self.interrupt) => {}
+            () = heard(&mut self.hang_up) => {}
+        }
+    }
+}
+
+async fn heard(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => pending().await,
+    }
+}
+
+/// PURE: the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), 0 if unknown.
+fn ignored(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+fn is_in(mask: u64, kind: SignalKind) -> bool {
+    let bit = u32::try_from(kind.as_raw_value() - 1).unwrap_or(u32::MAX);
+    mask.checked_shr(bit).is_some_and(|rest| rest & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ignored_mask_is_read() {
+        // As after `nohup`, and as after a shell's `&`.
+        let nohup = ignored("Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n");
+        assert!(is_in(nohup, SignalKind::hangup()) && !is_in(nohup, SignalKind::interrupt()));
+        let background = ignored("SigIgn:\t0000000000000006\n");
+        assert!(is_in(background, SignalKind::interrupt()));
+        assert!(!is_in(background, SignalKind::hangup()));
+        for broken in ["", "SigIgn:", "SigIgn:\tzz"] {
+            assert_eq!(ignored(broken), 0, "{broken:?}");
+        }
+    }
+}
