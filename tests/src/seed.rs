@@ -94,7 +94,8 @@ fn fill(
     });
     let end = BEGAN_MS + trials * 1000;
     transaction.execute(
-        "INSERT INTO experiment VALUES (?, ?, 1, 'DONE', ?, ?, ?)",
+        "INSERT INTO experiment (id, canonical, seed, state, created_at_ms, ended_at_ms, elapsed_ms) \
+         VALUES (?, ?, 1, 'DONE', ?, ?, ?)",
         params![id, canonical.to_string(), BEGAN_MS, end, end - BEGAN_MS],
     )?;
     {
