@@ -124,7 +124,7 @@ fn a_tuner_that_answers_late_is_told_of_and_goes_on() {
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the trial that runs goes on");
     gates.1.open(1);
     wait_for("its word", BOUND, || running.stderr().contains("answers again").then_some(()));
-    assert_eq!(trouble(&running), None);
+    wait_for("the end of the trouble", BOUND, || trouble(&running).is_none().then_some(()));
     gates.0.open(3);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(3, 0);

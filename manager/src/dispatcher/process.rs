@@ -80,9 +80,10 @@ impl Listener {
         self.hear(Said::Trouble(Some(message)));
     }
 
-    /// One of the two does what it should.
-    fn well(&mut self, who: Whose) {
-        if self.troubled.is_some_and(|whose| whose == who || whose == Whose::Either) {
+    /// One of the two does what it should; `alone`: nothing is owed by the other.
+    fn well(&mut self, who: Whose, alone: bool) {
+        let over = |whose| whose == who || (whose == Whose::Either && alone);
+        if self.troubled.is_some_and(over) {
             self.troubled = None;
             self.hear(Said::Trouble(None));
         }
@@ -165,6 +166,8 @@ struct Session {
     last_nudge: Instant,
     /// How many answers it owes.
     owed: usize,
+    /// How many looks.
+    unseen: usize,
     limit: Duration,
     /// With its tuner, and with its assessor: two threads, of which one may hang.
     answers: Patience,
@@ -191,6 +194,7 @@ impl Session {
             last_word: now,
             last_nudge: now,
             owed: 0,
+            unseen: 0,
             limit: setting.patience,
             answers: Patience::new(setting.patience, now),
             looks: Patience::new(setting.patience, now),
@@ -336,16 +340,18 @@ impl Session {
         }
         let owed = history.asks.len();
         if owed < self.owed {
-            listener.well(Whose::Tuner);
+            listener.well(Whose::Tuner, true);
         }
         self.answers.owes(owed, owed < self.owed, Instant::now());
         self.owed = owed;
-        if seen {
-            listener.well(Whose::Assessor);
-        }
         let unseen = self.conversation.unseen();
         self.looks.owes(unseen, seen, Instant::now());
-        self.fruitful |= seen && unseen == 0;
+        // Its first word says only that it counts.
+        if seen && self.unseen > 0 {
+            listener.well(Whose::Assessor, owed == 0);
+            self.fruitful |= unseen == 0 && owed == 0;
+        }
+        self.unseen = unseen;
         for word in heard {
             if let Said::Proposed { proposal: Proposal::Parameters(_), .. } | Said::Ready = word {
                 self.fruitful = true;

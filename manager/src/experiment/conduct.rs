@@ -274,10 +274,11 @@ impl Run {
                 self.give_up(&trial, reason)
             }
             Said::Trouble(trouble) => {
-                if self.troubled(trouble.clone()).await? {
+                if self.trouble != trouble {
                     let name = self.c.advice.outside_name();
                     let well = || format!("{name} answers again");
-                    self.notify(Notice::Told(trouble.unwrap_or_else(well)));
+                    self.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
+                    self.troubled(trouble).await?;
                 }
                 None
             }

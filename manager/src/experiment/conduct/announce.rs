@@ -68,11 +68,8 @@ impl Run {
         Ok(())
     }
 
-    /// Records what is wrong with a tuner or an assessor outside, or that nothing is any more. `false`: that was known.
-    pub(super) async fn troubled(&mut self, trouble: Option<String>) -> Result<bool, store::Error> {
-        if self.trouble == trouble {
-            return Ok(false);
-        }
+    /// Records what is wrong with a tuner or an assessor outside, or that nothing is any more.
+    pub(super) async fn troubled(&mut self, trouble: Option<String>) -> Result<(), store::Error> {
         let name = self.c.advice.outside_name();
         let now = self.c.clock.now_ms();
         let event = event::trouble(&self.about(), name, trouble.as_deref(), now);
@@ -81,7 +78,7 @@ impl Run {
         inbox.patiently(|| store.set_trouble(trouble.clone(), news.clone())).await?;
         self.c.bell.ring();
         self.trouble = trouble;
-        Ok(true)
+        Ok(())
     }
 
     fn about(&self) -> About {
