@@ -206,6 +206,14 @@ impl Run {
         }
         self.heard(&trial).await?;
         for report in fresh {
+            // NNI's own keeper has no word for the start.
+            let of_a_run = matches!(
+                report.body,
+                ReportBody::Metric(_) | ReportBody::Log(_) | ReportBody::Sample(_)
+            );
+            if of_a_run && !self.state.runs(&trial) {
+                self.perform(state::Event::Started { trial: trial.clone() }).await?;
+            }
             let event = match &report.body {
                 ReportBody::Started(_) => {
                     if let Some(job) = self.jobs.get_mut(&trial) {

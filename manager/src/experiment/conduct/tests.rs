@@ -332,6 +332,14 @@ async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_trial_that_reports_has_begun_whatever_its_keeper_says_of_that() {
+    let bed = Bed::new().await;
+    let trial = bed.trial(JobState::Waiting).await;
+    bed.say(&trial, 0, vec![result(7.0)]).await;
+    assert!(bed.trial(JobState::Running).await.started_at_ms.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_trial_is_lost_and_runs_again_when_it_speaks() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
