@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ask_and_tell;
+mod assessors;
 mod bad_input;
 mod budget;
 mod charts;

@@ -325,6 +325,83 @@ fn optimize_mode_is_the_given_one_or_the_tuners_own() {
     assert_eq!(mode(json!({})), OptimizeMode::Maximize);
 }
 
+/// A search with several trials at a time, as the experiment conducts it.
+struct Several {
+    tuner: Box<dyn Tuner>,
+    /// Proposals in order, and whether they have ended.
+    trials: Vec<(u64, Parameters, bool)>,
+    /// It was told to wait for an end, or that there is no more.
+    asks: bool,
+}
+
+impl Several {
+    /// Has up to `concurrency` trials run, up to 24 in all.
+    fn fill(&mut self, concurrency: usize) {
+        let live =
+            |trials: &[(u64, Parameters, bool)]| trials.iter().filter(|(.., ended)| !ended).count();
+        while self.asks && live(&self.trials) < concurrency && self.trials.len() < 24 {
+            let id = self.trials.len().try_into().unwrap();
+            match self.tuner.propose(id) {
+                Proposal::Parameters(parameters) => self.trials.push((id, parameters, false)),
+                Proposal::Wait | Proposal::Exhausted => self.asks = false,
+            }
+        }
+    }
+
+    /// Ends one of those that run.
+    fn end(&mut self, which: usize) {
+        let mut live: Vec<_> = self.trials.iter_mut().filter(|(.., ended)| !ended).collect();
+        let count = live.len();
+        if count > 0 {
+            let (id, parameters, ended) = &mut *live[which % count];
+            *ended = true;
+            self.tuner.observe(*id, &outcome(*id, parameters));
+            self.asks = true;
+        }
+    }
+
+    /// The same search after a resume: the store gives trials back in the order of their proposals.
+    fn resumed(&self, mut tuner: Box<dyn Tuner>) -> Self {
+        for (id, parameters, ended) in &self.trials {
+            tuner.adopt(*id, parameters);
+            if *ended {
+                tuner.observe(*id, &outcome(*id, parameters));
+            }
+        }
+        Self { tuner, trials: self.trials.clone(), asks: true }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn several_trials_at_a_time_go_on_alike_after_a_resume_anywhere(
+        concurrency in 2_usize..6,
+        ends in prop::collection::vec(0_usize..6, 28),
+        stop in 0_usize..28,
+    ) {
+        for (name, json) in everyone() {
+            let made = || tuner(name, &json, 11);
+            let mut steady = Several { tuner: made(), trials: Vec::new(), asks: true };
+            let mut resumed = None;
+            for (step, which) in ends.iter().enumerate() {
+                steady.fill(concurrency);
+                if step == stop {
+                    resumed = Some(steady.resumed(made()));
+                }
+                steady.end(*which);
+            }
+            let mut resumed = resumed.unwrap();
+            for which in &ends[stop..] {
+                resumed.fill(concurrency);
+                resumed.end(*which);
+            }
+            prop_assert_eq!(&steady.trials, &resumed.trials, "{} of {}", name, json);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 

@@ -1,0 +1,116 @@
+//! Assessors judge after a resume as if nothing had happened: what they know of ended and of running trials is rebuilt.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{
+    BOUND, Gate, Outcome, Running, Search, TestBed, get, nni_python, wait_for,
+};
+
+/// One of three curves of ten steps, each when its own gate lets it: a good one, one nearly as good, a hopeless one.
+const TRIAL: &str = r#"
+case {{x}} in
+0) curve="0.5 0.65 0.73 0.78 0.81 0.83 0.84 0.85 0.855 0.86" ;;
+1) curve="0.49 0.64 0.72 0.77 0.8 0.82 0.83 0.84 0.845 0.85" ;;
+2) curve="0.1 0.172 0.203 0.21 0.222 0.224 0.229 0.23 0.231 0.232" ;;
+esac
+for score in $curve; do
+    read _ <"$BED/gate$NNI_TRIAL_SEQ_ID"
+    echo "score=$score"
+    echo x >>"$BED/steps$NNI_TRIAL_SEQ_ID"
+done
+"#;
+
+/// What the API says of each trial: its state, and why.
+fn trials(running: &Running) -> Option<Vec<(String, String)>> {
+    let told = running.stderr();
+    let line = told.lines().find(|line| line.starts_with("experiment "))?;
+    let (_, body) = get(line.rsplit(' ').next()?, "/api/v1/trials?sort=sequence")
+        .filter(|(status, _)| *status == 200)?;
+    let shown: Value = serde_json::from_str(&body).unwrap();
+    let word = |trial: &Value, name: &str| trial[name].as_str().unwrap_or_default().to_owned();
+    let trials = shown["trials"].as_array()?.iter();
+    Some(trials.map(|trial| (word(trial, "state"), word(trial, "message"))).collect())
+}
+
+/// How the trials of a search ended, why, and after how many steps. The first ends well; the second and the third have
+/// taken three and six steps when the manager is killed, if it is. The third is hopeless and can be judged at its eighth.
+fn story(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
+    let bed = TestBed::new();
+    let gates: Vec<Gate> = (0..3).map(|i| Gate::new(&bed.path(&format!("gate{i}")))).collect();
+    let steps = |trial: usize, count: usize| {
+        let taken = || bed.read(&format!("steps{trial}")).lines().count() == count;
+        wait_for(&format!("step {count} of trial {trial}"), BOUND, || taken().then_some(()));
+    };
+    let mut running = bed.start(search.command(&bed).env("BED", bed.folder()));
+    gates[1].open(3);
+    gates[0].open(10);
+    steps(1, 3);
+    gates[2].open(6);
+    steps(2, 6);
+    if kills {
+        let id = wait_for("the experiment's id", BOUND, || {
+            let told = running.stderr();
+            let line = told.lines().find(|line| line.starts_with("experiment "))?;
+            line.split(' ').nth(1).map(str::to_owned)
+        });
+        running.signal(Signal::SIGKILL);
+        assert_eq!(running.finish(BOUND).code, None);
+        running = bed.start(Outcome::resume_command(&bed, &id).env("BED", bed.folder()));
+    }
+    gates[2].open(2);
+    let stands = wait_for("the judgement", BOUND, || {
+        trials(&running)
+            .filter(|trials| trials.get(2).is_some_and(|(state, _)| state == "EARLY_STOPPED"))
+    });
+    gates[1].open(7);
+    let outcome = Outcome::of(running.finish(BOUND));
+    assert_eq!((outcome.state.as_str(), outcome.code), ("DONE", 0), "{outcome:#?}");
+    bed.wait_until_empty();
+    let ended = outcome.trials.into_iter().zip(stands);
+    ended.map(|(trial, (_, why))| (trial.state, why, trial.intermediate.len())).collect()
+}
+
+fn search(assessor: &Value) -> Search {
+    let sets = json!([{"x": 0}, {"x": 1}, {"x": 2}]);
+    Search::new(TRIAL, 3)
+        .with("trialConcurrency", 2)
+        .with("searchSpace", json!({"sets": {"_type": "choice", "_value": sets}}))
+        .with("tuner", json!({"name": "Batch"}))
+        .with("assessor", assessor.clone())
+}
+
+fn alike(search: &Search, says: &str) {
+    let steady = story(search, false);
+    let (states, counts): (Vec<_>, Vec<_>) =
+        steady.iter().map(|(state, _, steps)| (state.as_str(), *steps)).unzip();
+    assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED"], "{says}: {steady:?}");
+    assert_eq!(counts, [10, 10, 8], "{says}: {steady:?}");
+    assert_eq!(steady, story(search, true), "{says}");
+}
+
+#[test]
+fn built_in_assessors_judge_alike_after_a_kill() {
+    let table = [
+        ("Medianstop", json!({"start_step": 8})),
+        ("Curvefitting", json!({"start_step": 8, "epoch_num": 20, "threshold": 0.8})),
+    ];
+    for (name, args) in table {
+        alike(&search(&json!({"name": name, "classArgs": args})), name);
+    }
+}
+
+#[test]
+fn nni_s_assessors_judge_alike_after_a_kill() {
+    let Some(python) = nni_python() else { return };
+    let table = [
+        ("nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor", json!({"start_step": 8})),
+        (
+            "nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor",
+            json!({"start_step": 8, "epoch_num": 20, "threshold": 0.8}),
+        ),
+    ];
+    for (class, args) in table {
+        let search = search(&json!({"className": class, "classArgs": args}));
+        alike(&search.with("pythonInterpreter", python.to_str().unwrap()), class);
+    }
+}
