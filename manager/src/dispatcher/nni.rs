@@ -191,16 +191,28 @@ impl Dialogue {
             }
         }
         if self.duties.assesses && !self.duties.advisor {
-            // Those that run come first: what an earlier assessor found good must not look bad beside trials that ended later.
+            // Earlier results of those that run come first: what an assessor found good must not look bad beside trials
+            // that ended later. Their latest come last: they are judged beside all that have ended.
             let (run, ended): (Vec<_>, Vec<_>) =
                 history.trials.iter().partition(|past| past.end.is_none());
-            for past in run.into_iter().chain(ended).filter(|past| !past.steps.is_empty()) {
+            let latest = |past: &Past| past.steps.last_key_value().map(|(sequence, _)| *sequence);
+            for past in &run {
+                for (sequence, value) in past.steps.range(..latest(past).unwrap_or(0)) {
+                    say.extend(self.step(past, *sequence, value.as_json()));
+                }
+            }
+            for past in ended.into_iter().filter(|past| !past.steps.is_empty()) {
                 for (sequence, value) in &past.steps {
                     say.extend(self.step(past, *sequence, value.as_json()));
                 }
                 if let Some(end) = &past.end {
                     // Its result was imported above.
                     say.extend(self.end(past, &End { state: end.state, result: None }));
+                }
+            }
+            for past in run {
+                if let Some((sequence, value)) = past.steps.last_key_value() {
+                    say.extend(self.step(past, *sequence, value.as_json()));
                 }
             }
         }

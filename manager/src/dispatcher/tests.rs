@@ -224,6 +224,7 @@ fn a_new_dispatcher_learns_everything() {
         ended("bbbbb", JobState::Failed, None),
         launched("ccccc", 2, 0.4),
         Order::Step { trial: trial("ccccc"), sequence: 0, value: 0.1.into() },
+        Order::Step { trial: trial("ccccc"), sequence: 1, value: 0.2.into() },
         Order::Propose { id: 3 },
     ];
     let mut dialogue = Dialogue::new(BOTH);
@@ -231,9 +232,10 @@ fn a_new_dispatcher_learns_everything() {
         assert_eq!(order(&mut dialogue, &mut history, &next), Turn::default(), "not ready yet");
     }
     let turn = dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
-    assert_eq!(kinds(&turn.say), ["FD", "ME", "ME", "EN", "GE"], "{:#?}", turn.say);
+    assert_eq!(kinds(&turn.say), ["FD", "ME", "ME", "EN", "ME", "GE"], "{:#?}", turn.say);
     assert!(turn.say[0].contains("0.7") && turn.say[0].contains("0.2"), "{}", turn.say[0]);
-    assert!(turn.say[1].contains("ccccc"), "the one that runs comes first: {}", turn.say[1]);
+    let of_c = |at: usize| turn.say[at].contains("ccccc");
+    assert!(of_c(1) && of_c(4), "the latest of one that runs comes last: {:#?}", turn.say);
     assert!(turn.say[2].contains(r#"\"value\":\"NaN\""#), "{}", turn.say[2]);
     // The result of a trial that another dispatcher proposed is told as one from elsewhere.
     let turn = order(&mut dialogue, &mut history, &ended("ccccc", JobState::Succeeded, Some(0.9)));
