@@ -73,7 +73,7 @@ impl Session {
     fn until_a_job_is(&mut self, state: &str) -> &mut Self {
         loop {
             let from = self.seen;
-            self.press("jobs; echo the\"\"se\n").expect("these\r\nready> ");
+            self.press("jobs; echo the\"\"se\n").expect("these\r\n").expect("ready> ");
             let screen = self.screen.lock().unwrap();
             if String::from_utf8_lossy(&screen[from..self.seen]).contains(state) {
                 break;
@@ -84,7 +84,7 @@ impl Session {
 
     /// Whether the shell has the terminal and reads from it.
     fn answers(&mut self) {
-        self.press("echo an\"\"swer\n").expect("answer\r\nready> ");
+        self.press("echo an\"\"swer\n").expect("answer\r\n").expect("ready> ");
     }
 }
 
