@@ -15,6 +15,7 @@ use trial_protocol::{
 use super::*;
 use crate::spool::{Dialect, Options};
 
+mod ending;
 mod line;
 mod packing;
 
@@ -420,58 +421,6 @@ async fn silence_is_broken_by_heartbeats() {
     let delivery = deliver(often, &memory_spool());
     server.until("heartbeats", |seen| seen.heartbeats >= 3).await;
     assert_eq!(delivery.end().await, everything());
-}
-
-#[tokio::test]
-async fn what_only_memory_holds_waits_for_a_manager_that_is_busy() {
-    let dir = tempfile::tempdir().unwrap();
-    for (place, left) in [(None, 0), (Some(dir.path()), 1)] {
-        let busy = || Answer::Status(503, "retry-after: 1\r\n");
-        let server = Server::start(vec![busy(), busy(), Answer::Ack]).await;
-        let spool = spool_in(place);
-        spool.append(0, metric(0));
-        let hurried = Settings {
-            flush: Duration::from_millis(100),
-            ..settings(ManagerAddress::Url(server.url.clone()))
-        };
-        let delivery = deliver(hurried, &spool);
-        server.until("the first try", |seen| seen.requests >= 1).await;
-        assert_eq!(delivery.end().await.undelivered, left, "{place:?}");
-    }
-}
-
-#[tokio::test]
-async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
-    let dir = tempfile::tempdir().unwrap();
-    let spool = spool_in(Some(dir.path()));
-    for number in 0..10 {
-        spool.append(0, metric(number));
-        spool.append(0, log());
-    }
-    let file = dir.path().join("manager.url");
-    let hurried = Settings {
-        flush: Duration::from_millis(300),
-        ..settings(ManagerAddress::File(file.clone()))
-    };
-    let outcome = deliver(hurried, &spool).end().await;
-    assert_eq!(outcome.undelivered, 20);
-    assert!(outcome.last_error.is_some_and(|why| why.contains("manager.url")), "it is said why");
-    assert!(spool.close(BOUND).await);
-
-    let server = Server::start(vec![Answer::StoreAndReset, Answer::Ack]).await;
-    std::fs::write(&file, format!("{}\n", server.url)).unwrap();
-    for round in ["the rest", "nothing more"] {
-        let request = crate::replay::Request {
-            dir: dir.path().to_owned(),
-            manager: ManagerAddress::File(file.clone()),
-            token_file: None,
-            ca_file: None,
-            patience: BOUND,
-        };
-        assert_eq!(crate::replay::replay(request).await.unwrap(), everything(), "{round}");
-        assert_eq!(server.facts(), (0..10).collect::<Vec<_>>(), "{round}");
-        assert_eq!(server.seen.lock().unwrap().stored.len(), 20, "{round}");
-    }
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use trial_protocol::{
     ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
+mod beginning;
 mod doubles;
 mod full_disk;
 mod leftovers;
@@ -305,38 +306,6 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
     bed.store.probe().await.unwrap();
     let commits = bed.store.commits() - before;
     assert_eq!(commits, 3, "one for twenty ends, one for twenty beginnings, one of our own");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
-    for stored_before in [false, true] {
-        let bed = Bed::new().await;
-        let trial = bed.trial(JobState::Waiting).await;
-        let words = vec![started(), ended_after(Cause::Succeeded, Some(0))];
-        let bed = if stored_before {
-            // The manager dies with them in its store, and has not looked at them.
-            bed.task.abort();
-            bed.say(&trial, 0, words).await;
-            bed.resumed().await
-        } else {
-            bed.say(&trial, 0, words).await;
-            let row = bed.trial(JobState::Running).await;
-            assert_eq!(row.started_at_ms, Some(trial.created_at_ms));
-            bed
-        };
-        bed.gone(&trial);
-        let row = bed.trial(JobState::Succeeded).await;
-        let expected = (Some(trial.created_at_ms), Some(trial.created_at_ms));
-        assert_eq!((row.started_at_ms, row.ended_at_ms), expected);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_trial_that_reports_has_begun_whatever_its_keeper_says_of_that() {
-    let bed = Bed::new().await;
-    let trial = bed.trial(JobState::Waiting).await;
-    bed.say(&trial, 0, vec![result(7.0)]).await;
-    assert!(bed.trial(JobState::Running).await.started_at_ms.is_some());
 }
 
 #[tokio::test(start_paused = true)]
