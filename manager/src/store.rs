@@ -320,33 +320,18 @@ impl Store {
             let arrival = Arc::clone(&arrival);
             move |c: &Connection| reports::ingest(c, &arrival, now_ms)
         };
-        let written = self.try_write(1 + arrival.batch.reports.len(), work).await?;
+        let (job, answer) = Write::job(1 + arrival.batch.reports.len(), work);
+        self.queue().try_send(Message::Write(job)).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => Error::Closed,
+        })?;
+        let written = answer.await.map_err(|_| Error::Closed)??;
         let reports = Arc::unwrap_or_clone(arrival).batch.reports;
         let fresh = reports.into_iter().zip(written.fresh);
         Ok(Ingested {
             through: written.through,
             fresh: fresh.filter_map(|(report, new)| new.then_some(report)).collect(),
         })
-    }
-
-    /// Likewise for several batches in one commit: for each, which of its reports are new. Each may be refused for
-    /// itself; where the database fails, nothing of any is stored.
-    pub async fn ingest_all(
-        &self,
-        arrivals: &Arc<Vec<Arrival>>,
-        now_ms: i64,
-    ) -> Result<Vec<Result<Vec<bool>, Error>>, Error> {
-        let weight = arrivals.iter().map(|arrival| 1 + arrival.batch.reports.len()).sum();
-        let arrivals = Arc::clone(arrivals);
-        let work = move |c: &Connection| {
-            let ingested =
-                arrivals.iter().map(|arrival| match reports::ingest(c, arrival, now_ms) {
-                    Err(error) if !error.is_refusal() => Err(error),
-                    result => Ok(result.map(|written| written.fresh)),
-                });
-            ingested.collect()
-        };
-        self.try_write(weight, work).await
     }
 
     /// How many commits were made since the store was opened.
@@ -434,20 +419,6 @@ impl Store {
     ) -> Result<T, Error> {
         let (job, answer) = Write::job(1, work);
         self.queue().send(Message::Write(job)).await.map_err(|_| Error::Closed)?;
-        answer.await.map_err(|_| Error::Closed)?
-    }
-
-    /// Likewise, and refuses with [`Error::Overloaded`] instead of waiting.
-    async fn try_write<T: Send + 'static>(
-        &self,
-        weight: usize,
-        work: impl FnMut(&Connection) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let (job, answer) = Write::job(weight, work);
-        self.queue().try_send(Message::Write(job)).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => Error::Closed,
-        })?;
         answer.await.map_err(|_| Error::Closed)?
     }
 

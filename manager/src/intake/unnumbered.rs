@@ -6,8 +6,8 @@
 //! 1. What is answered with `Ok` is durable.
 //! 2. A metric that says again what one before it said (same name, kind, sequence and value) is dropped:
 //!    a keeper that was restarted in place repeats itself, and so do several keepers of one trial.
-//! 3. Posts that arrive while others are being stored share the next commit, whichever trials they are of: one
-//!    task stores them all, so a post costs neither a task nor a commit of its own.
+//! 3. Posts that arrive while another is being stored share the next batch, so that many posts for one
+//!    trial cost few commits.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -39,51 +39,30 @@ pub struct Unnumbered(Arc<All>);
 
 struct All {
     intake: Intake,
-    office: Mutex<Office>,
+    /// A queue per trial and lane that has spoken since the manager was started; only of known trials.
+    queues: Mutex<HashMap<(TrialJobId, Lane), Arc<Queue>>>,
     hasher: RandomState,
 }
 
-#[derive(Default)]
-struct Office {
-    /// A lane of each trial that has spoken since the manager was started; only of known trials.
-    facts: HashMap<TrialJobId, Arc<Place>>,
-    bulk: HashMap<TrialJobId, Arc<Place>>,
-    /// What arrived and is not being stored yet.
-    waiting: Vec<Waiting>,
-    /// Whether a task stores what waits.
-    busy: bool,
-}
-
-impl Office {
-    fn places(&mut self, lane: Lane) -> &mut HashMap<TrialJobId, Arc<Place>> {
-        match lane {
-            Lane::Facts => &mut self.facts,
-            Lane::Bulk => &mut self.bulk,
-        }
-    }
-}
-
 /// One lane of one trial.
-struct Place {
-    trial: TrialJobId,
-    lane: Lane,
-    /// Only the task that stores moves it.
-    position: Mutex<Position>,
+struct Queue {
+    /// What arrived and is not being stored yet.
+    waiting: Mutex<Vec<Waiting>>,
+    /// Held while a batch is being stored.
+    position: tokio::sync::Mutex<Position>,
 }
 
-/// One post.
 struct Waiting {
-    place: Arc<Place>,
     bodies: Vec<ReportBody>,
     at_ms: i64,
     done: oneshot::Sender<Result<(), Error>>,
 }
 
-/// Where the numbering stands.
+/// Where the numbering stands. Moves on only when a batch is stored.
 #[derive(Debug, Default)]
 struct Position {
     next: Next,
-    /// Hashes of the metrics stored so far.
+    /// Hashes of the metrics stored so far. They may be many: nobody copies them.
     metrics: HashSet<u64>,
 }
 
@@ -94,22 +73,12 @@ struct Next {
     stderr_bytes: u64,
 }
 
-/// What is stored of one place together.
-struct Batch {
-    place: Arc<Place>,
-    reports: Vec<Report>,
-    done: Vec<oneshot::Sender<Result<(), Error>>>,
-    /// How to take the numbers back.
-    before: Next,
-    metrics: Vec<u64>,
-}
-
 impl Intake {
     /// Takes in reports that have no numbers. One of these per intake: two would number alike.
     pub fn unnumbered(&self) -> Unnumbered {
         Unnumbered(Arc::new(All {
             intake: self.clone(),
-            office: Mutex::default(),
+            queues: Mutex::default(),
             hasher: RandomState::new(),
         }))
     }
@@ -123,48 +92,37 @@ impl Unnumbered {
         lane: Lane,
         bodies: Vec<ReportBody>,
     ) -> Result<(), Error> {
-        let place = self.0.place(trial, lane).await?;
+        let queue = self.0.queue(trial, lane).await?;
         let (done, stored) = oneshot::channel();
         let at_ms = self.0.intake.inner.clock.now_ms();
         let first = {
-            let mut office = lock(&self.0.office);
-            office.waiting.push(Waiting { place, bodies, at_ms, done });
-            !std::mem::replace(&mut office.busy, true)
+            let mut waiting = lock(&queue.waiting);
+            waiting.push(Waiting { bodies, at_ms, done });
+            waiting.len() == 1
         };
+        // Whoever waits behind another is taken along by the other's task; one for each would pile up, since they
+        // come faster than commits.
         if first {
-            // A task of its own, since others' posts are in the batches, and numbers must not be used twice
+            let (all, trial) = (Arc::clone(&self.0), trial.clone());
+            // A task of its own, since others' posts may be in the batch, and numbers must not be used twice
             // because this one's sender hung up.
-            let all = Arc::clone(&self.0);
-            tokio::spawn(async move { all.store_waiting().await });
+            tokio::spawn(async move { all.store_waiting(&queue, trial, lane).await });
         }
         stored.await.unwrap_or(Err(Error::Stopping))
     }
 }
 
-/// Lets another task store what comes after a panic of this one; what waits is refused.
-struct Busy<'a>(&'a All);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let mut office = lock(&self.0.office);
-            office.busy = false;
-            office.waiting.clear();
-        }
-    }
-}
-
 impl All {
-    async fn place(&self, trial: &TrialJobId, lane: Lane) -> Result<Arc<Place>, Error> {
-        if let Some(place) = lock(&self.office).places(lane).get(trial) {
-            return Ok(Arc::clone(place));
+    async fn queue(&self, trial: &TrialJobId, lane: Lane) -> Result<Arc<Queue>, Error> {
+        let key = (trial.clone(), lane);
+        if let Some(queue) = lock(&self.queues).get(&key) {
+            return Ok(Arc::clone(queue));
         }
-        let position = Mutex::new(self.stored_position(trial, lane).await?);
-        let place = Place { trial: trial.clone(), lane, position };
+        let position = self.stored_position(trial, lane).await?;
+        let queue =
+            Queue { waiting: Mutex::default(), position: tokio::sync::Mutex::new(position) };
         // Whoever was faster has put the same there, and may have moved on from it.
-        let mut office = lock(&self.office);
-        let place = office.places(lane).entry(trial.clone()).or_insert_with(|| Arc::new(place));
-        Ok(Arc::clone(place))
+        Ok(Arc::clone(lock(&self.queues).entry(key).or_insert_with(|| Arc::new(queue))))
     }
 
     /// Where the numbering stood when the manager was stopped.
@@ -196,135 +154,59 @@ impl All {
         Ok(position)
     }
 
-    /// Stores all that waits, and what comes meanwhile, until nothing does.
-    async fn store_waiting(&self) {
-        let _busy = Busy(self);
-        loop {
-            let waiting = {
-                let mut office = lock(&self.office);
-                if office.waiting.is_empty() {
-                    office.busy = false;
-                    return;
-                }
-                std::mem::take(&mut office.waiting)
-            };
-            self.store(self.numbered(waiting)).await;
+    /// Stores everything that waits.
+    async fn store_waiting(&self, queue: &Queue, trial: TrialJobId, lane: Lane) {
+        let mut position = queue.position.lock().await;
+        let waiting = std::mem::take(&mut *lock(&queue.waiting));
+        if waiting.is_empty() {
+            return;
         }
-    }
-
-    /// What arrived, in its order, by place.
-    fn numbered(&self, waiting: Vec<Waiting>) -> Vec<Batch> {
-        let mut batches: Vec<Batch> = Vec::new();
-        let mut of_place = HashMap::new();
-        for Waiting { place, bodies, at_ms, done } in waiting {
-            let index = *of_place.entry(Arc::as_ptr(&place)).or_insert(batches.len());
-            let mut position = lock(&place.position);
-            if index == batches.len() {
-                batches.push(Batch {
-                    place: Arc::clone(&place),
-                    reports: Vec::new(),
-                    done: Vec::new(),
-                    before: position.next,
-                    metrics: Vec::new(),
-                });
-            }
-            let batch = &mut batches[index];
+        let (mut next, mut metrics) = (position.next, HashSet::new());
+        let mut reports = Vec::new();
+        let mut done = Vec::with_capacity(waiting.len());
+        for Waiting { bodies, at_ms, done: waiter } in waiting {
             for body in bodies {
                 if let ReportBody::Metric(metric) = &body {
                     let hash = self.hash(metric);
-                    if !position.metrics.insert(hash) {
+                    if position.metrics.contains(&hash) || !metrics.insert(hash) {
                         continue; // It has been said already.
                     }
-                    batch.metrics.push(hash);
                 }
-                batch.reports.push(position.next.report(at_ms, body));
+                reports.push(next.report(at_ms, body));
             }
-            batch.done.push(done);
+            done.push(waiter);
         }
-        batches
-    }
-
-    /// Stores batches, takes back the numbers of those that cannot be, and answers all.
-    async fn store(&self, batches: Vec<Batch>) {
-        let (mut arrivals, mut rest) = (Vec::new(), Vec::new());
-        for Batch { place, reports, done, before, metrics } in batches {
-            arrivals.push(Arrival::from(ReportBatch {
-                offer: Offer::new([]),
-                experiment: self.intake.inner.experiment.clone(),
-                trial: place.trial.clone(),
-                attempt: attempt(),
-                lane: place.lane,
-                reports,
-                obeyed: Vec::new(),
-            }));
-            rest.push((place, done, before, metrics));
-        }
-        let fates = self.take_in(arrivals).await;
-        for ((place, done, before, metrics), fate) in rest.into_iter().zip(fates) {
-            if fate.is_err() {
-                let mut position = lock(&place.position);
-                position.next = before;
-                for hash in metrics {
-                    position.metrics.remove(&hash);
-                }
-            }
-            for waiter in done {
-                // Its sender may have hung up.
-                drop(waiter.send(fate.clone()));
-            }
-        }
-    }
-
-    /// Stores batches in one commit, or each alone if that fails, and tells the experiment of them.
-    async fn take_in(&self, arrivals: Vec<Arrival>) -> Vec<Result<(), Error>> {
-        let arrivals = Arc::new(arrivals);
-        let fates = match self.commit(&arrivals).await {
-            Ok(fates) => fates,
-            // As for writes of others: one that is too large for a nearly full disk must not fail the rest.
-            Err(_) if arrivals.len() > 1 => {
-                let mut fates = Vec::with_capacity(arrivals.len());
-                for arrival in arrivals.iter() {
-                    let alone = Arc::new(vec![arrival.clone()]);
-                    match self.commit(&alone).await {
-                        Ok(fate) => fates.extend(fate),
-                        Err(error) => fates.push(Err(error)),
-                    }
-                }
-                fates
-            }
-            Err(error) => vec![Err(error)],
+        let batch = ReportBatch {
+            offer: Offer::new([]),
+            experiment: self.intake.inner.experiment.clone(),
+            trial,
+            attempt: attempt(),
+            lane,
+            reports,
+            obeyed: Vec::new(),
         };
-        let mut told = Vec::with_capacity(fates.len());
-        for (Arrival { batch, .. }, fate) in Arc::unwrap_or_clone(arrivals).into_iter().zip(fates) {
-            let ReportBatch { trial, attempt, lane, reports, .. } = batch;
-            let (fresh, fate) = match fate {
-                Ok(new) if lane == Lane::Facts => {
-                    let fresh = reports.into_iter().zip(new);
-                    (fresh.filter_map(|(report, new)| new.then_some(report)).collect(), Ok(()))
-                }
-                Ok(_) => (Vec::new(), Ok(())),
-                // Whoever speaks is alive, even if what is said cannot be stored just now.
-                Err(error) => (Vec::new(), Err(Error::from(error))),
-            };
-            if !matches!(fate, Err(Error::UnknownTrial(_))) {
-                self.intake.inner.handle.reported(trial, attempt, fresh).await;
-            }
-            told.push(fate);
+        let result = self.take_in(batch).await;
+        if result.is_ok() {
+            position.next = next;
+            position.metrics.extend(metrics);
         }
-        told
+        drop(position);
+        for waiter in done {
+            // Its sender may have hung up.
+            drop(waiter.send(result.clone()));
+        }
     }
 
-    /// For each batch, which of its reports are new.
-    async fn commit(
-        &self,
-        arrivals: &Arc<Vec<Arrival>>,
-    ) -> Result<Vec<Result<Vec<bool>, store::Error>>, store::Error> {
+    async fn take_in(&self, batch: ReportBatch) -> Result<(), Error> {
         let until = Instant::now() + PATIENCE;
-        let inner = &self.intake.inner;
+        // Made once, however often it is tried; and no other task is needed, since this is one already.
+        let arrival = Arrival::from(batch);
         loop {
-            match inner.store.ingest_all(arrivals, inner.clock.now_ms()).await {
-                Err(store::Error::Overloaded) if Instant::now() < until => sleep(PAUSE).await,
-                result => return result,
+            match self.intake.inner.accept(arrival.clone()).await {
+                Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
+                    sleep(PAUSE).await;
+                }
+                result => return result.map(drop),
             }
         }
     }

@@ -121,34 +121,40 @@ struct Heard {
 fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error> {
     let batch = &arrival.batch;
     let last = batch.reports.iter().map(|report| report.seq).max();
-    let last = last.map(|seq| storable("seq", seq)).transpose()?;
     // By its name: a verdict in words that this build does not know is still the last report.
     let mut reports = batch.reports.iter().zip(&arrival.bodies);
     let ended = batch.lane == Lane::Facts
         && reports.any(|(report, raw)| kind_of(&report.body, raw.get()) == "ended");
-    // One statement for all of it: this is done for every batch, however small.
-    let sql = match batch.lane {
-        Lane::Facts => {
-            "INSERT INTO attempt (trial, name, last_heard_ms, facts_through, ended) \
-             SELECT key, ?2, ?3, ?4, ?5 FROM trial WHERE id = ?1 \
-             ON CONFLICT (trial, name) DO UPDATE SET last_heard_ms = max(last_heard_ms, ?3), \
-             facts_through = max(coalesce(facts_through, ?4), coalesce(?4, facts_through)), \
-             ended = max(ended, ?5) RETURNING trial, key, facts_through AS through"
-        }
-        Lane::Bulk => {
-            "INSERT INTO attempt (trial, name, last_heard_ms, bulk_through, ended) \
-             SELECT key, ?2, ?3, ?4, ?5 FROM trial WHERE id = ?1 \
-             ON CONFLICT (trial, name) DO UPDATE SET last_heard_ms = max(last_heard_ms, ?3), \
-             bulk_through = max(coalesce(bulk_through, ?4), coalesce(?4, bulk_through)), \
-             ended = max(ended, ?5) RETURNING trial, key, bulk_through AS through"
-        }
-    };
-    let mut statement = c.prepare_cached(sql)?;
-    let (trial, attempt) = (batch.trial.as_str(), batch.attempt.as_str());
-    let mut rows = statement.query(params![trial, attempt, now_ms, last, ended])?;
+    // No `RETURNING`: SQLite makes a table in memory for it, which costs more than all the rest of a small batch.
+    let (trial, name) = (batch.trial.as_str(), batch.attempt.as_str());
+    let mut find = c.prepare_cached(
+        "SELECT t.key, a.key, a.facts_through, a.bulk_through FROM trial t \
+         LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1",
+    )?;
+    let mut rows = find.query(params![trial, name])?;
     let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
-    let through = unsigned_if_any(row, "through")?;
-    Ok(Heard { trial: row.get("trial")?, attempt: row.get("key")?, through })
+    let (trial, known): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
+    let (column, before) = match batch.lane {
+        Lane::Facts => ("facts_through", unsigned_if_any(row, "facts_through")?),
+        Lane::Bulk => ("bulk_through", unsigned_if_any(row, "bulk_through")?),
+    };
+    let through = before.max(last);
+    let number = through.map(|seq| storable("seq", seq)).transpose()?;
+    let attempt = if let Some(attempt) = known {
+        let sql = format!(
+            "UPDATE attempt SET last_heard_ms = max(last_heard_ms, ?), {column} = ?, ended = max(ended, ?) \
+             WHERE key = ?"
+        );
+        c.prepare_cached(&sql)?.execute(params![now_ms, number, ended, attempt])?;
+        attempt
+    } else {
+        let sql = format!(
+            "INSERT INTO attempt (trial, name, last_heard_ms, {column}, ended) VALUES (?, ?, ?, ?, ?)"
+        );
+        c.prepare_cached(&sql)?.execute(params![trial, name, now_ms, number, ended])?;
+        c.last_insert_rowid()
+    };
+    Ok(Heard { trial, attempt, through })
 }
 
 /// The chunk's bytes. `None` if they are not what they say they are: then the report is kept raw.

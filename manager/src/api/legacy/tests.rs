@@ -231,6 +231,19 @@ async fn many_posts_at_once_are_stored_each_once() {
     }
 }
 
+#[tokio::test]
+async fn posts_that_wait_for_one_commit_cost_one_task() {
+    let bed = Bed::new().await;
+    bed.line("trial", "the first").await;
+    let lines: Vec<String> = (0..64).map(|n| n.to_string()).collect();
+    let posts = lines.iter().map(|line| bed.line("trial", line));
+    let mut posts = std::pin::pin!(futures_util::future::join_all(posts));
+    assert!(futures_util::poll!(posts.as_mut()).is_pending());
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
+    posts.await;
+    assert_eq!(bed.log().await.lines().count(), 65);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_could_not_be_stored_is_no_repetition_when_it_comes_again() {
     let bed = Bed::new().await;
