@@ -145,7 +145,7 @@ fn hold_back(heard: impl Iterator<Item = Signal>, flags: SfdFlags) -> Result<Sig
     Ok(SignalFd::with_flags(&held, flags | SfdFlags::SFD_CLOEXEC)?)
 }
 
-/// Lets every signal through, for the trial: one system call, so that it may be made between fork and exec.
+/// Lets every signal through, for the trial: one system call, so that a child may make it before its exec.
 pub fn unblock_all() {
     // As above.
     SigSet::empty().thread_set_mask().ok();

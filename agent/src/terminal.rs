@@ -83,7 +83,7 @@ impl Terminal {
     }
 }
 
-/// Puts the calling process, which leads its group, into the foreground. For the child between fork and exec: makes two
+/// Puts the calling process, which leads its group, into the foreground. For the child before its exec: makes two
 /// system calls and nothing else. It is in the background when it asks; our mask, which it has still, allows it.
 pub fn take_in_child() {
     tcsetpgrp(stdin(), getpid()).ok();

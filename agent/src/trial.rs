@@ -1,6 +1,6 @@
 //! Starts the trial's command in its own process group, and signals its whole tree.
 //!
-//! The one place of the workspace that needs `unsafe`, and the only one that sends signals. It must not
+//! With its modules, the one place of the workspace that needs `unsafe`, and the only one that sends signals. It must not
 //! wait for a process: that is `reap`'s.
 
 use std::ffi::OsString;
