@@ -2,7 +2,7 @@
 //!
 //! It must not decide anything: what the words mean is `settings`'.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use crate::errors::chain;
 use crate::legacy_cli::{self, Legacy};
 
 mod config_file;
+mod origin;
 mod plain;
 mod pod;
 
@@ -403,7 +404,10 @@ fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let read = || {
         let settings = config_file::find(Cli::command, &words)?;
         let command = config_file::apply(Cli::command(), &settings, &words)?;
-        let matches = command.try_get_matches_from(&words)?;
+        let matches = command.try_get_matches_from(&words).map_err(|refusal| {
+            let is_set = |name: &OsStr| std::env::var_os(name).is_some();
+            origin::name_origins(refusal, &Cli::command(), &words, &settings, is_set)
+        })?;
         let cli = Cli::from_arg_matches(&matches)?;
         if let Command::Run(args) = &cli.command
             && args.print_config

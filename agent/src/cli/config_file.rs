@@ -34,6 +34,19 @@ struct Setting {
     values: Vec<String>,
 }
 
+impl Settings {
+    /// Where the setting stands, if it is one of them.
+    pub(super) fn place_of(&self, id: &str) -> Option<String> {
+        let setting = self.values.iter().find(|setting| setting.id == id)?;
+        Some(format!("line {} of {}", setting.line, self.path.display()))
+    }
+
+    /// The settings of a file at `path` that holds `text`.
+    pub(super) fn of(path: impl Into<PathBuf>, text: &str) -> Result<Self, String> {
+        Ok(Self { path: path.into(), values: parse(text)? })
+    }
+}
+
 /// Reads the file that the command line or the environment names, if one does.
 pub(super) fn find(
     command: impl FnOnce() -> Command,
@@ -54,8 +67,7 @@ pub(super) fn find(
         clap::Error::raw(ErrorKind::ValueValidation, message)
     };
     let text = std::fs::read_to_string(path).map_err(|source| refused(source.to_string()))?;
-    let values = parse(&text).map_err(refused)?;
-    Ok(Settings { path: path.clone(), values })
+    Settings::of(path, &text).map_err(refused)
 }
 
 /// Makes the settings the defaults of their flags.

@@ -99,6 +99,23 @@ fn each_setting_comes_from_the_highest_place_that_names_it() {
 }
 
 #[test]
+fn a_variable_that_cannot_be_read_is_named() {
+    #[rustfmt::skip]
+    let table = [
+        ("TRIALKEEPER_GRACE",       "5 parsecs", "'5 parsecs' for 'TRIALKEEPER_GRACE (--grace <TIME>)'"),
+        ("TRIALKEEPER_SPOOL_BYTES", "256M",      "'256M' for 'TRIALKEEPER_SPOOL_BYTES (--spool-bytes <N>)'"),
+        ("TRIALKEEPER_SHELL",       "echo a",    "cannot be used with 'TRIALKEEPER_SHELL (--shell <LINE>)'"),
+    ];
+    for (name, value, fault) in table {
+        let mut keeper = Keeper::new(&["--", "true"]);
+        keeper.command.env(name, value);
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(125), "{name}");
+        assert!(ended.stderr.contains(fault), "{name}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_settings_file_counts_and_its_faults_are_named() {
     let run = |text: &str| {
         let keeper = Keeper::new(&["--config", "keeper.toml", "--", "true"]);
@@ -110,7 +127,7 @@ fn a_settings_file_counts_and_its_faults_are_named() {
     for (text, fault) in [
         ("gracee = \"1s\"", "keeper.toml, line 1: there is no setting \"gracee\""),
         ("grace = soon", "keeper.toml: line 1: a \"string\""),
-        ("grace = \"soon\"", "soon"),
+        ("grace = \"soon\"", "'soon' for 'line 1 of keeper.toml (--grace <TIME>)'"),
         ("command = [\"x\"]", "there is no setting"),
     ] {
         let ended = run(text);
