@@ -1,8 +1,8 @@
 //! What is seen of the trial while it runs, beside its output: readings, and the alarms they make. It is the
 //! ground that the verdict stands on.
 //!
-//! Everything here is a short read of the kernel's own files. What may hang, the GPU's driver, hangs in a
-//! process of its own, see [`gpu`].
+//! Everything here is a short read of the kernel's own files. What may hang, a GPU's driver, hangs in a
+//! process of its own, see [`gpu`], or on a thread of its own, see [`cards`].
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use trial_protocol::{CgroupSample, ProcessSample, Sample};
+use trial_protocol::{CgroupSample, GpuSample, ProcessSample, Sample};
 
 use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
 use crate::log_lines::Secrets;
 use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
-use crate::sample::amd;
 use crate::sample::cgroup::CgroupReader;
 use crate::sample::gpu::BoardEvent;
 use crate::sample::process::ProcessReader;
 use crate::verdict::Known;
 
+mod cards;
 mod gpu;
 
+use cards::Cards;
 use gpu::Gpus;
 
 /// What to look at, and how often.
@@ -82,6 +83,7 @@ pub struct Observer {
     processes: Option<ProcessReader>,
     process_peak_bytes: Option<u64>,
     gpus: Gpus,
+    cards: Cards,
     detectors: Detectors,
     last: Option<Sample>,
 }
@@ -97,6 +99,7 @@ impl Observer {
     ) -> Self {
         let interval = spec.interval.unwrap_or_default();
         Self {
+            cards: Cards::new(Path::new("/"), interval, heard.clone()),
             gpus: Gpus::new(spec.gpu_program.clone(), interval, reaper.clone(), heard),
             detectors: Detectors::new(spec.detect.clone(), Duration::ZERO),
             spec,
@@ -150,10 +153,11 @@ impl Observer {
             reader.as_mut().and_then(|reader| reader.read(std::process::id(), &helpers, now));
         let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
         self.process_peak_bytes = self.process_peak_bytes.max(memory);
-        let mut gpus = self.gpus.last();
-        if gpus.is_empty() {
-            gpus = amd::read(Path::new("/"));
+        if self.gpus.last().is_empty() {
+            self.cards.tick();
         }
+        let nvidia = self.gpus.current(now);
+        let gpus = if nvidia.is_empty() { self.cards.current(now) } else { nvidia };
         let sample = Sample { process, cgroup: self.cgroup.as_ref().map(CgroupReader::read), gpus };
 
         let printed = total(&self.stdout) + total(&self.stderr);
@@ -176,11 +180,13 @@ impl Observer {
     /// The GPU probe has printed a line.
     pub fn gpu_row(&mut self, line: &str) -> Vec<Remark> {
         let events = self.gpus.row(line, self.started.elapsed());
-        let lost = events.into_iter().filter_map(|event| match event {
-            BoardEvent::Lost(gpu) => Some(Remark::GpuLost(gpu)),
-            BoardEvent::Round(_) => None,
-        });
-        lost.collect()
+        lost(events)
+    }
+
+    /// The cards were read.
+    pub fn cards(&mut self, cards: Vec<GpuSample>) -> Vec<Remark> {
+        let events = self.cards.enter(cards, self.started.elapsed());
+        lost(events)
     }
 
     /// Ends what was started to observe with.
@@ -211,11 +217,19 @@ impl Observer {
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
-            gpus: self.gpus.last(),
-            gpus_lost: self.gpus.lost(),
+            gpus: [self.gpus.last(), self.cards.last()].concat(),
+            gpus_lost: [self.gpus.lost(), self.cards.lost()].concat(),
             ..Known::default()
         }
     }
+}
+
+fn lost(events: Vec<BoardEvent>) -> Vec<Remark> {
+    let lost = events.into_iter().filter_map(|event| match event {
+        BoardEvent::Lost(gpu) => Some(Remark::GpuLost(gpu)),
+        BoardEvent::Round(_) => None,
+    });
+    lost.collect()
 }
 
 fn total(bytes: &SharedTail) -> u64 {

@@ -17,7 +17,7 @@ use std::thread;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
-use trial_protocol::Stream;
+use trial_protocol::{GpuSample, Stream};
 
 use crate::capture::Capture;
 use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
@@ -45,6 +45,8 @@ pub enum Heard {
     Closed(Stream),
     /// A line of the GPU probe.
     GpuRow(String),
+    /// A reading of the cards whose driver the kernel's files ask.
+    Cards(Vec<GpuSample>),
     /// The files of metrics were read to their ends, for the last time.
     FilesRead,
 }

@@ -398,6 +398,10 @@ impl World {
                 let remarks = self.observer.gpu_row(&line);
                 self.remark(&remarks);
             }
+            Heard::Cards(cards) => {
+                let remarks = self.observer.cards(cards);
+                self.remark(&remarks);
+            }
             Heard::Trouble { code, message } => {
                 tracing::warn!("{message}");
                 self.book.note(code, message);

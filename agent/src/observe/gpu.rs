@@ -12,7 +12,7 @@ use trial_protocol::GpuSample;
 use crate::output::Heard;
 use crate::reap::{Reaper, Role};
 use crate::sample::gpu::{
-    Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
+    Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, fresh_for, parse_row,
 };
 
 /// The longest line that is believed, in bytes.
@@ -25,6 +25,7 @@ pub(super) struct Gpus {
     interval: Duration,
     probe: Probe,
     board: Board,
+    read_at: Option<Duration>,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
     heard: mpsc::Sender<Heard>,
@@ -38,7 +39,7 @@ impl Gpus {
         heard: mpsc::Sender<Heard>,
     ) -> Self {
         let (probe, board) = (Probe::new(interval), Board::default());
-        Self { program, interval, probe, board, running: None, reaper, heard }
+        Self { program, interval, probe, board, read_at: None, running: None, reaper, heard }
     }
 
     /// Looks after the process.
@@ -90,6 +91,7 @@ impl Gpus {
         let row = parse_row(line);
         if matches!(row, Row::Reading(_)) {
             self.probe.step(ProbeEvent::Reading, now);
+            self.read_at = Some(now);
         }
         let mut events = Vec::new();
         self.board.enter(row, &mut events);
@@ -106,6 +108,13 @@ impl Gpus {
         }
     }
 
+    /// The last reading, unless it is old.
+    pub(super) fn current(&self, now: Duration) -> Vec<GpuSample> {
+        let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
+        if fresh { self.board.last() } else { Vec::new() }
+    }
+
+    /// The last reading, however old.
     pub(super) fn last(&self) -> Vec<GpuSample> {
         self.board.last()
     }
@@ -128,5 +137,28 @@ fn carry(pipe: impl Read, heard: &mpsc::Sender<Heard>) {
         if heard.blocking_send(Heard::GpuRow(text)).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_probe_said_before_it_fell_silent_is_not_said_again() {
+        let interval = Duration::from_secs(5);
+        let mut gpus = Gpus::new(None, interval, Reaper::default(), mpsc::channel(1).0);
+        for second in [5, 10] {
+            gpus.row("0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X", Duration::from_secs(second));
+        }
+        let last = gpus.last();
+        assert_eq!(last.len(), 1);
+        #[rustfmt::skip]
+        let table = [(10, true), (40, true), (41, false), (900, false)];
+        for (second, current) in table {
+            let expected = if current { &last[..] } else { &[] };
+            assert_eq!(gpus.current(Duration::from_secs(second)), expected, "at {second} s");
+        }
+        assert_eq!(gpus.last(), last, "the verdict tells it all the same");
     }
 }

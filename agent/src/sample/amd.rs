@@ -8,21 +8,28 @@ use trial_protocol::GpuSample;
 /// AMD's PCI vendor id.
 const VENDOR: &str = "0x1002";
 
-/// Reads every AMD GPU under `root`, which is `/` except in tests, in the order of its cards.
+/// Reads every AMD GPU under `root`, which is `/` except in tests, in the order of its cards. May wait for their driver,
+/// for ever if that hangs.
 pub fn read(root: &Path) -> Vec<GpuSample> {
-    let mut cards: Vec<_> = fs::read_dir(root.join("sys/class/drm"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            // `card0`, but not its connectors such as `card0-DP-1`.
-            let number: u32 = entry.file_name().to_str()?.strip_prefix("card")?.parse().ok()?;
-            let device = entry.path().join("device");
-            (text(&device, "vendor")? == VENDOR).then_some((number, device))
-        })
-        .collect();
+    let mut cards: Vec<_> = cards(root).collect();
     cards.sort();
     (0..).zip(cards).map(|(index, (_, device))| read_device(index, &device)).collect()
+}
+
+/// Whether there is any. Waits for no driver: who made a card is told by the bus.
+pub fn is_there(root: &Path) -> bool {
+    cards(root).next().is_some()
+}
+
+/// The number and the directory of each.
+fn cards(root: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
+    fs::read_dir(root.join("sys/class/drm")).into_iter().flatten().filter_map(|entry| {
+        let entry = entry.ok()?;
+        // `card0`, but not its connectors such as `card0-DP-1`.
+        let number: u32 = entry.file_name().to_str()?.strip_prefix("card")?.parse().ok()?;
+        let device = entry.path().join("device");
+        (text(&device, "vendor")? == VENDOR).then_some((number, device))
+    })
 }
 
 fn read_device(index: u32, device: &Path) -> GpuSample {

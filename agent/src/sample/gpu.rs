@@ -9,7 +9,7 @@
 
 mod probe;
 
-pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
+pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent, fresh_for};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,6 +166,12 @@ impl Board {
             }
             Row::Other => {}
         }
+    }
+
+    /// Takes a reading of every GPU at once. One that is not among them is lost.
+    pub fn enter_round(&mut self, round: Vec<GpuSample>, events: &mut Vec<BoardEvent>) {
+        self.round = round.into_iter().map(|gpu| (gpu.index, gpu)).collect();
+        self.end_round(events);
     }
 
     fn end_round(&mut self, events: &mut Vec<BoardEvent>) {

@@ -15,6 +15,11 @@ const SILENT_INTERVALS: u32 = 3;
 /// But it always has this long: on a machine with many GPUs the first row takes seconds.
 const SILENT_LEAST: Duration = Duration::from_secs(30);
 
+/// How long a reading counts as the present one, where one is taken every `interval`: what reads the GPUs hangs after that.
+pub fn fresh_for(interval: Duration) -> Duration {
+    SILENT_LEAST.max(interval.saturating_mul(SILENT_INTERVALS))
+}
+
 /// The program that reads the GPUs, and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeCommand {
@@ -91,7 +96,7 @@ enum State {
 impl Probe {
     /// A probe that is due at once and prints every `interval`.
     pub fn new(interval: Duration) -> Self {
-        let silence = SILENT_LEAST.max(interval.saturating_mul(SILENT_INTERVALS));
+        let silence = fresh_for(interval);
         Self { silence, pause: PAUSE_LEAST, state: State::Due(Duration::ZERO) }
     }
 

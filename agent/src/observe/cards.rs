@@ -1,0 +1,141 @@
+//! AMD's GPUs, read on a thread of their own: the kernel's files about a card are answered by its driver, and while that
+//! resets the card a read does not return.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc as blocking;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use trial_protocol::GpuSample;
+
+use crate::output::Heard;
+use crate::sample::amd;
+use crate::sample::gpu::{Board, BoardEvent, fresh_for};
+
+/// The cards, and what was last read of them.
+#[derive(Debug)]
+pub(super) struct Cards {
+    root: PathBuf,
+    interval: Duration,
+    /// Asks the thread for a reading; `None`: there is no thread, since no card was seen yet.
+    ask: Option<blocking::SyncSender<()>>,
+    heard: mpsc::Sender<Heard>,
+    board: Board,
+    read_at: Option<Duration>,
+}
+
+impl Cards {
+    /// The cards under `root`, which is `/` except in tests. Nothing is looked at yet.
+    pub(super) fn new(root: &Path, interval: Duration, heard: mpsc::Sender<Heard>) -> Self {
+        let (root, board) = (root.to_owned(), Board::default());
+        Self { root, interval, ask: None, heard, board, read_at: None }
+    }
+
+    /// Asks for another reading, unless one is still under way; it comes as [`Heard::Cards`].
+    pub(super) fn tick(&mut self) {
+        if self.ask.is_none() && amd::is_there(&self.root) {
+            self.ask = self.start();
+        }
+        if let Some(ask) = &self.ask {
+            // Full: the thread waits for the driver.
+            ask.try_send(()).ok();
+        }
+    }
+
+    fn start(&self) -> Option<blocking::SyncSender<()>> {
+        let (ask, asked) = blocking::sync_channel(1);
+        let (root, heard) = (self.root.clone(), self.heard.clone());
+        let named = thread::Builder::new().name("cards".to_owned()).stack_size(128 * 1024);
+        // It ends with whoever asks, or never, if the driver does not answer. Nobody joins it.
+        let work = move || {
+            while asked.recv().is_ok() {
+                if heard.blocking_send(Heard::Cards(amd::read(&root))).is_err() {
+                    return;
+                }
+            }
+        };
+        // Where no thread can be had, the next sample tries again.
+        named.spawn(work).is_ok().then_some(ask)
+    }
+
+    /// Takes a reading.
+    pub(super) fn enter(&mut self, cards: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
+        self.read_at = Some(now);
+        let mut events = Vec::new();
+        self.board.enter_round(cards, &mut events);
+        events
+    }
+
+    /// The last reading, unless it is old.
+    pub(super) fn current(&self, now: Duration) -> Vec<GpuSample> {
+        let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
+        if fresh { self.board.last() } else { Vec::new() }
+    }
+
+    /// The last reading, however old.
+    pub(super) fn last(&self) -> Vec<GpuSample> {
+        self.board.last()
+    }
+
+    pub(super) fn lost(&self) -> Vec<String> {
+        self.board.lost()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(5);
+
+    fn heard(told: &mut mpsc::Receiver<Heard>) -> Vec<GpuSample> {
+        match told.blocking_recv() {
+            Some(Heard::Cards(cards)) => cards,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_driver_that_hangs_holds_up_nobody() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/class/drm/card0/device");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("vendor"), "0x1002\n").unwrap();
+        fs::write(device.join("unique_id"), "a1\n").unwrap();
+        // A pipe that nobody writes to is opened for ever.
+        let busy = device.join("gpu_busy_percent");
+        nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
+        let (tell, mut told) = mpsc::channel(8);
+        let mut cards = Cards::new(root.path(), INTERVAL, tell);
+        for _ in 0..5 {
+            cards.tick();
+        }
+        assert!(told.try_recv().is_err());
+        assert_eq!(cards.current(Duration::ZERO), []);
+
+        fs::write(&busy, "87\n").unwrap();
+        let read = heard(&mut told);
+        assert_eq!(read[0].utilization_percent, Some(87.0));
+        assert_eq!(cards.enter(read.clone(), INTERVAL).len(), 1);
+        assert_eq!(cards.current(INTERVAL), read);
+        // No reading for so long is no reading, but still the last one.
+        assert_eq!(cards.current(INTERVAL * 20), []);
+        assert_eq!(cards.last(), read);
+        let lost = cards.enter(Vec::new(), INTERVAL * 2);
+        assert!(lost.contains(&BoardEvent::Lost("a1".to_owned())), "{lost:?}");
+        assert_eq!(cards.lost(), ["a1"]);
+    }
+
+    #[test]
+    fn without_a_card_there_is_no_thread() {
+        let root = tempfile::tempdir().unwrap();
+        let mut cards = Cards::new(root.path(), INTERVAL, mpsc::channel(1).0);
+        cards.tick();
+        assert!(cards.ask.is_none());
+    }
+}
