@@ -120,6 +120,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         manager,
         token_file: None,
         ca_file: None,
+        papers: deliver::Papers::default(),
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: BOUND,

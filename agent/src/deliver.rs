@@ -21,13 +21,13 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck};
 
 use crate::dialect::{legacy, native};
-use crate::http;
 use crate::spool::{Dialect, LaneFiles, Record, Sender, Spool};
 
 mod address;
 mod counts;
 mod line;
 mod packing;
+mod papers;
 mod patience;
 #[cfg(test)]
 mod tests;
@@ -38,6 +38,7 @@ pub use address::ManagerAddress;
 pub use counts::Counts;
 use line::{Line, Waited};
 use packing::Packed;
+pub use papers::Papers;
 pub use patience::pause;
 use token::Token;
 pub use token::read as read_token;
@@ -68,6 +69,8 @@ pub struct Settings {
     /// PEM file with the certificate authority that signed the manager's certificate. `None`: the public
     /// ones.
     pub ca_file: Option<PathBuf>,
+    /// What these files held before the trial started, which may remove them.
+    pub papers: Papers,
     /// Whose reports.
     pub sender: Sender,
     /// Longest silence towards the manager; a shorter lease in an ack shortens it.
@@ -158,6 +161,8 @@ struct Contact {
     /// How far the batch at hand was taken, where it is taken piece by piece.
     taken: Option<u64>,
     base: Option<String>,
+    /// The last address that could be read.
+    last_base: Option<String>,
     token: Token,
     /// Whether compressed batches were refused.
     plain: bool,
@@ -178,7 +183,7 @@ impl Courier {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let (peer, _) = watch::channel(None);
-        let token = Token::new(settings.token_file.clone());
+        let token = Token::new(settings.token_file.clone(), settings.papers.token().cloned());
         let shared = Mutex::new(Contact { token, ..Contact::default() });
         let line = Line::default();
         let (older_told, _) = watch::channel(false);
@@ -417,35 +422,6 @@ impl Courier {
             token: None,
             other: BTreeMap::new(),
         })
-    }
-
-    /// What is needed to speak, read when it is needed first and again after [`Courier::refresh`].
-    fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
-        let mut contact = self.lock();
-        let client = match &contact.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = http::client(self.settings.ca_file.as_deref())?;
-                contact.client.insert(client).clone()
-            }
-        };
-        let base = self.base(&mut contact)?;
-        let token = contact.token.get().map(str::to_owned);
-        Ok((client, base, token, contact.obeyed.clone()))
-    }
-
-    fn base(&self, contact: &mut Contact) -> Result<String, Error> {
-        Ok(match &contact.base {
-            Some(base) => base.clone(),
-            None => contact.base.insert(self.settings.manager.url()?).clone(),
-        })
-    }
-
-    /// Has address and token read again: the manager may have moved, the token been replaced.
-    fn refresh(&self) {
-        let mut contact = self.lock();
-        contact.base = None;
-        contact.token.refresh();
     }
 
     fn heard(&self, ack: &ReportAck, attempt: &AttemptId) {

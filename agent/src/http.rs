@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use reqwest::Client;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
 
 /// How long a connection may take to be made.
@@ -32,7 +32,7 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         #[source]
-        source: rustls::pki_types::pem::Error,
+        source: pem::Error,
     },
     /// Anything else.
     #[error("cannot make an HTTP client")]
@@ -44,10 +44,34 @@ pub enum Error {
 
 /// Makes the client. With `ca_file`, its certificates are trusted and no others.
 pub fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
+    let Some(path) = ca_file else {
+        return build(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+    };
+    let pem = std::fs::read(path).map_err(|error| unusable(path, pem::Error::Io(error)))?;
+    client_trusting(path, &pem)
+}
+
+/// The same with what `ca_file` held before.
+pub fn client_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        store.add(certificate.map_err(|error| unusable(ca_file, error))?)?;
+    }
+    if store.is_empty() {
+        return Err(unusable(ca_file, pem::Error::NoItemsFound));
+    }
+    build(store)
+}
+
+fn unusable(path: &Path, source: pem::Error) -> Error {
+    Error::CaFile { path: path.to_owned(), source }
+}
+
+fn build(roots: RootCertStore) -> Result<Client, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(ca_file)?)
+        .with_root_certificates(roots)
         .with_no_client_auth();
     let client = Client::builder()
         .tls_backend_preconfigured(tls)
@@ -62,19 +86,4 @@ pub fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
         .redirect(reqwest::redirect::Policy::none())
         .build()?;
     Ok(client)
-}
-
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Error> {
-    let Some(path) = ca_file else {
-        return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
-    };
-    let wrap = |source| Error::CaFile { path: path.to_owned(), source };
-    let mut store = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(wrap)? {
-        store.add(certificate.map_err(wrap)?)?;
-    }
-    if store.is_empty() {
-        return Err(wrap(rustls::pki_types::pem::Error::NoItemsFound));
-    }
-    Ok(store)
 }

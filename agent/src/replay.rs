@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, Lane};
 
 use crate::cli::{KEEPER_FAULT, ReplayArgs};
 use crate::clock::SystemClock;
-use crate::deliver::{self, ManagerAddress, Outcome};
+use crate::deliver::{self, ManagerAddress, Outcome, Papers};
 use crate::errors::chain;
 use crate::spool::lock::{self, DirLock};
 use crate::spool::{LaneFiles, Sender, lane_files};
@@ -124,6 +124,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             manager: request.manager.clone(),
             token_file: request.token_file.clone(),
             ca_file: request.ca_file.clone(),
+            papers: Papers::default(),
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,

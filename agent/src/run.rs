@@ -25,6 +25,7 @@ use crate::book::{Book, Scribe, Tally};
 use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
+use crate::deliver::Papers;
 use crate::errors::chain;
 use crate::listen::listen;
 use crate::metric_file::MetricFiles;
@@ -153,6 +154,7 @@ struct Watch {
     heard: mpsc::Receiver<Heard>,
     channel: SdkChannel,
     runtime: Later,
+    papers: Papers,
 }
 
 impl Watch {
@@ -169,6 +171,9 @@ impl Watch {
             }
         }
         let settings = &prepared.settings;
+        let papers = settings.manager.as_ref().map_or_else(Papers::default, |manager| {
+            Papers::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
+        });
         let (tell, heard) = mpsc::channel(HEARD_ROOM);
         let files = files(settings, prepared.sys_dir.as_deref());
         // Before the trial: what is in its files by now is not its.
@@ -206,6 +211,7 @@ impl Watch {
             heard,
             channel,
             runtime,
+            papers,
         }
     }
 
@@ -304,7 +310,7 @@ impl Watch {
         if let Some(earlier) = earlier {
             book.note("earlier-attempt", ends::of_earlier(&earlier));
         }
-        let Delivery { directives, counts, last } = Delivery::start(&settings, &spool);
+        let Delivery { directives, counts, last } = Delivery::start(&settings, self.papers, &spool);
 
         let (ask, asked) = mpsc::channel(1);
         if let Some(address) = settings.listen {

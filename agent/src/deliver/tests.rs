@@ -282,6 +282,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         manager,
         token_file: None,
         ca_file: None,
+        papers: Papers::default(),
         sender: sender(),
         heartbeat: Duration::from_hours(1),
         flush: BOUND,
@@ -391,6 +392,23 @@ async fn a_manager_that_moved_is_found_again() {
     std::fs::write(&file, format!("{}\n", second.url)).unwrap();
     assert_eq!(delivery.end().await, everything());
     assert!(second.facts().ends_with(&[1]));
+}
+
+#[tokio::test]
+async fn what_was_read_before_the_trial_outlives_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, token_file] = ["manager.url", "token"].map(|name| dir.path().join(name));
+    let server = Server::start(vec![Answer::Status(503, ""), Answer::Token("t")]).await;
+    std::fs::write(&file, format!("{}\n", server.url)).unwrap();
+    std::fs::write(&token_file, "t\n").unwrap();
+    let manager = ManagerAddress::File(file);
+    let papers = Papers::read(&manager, Some(&token_file), None);
+    drop(dir);
+    let spool = memory_spool();
+    spool.append(0, metric(0));
+    let with_papers = Settings { token_file: Some(token_file), papers, ..settings(manager) };
+    assert_eq!(deliver(with_papers, &spool).end().await, everything());
+    assert_eq!(server.facts(), [0]);
 }
 
 #[tokio::test]

@@ -19,9 +19,10 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// Reads from this file when it is first asked.
-    pub(super) fn new(file: Option<PathBuf>) -> Self {
-        Self { file, from_file: None, renewed: None, stale: true }
+    /// Of this file, which held `known`; otherwise it is read when the token is first asked for.
+    pub(super) fn new(file: Option<PathBuf>, known: Option<String>) -> Self {
+        let stale = known.is_none();
+        Self { file, from_file: known, renewed: None, stale }
     }
 
     /// The file may have been replaced since.
@@ -63,13 +64,18 @@ impl Token {
 
 /// The token in a file; without one the manager says what it thinks of that.
 pub fn read(path: &Path) -> Option<String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Some(text.trim().to_owned()),
+    match text(path) {
+        Ok(token) => Some(token),
         Err(error) => {
             warn!("cannot read the token file {}: {error}", path.display());
             None
         }
     }
+}
+
+/// What a file says.
+pub(super) fn text(path: &Path) -> io::Result<String> {
+    Ok(std::fs::read_to_string(path)?.trim().to_owned())
 }
 
 /// Writes aside, readable by the owner only, and moves into place: a reader sees one token or the other.
@@ -92,7 +98,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "first\n").unwrap();
-        let mut token = Token::new(Some(path.clone()));
+        let mut token = Token::new(Some(path.clone()), None);
         assert_eq!(token.get(), Some("first"));
         token.renew("second");
         assert_eq!(token.get(), Some("second"));
@@ -107,10 +113,22 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_was_read_before_outlives_its_file_and_is_replaced_by_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let mut token = Token::new(Some(path.clone()), Some("first".to_owned()));
+        token.refresh();
+        assert_eq!(token.get(), Some("first"));
+        fs::write(&path, "second").unwrap();
+        token.refresh();
+        assert_eq!(token.get(), Some("second"));
+    }
+
+    #[test]
     fn a_token_of_a_file_that_cannot_be_written_is_renewed_in_memory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gone/token");
-        let mut token = Token::new(Some(path.clone()));
+        let mut token = Token::new(Some(path.clone()), None);
         assert_eq!(token.get(), None);
         token.renew("second");
         token.refresh();
@@ -119,7 +137,7 @@ mod tests {
         fs::write(&path, "third").unwrap();
         token.refresh();
         assert_eq!(token.get(), Some("third"));
-        let mut none = Token::new(None);
+        let mut none = Token::new(None, None);
         none.renew("given");
         none.refresh();
         assert_eq!(none.get(), Some("given"));

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use trial_protocol::Directive;
 
-use crate::deliver::{self, Counts, LAST_PATIENCE};
+use crate::deliver::{self, Counts, LAST_PATIENCE, Papers};
 use crate::settings::Settings;
 use crate::spool::Spool;
 
@@ -35,7 +35,7 @@ pub(super) struct Last {
 }
 
 impl Delivery {
-    pub(super) fn start(settings: &Settings, spool: &Spool) -> Self {
+    pub(super) fn start(settings: &Settings, papers: Papers, spool: &Spool) -> Self {
         let (order, directives) = mpsc::channel(16);
         let (ended, told) = watch::channel(false);
         let (give_up, told_to_give_up) = watch::channel(false);
@@ -45,6 +45,7 @@ impl Delivery {
                 manager,
                 token_file: settings.token_file.clone(),
                 ca_file: settings.ca_file.clone(),
+                papers,
                 sender: settings.sender.clone(),
                 heartbeat: settings.heartbeat,
                 flush: settings.flush,

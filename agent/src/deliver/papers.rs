@@ -1,0 +1,85 @@
+//! What lets us in at the manager: its address, the token, the authority that signed its certificate.
+//!
+//! Where they are in files they are read before the trial starts, since that may remove its directory at once, with
+//! them in it; address and token again whenever a delivery has failed.
+
+use std::fmt;
+use std::path::Path;
+
+use reqwest::Client;
+
+use super::{Contact, Courier, Error, ManagerAddress, token};
+use crate::http;
+
+/// What the files held. What could not be read is read, and told of, when it is needed.
+#[derive(Clone, Default)]
+pub struct Papers {
+    base: Option<String>,
+    token: Option<String>,
+    /// In PEM form.
+    authority: Option<Vec<u8>>,
+}
+
+impl Papers {
+    /// Reads them.
+    pub fn read(
+        manager: &ManagerAddress,
+        token_file: Option<&Path>,
+        ca_file: Option<&Path>,
+    ) -> Self {
+        Self {
+            base: manager.url().ok(),
+            token: token_file.and_then(|path| token::text(path).ok()),
+            authority: ca_file.and_then(|path| std::fs::read(path).ok()),
+        }
+    }
+
+    pub(super) fn token(&self) -> Option<&String> {
+        self.token.as_ref()
+    }
+}
+
+/// The token must not reach a log.
+impl fmt::Debug for Papers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Papers").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl Courier {
+    /// What is needed to speak; address and token are read again after [`Courier::refresh`].
+    pub(super) fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
+        let mut contact = self.lock();
+        let client = match &contact.client {
+            Some(client) => client.clone(),
+            None => {
+                let client = match (&self.settings.ca_file, &self.settings.papers.authority) {
+                    (Some(path), Some(pem)) => http::client_trusting(path, pem)?,
+                    (path, _) => http::client(path.as_deref())?,
+                };
+                contact.client.insert(client).clone()
+            }
+        };
+        let base = self.base(&mut contact)?;
+        let token = contact.token.get().map(str::to_owned);
+        Ok((client, base, token, contact.obeyed.clone()))
+    }
+
+    pub(super) fn base(&self, contact: &mut Contact) -> Result<String, Error> {
+        if let Some(base) = &contact.base {
+            return Ok(base.clone());
+        }
+        // A file that is gone does not say that the manager has moved.
+        let known = contact.last_base.take().or_else(|| self.settings.papers.base.clone());
+        let base = self.settings.manager.url().or_else(|error| known.ok_or(error))?;
+        contact.last_base = Some(base.clone());
+        Ok(contact.base.insert(base).clone())
+    }
+
+    /// Has address and token read again: the manager may have moved, the token been replaced.
+    pub(super) fn refresh(&self) {
+        let mut contact = self.lock();
+        contact.base = None;
+        contact.token.refresh();
+    }
+}
