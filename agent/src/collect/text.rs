@@ -72,19 +72,14 @@ fn opens(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"([{<>)]},;:|\"'`".contains(&byte)
 }
 
-/// The number at the beginning of `text`, if it is a whole token.
-fn value_after(text: &[u8]) -> Option<MetricValue> {
+/// The number at the beginning of `text`, if it is a whole token: a comma, a percent sign or a bracket may follow.
+pub(super) fn value_after(text: &[u8]) -> Option<MetricValue> {
     let text = text.trim_ascii_start();
     let length = number_length(text)?;
     if !is_closed(&text[length..]) {
         return None;
     }
     to_value(&text[..length])
-}
-
-/// The number that `text` is as a whole.
-pub(super) fn number(text: &[u8]) -> Option<MetricValue> {
-    (number_length(text)? == text.len()).then(|| to_value(text))?
 }
 
 fn to_value(number: &[u8]) -> Option<MetricValue> {
