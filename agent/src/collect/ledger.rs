@@ -17,10 +17,6 @@ const NAMES: usize = 64;
 /// How many intermediate values of one name are all kept.
 const DENSE: u64 = 10_000;
 
-/// How many unreadable metrics are reported one by one: notes are never shed, and a trial may print
-/// millions.
-const UNREADABLE: u64 = 16;
-
 /// Names that mean the result if no objective is named, the likeliest first.
 const PREFERRED: [&str; 12] = [
     OBJECTIVE,
@@ -83,7 +79,6 @@ pub struct Ledger {
     chosen: Option<String>,
     thinned: u64,
     nameless: u64,
-    unreadable: u64,
 }
 
 /// The metrics of one name.
@@ -108,7 +103,6 @@ impl Ledger {
             chosen: None,
             thinned: 0,
             nameless: 0,
-            unreadable: 0,
         }
     }
 
@@ -121,12 +115,6 @@ impl Ledger {
                 self.enter_printed(found)
             }
         }
-    }
-
-    /// Counts something unreadable, and says whether it is to be reported: the first [`UNREADABLE`] are.
-    pub fn enter_unreadable(&mut self) -> bool {
-        self.unreadable += 1;
-        self.unreadable <= UNREADABLE
     }
 
     /// The trial has ended: the final metric, if the trial itself reported none and one can be concluded.
@@ -176,13 +164,6 @@ impl Ledger {
                 self.nameless
             );
             notes.push(("metric-names-exceeded", text));
-        }
-        if self.unreadable > UNREADABLE {
-            let text = format!(
-                "{} things that look like metrics could not be read; the first {UNREADABLE} are noted",
-                self.unreadable
-            );
-            notes.push(("metrics-unreadable", text));
         }
         if let Some(objective) = &self.objective
             && self.sdk.last_at == 0

@@ -147,14 +147,6 @@ fn a_flood_is_thinned_and_its_last_value_known() {
 }
 
 #[test]
-fn a_flood_of_unreadable_metrics_is_counted() {
-    let mut ledger = ledger(None);
-    let reported = (0..1_000).filter(|_| ledger.enter_unreadable()).count();
-    assert_eq!(reported, 16);
-    assert!(ledger.notes()[0].1.starts_with("1000 things"));
-}
-
-#[test]
 fn an_objective_that_never_came_is_noted() {
     let sdk = found(Source::Sdk, OBJECTIVE, Some(MetricKind::Intermediate), 0.1);
     #[rustfmt::skip]
