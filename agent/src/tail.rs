@@ -6,7 +6,8 @@
 //! replaced or cut is read from its beginning, as another file. (One that is cut and has grown past the old
 //! place before it is looked at cannot be told from one that only grew.)
 
-use std::fs::{self, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -14,14 +15,18 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use trial_protocol::Stream;
 
-use crate::collect::{CollectSpec, EventFileReader, Finding, MetricFileReader, StreamScanner};
+use crate::collect::{
+    CollectSpec, EventFileReader, Finding, MetricFileReader, Source, StreamScanner,
+};
 
 /// Most that is read of one file at once, so that a large old file does not hold everything up.
 const PORTION_BYTES: u64 = 256 * 1024;
 
-/// How deep below a directory event files are looked for, and how many are read at most.
+/// How deep below a directory event files are looked for, how many are read at most, and how many of those that an
+/// earlier run left are still looked at.
 const EVENT_DEPTH: usize = 4;
-const EVENT_FILES: usize = 64;
+const EVENT_FILES: usize = 1024;
+const EARLIER_EVENT_FILES: usize = 64;
 
 /// One file that grows.
 #[derive(Debug)]
@@ -52,6 +57,14 @@ impl FileTail {
         &self.path
     }
 
+    /// Goes to the end of what is there by now, without a look at it.
+    pub fn skip(&mut self) {
+        // What cannot be looked at now is told when it is read.
+        if let Ok(metadata) = fs::metadata(&self.path) {
+            (self.identity, self.offset) = (Some(identity(&metadata)), metadata.len());
+        }
+    }
+
     /// Replaces the content of `buffer` with what was written since the last read, or a portion of it.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Progress> {
         buffer.clear();
@@ -67,7 +80,7 @@ impl FileTail {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let identity = Some((metadata.dev(), metadata.ino()));
+        let identity = Some(identity(&metadata));
         let is_same = self.identity == identity && self.offset <= metadata.len();
         let replaced = self.identity.is_some() && !is_same;
         if !is_same {
@@ -82,6 +95,10 @@ impl FileTail {
         self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         Ok(Progress { replaced, more: self.offset < metadata.len() })
     }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 /// What reads a file's bytes.
@@ -165,7 +182,10 @@ pub struct FileCollectors {
     metric_file: Option<Followed<MetricFileReader>>,
     line_files: Vec<Followed<StreamScanner>>,
     event_dirs: Vec<PathBuf>,
-    event_files: Vec<Followed<EventFileReader>>,
+    event_files: BTreeMap<PathBuf, Followed<EventFileReader>>,
+    /// Event files that are not read.
+    passed_over: BTreeSet<PathBuf>,
+    told_many: bool,
     buffer: Vec<u8>,
 }
 
@@ -180,15 +200,32 @@ impl FileCollectors {
                 .map(|path| Followed::new(path, spec, |_| MetricFileReader::new())),
             line_files: line_files.map(|path| Followed::new(path, spec, fresh_lines)).collect(),
             event_dirs: files.event_dirs,
-            event_files: Vec::new(),
+            event_files: BTreeMap::new(),
+            passed_over: BTreeSet::new(),
+            told_many: false,
             spec: spec.clone(),
             buffer: Vec::new(),
         }
     }
 
+    /// Passes over what is there by now: an earlier run has left it. Reads nothing.
+    pub fn skip(&mut self) {
+        if let Some(file) = &mut self.metric_file {
+            file.tail.skip();
+        }
+        self.line_files.iter_mut().for_each(|file| file.tail.skip());
+        let mut earlier = self.list_event_files();
+        // The last by name are the latest, as a rule; one of them may yet grow.
+        let kept = earlier.split_off(earlier.len().saturating_sub(EARLIER_EVENT_FILES));
+        self.passed_over.extend(earlier);
+        for path in kept {
+            self.follow_events(path).tail.skip();
+        }
+    }
+
     /// Reads what was written since the last poll and appends what it holds.
     pub fn poll(&mut self, found: &mut Vec<Finding>) {
-        self.find_event_files();
+        self.find_event_files(found);
         let Self { spec, buffer, .. } = self;
         if let Some(file) = &mut self.metric_file {
             file.poll(spec, buffer, found);
@@ -196,7 +233,7 @@ impl FileCollectors {
         for file in &mut self.line_files {
             file.poll(spec, buffer, found);
         }
-        for file in &mut self.event_files {
+        for file in self.event_files.values_mut() {
             file.poll(spec, buffer, found);
         }
         // A portion is large beside everything else the agent keeps.
@@ -212,24 +249,39 @@ impl FileCollectors {
         for file in &mut self.line_files {
             file.reader.finish(found);
         }
-        for file in &mut self.event_files {
+        for file in self.event_files.values_mut() {
             file.reader.finish(found);
         }
     }
 
-    fn find_event_files(&mut self) {
+    fn find_event_files(&mut self, found: &mut Vec<Finding>) {
+        for path in self.list_event_files() {
+            if self.event_files.contains_key(&path) || self.passed_over.contains(&path) {
+                continue;
+            }
+            if self.event_files.len() < EVENT_FILES {
+                self.follow_events(path);
+            } else if !std::mem::replace(&mut self.told_many, true) {
+                let why = format!("of more than {EVENT_FILES} event files, some are not read");
+                let path = path.as_os_str().as_encoded_bytes();
+                found.push(Finding::unreadable(Source::Events, path, why));
+            }
+        }
+    }
+
+    fn follow_events(&mut self, path: PathBuf) -> &mut Followed<EventFileReader> {
+        let followed = Followed::new(path.clone(), &self.spec, |_| EventFileReader::new());
+        self.event_files.entry(path).or_insert(followed)
+    }
+
+    /// All that there are, by name.
+    fn list_event_files(&self) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         for dir in &self.event_dirs {
             list_event_files(dir, EVENT_DEPTH, &mut paths);
         }
         paths.sort();
-        for path in paths {
-            let known = self.event_files.iter().any(|file| file.tail.path() == path);
-            if !known && self.event_files.len() < EVENT_FILES {
-                let fresh = |_: &CollectSpec| EventFileReader::new();
-                self.event_files.push(Followed::new(path, &self.spec, fresh));
-            }
-        }
+        paths
     }
 }
 

@@ -119,6 +119,41 @@ fn a_replaced_file_begins_anew() {
 }
 
 #[test]
+fn what_was_there_before_is_passed_over_and_what_comes_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let scalars = include_bytes!("../../fixtures/tfevents/tensorboardx.bin");
+    let (lines, runs) = (dir.path().join("log"), dir.path().join("runs"));
+    let (log, event) = (lines.clone(), |name: &str| runs.join(format!("{name}.tfevents")));
+    let files =
+        FileSpec { line_files: vec![log], event_dirs: vec![runs.clone()], ..FileSpec::default() };
+    append(&lines, b"acc=0.5\n");
+    for old in 0..2 * EARLIER_EVENT_FILES {
+        append(&event(&format!("{old:04}")), scalars);
+    }
+    let mut collectors = FileCollectors::new(&CollectSpec::default(), files);
+    collectors.skip();
+    let mut found = Vec::new();
+    collectors.poll(&mut found);
+    assert_eq!(told(&mut found), [""; 0], "nothing new");
+
+    append(&lines, b"acc=0.75\n");
+    append(&event(&format!("{:04}", 2 * EARLIER_EVENT_FILES - 1)), &scalars[..100]);
+    append(&event("new"), &scalars[..100]);
+    collectors.poll(&mut found);
+    assert_eq!(told(&mut found), ["acc=0.75", "train/loss=1.0", "train/loss=1.0"]);
+
+    for more in 0..EVENT_FILES {
+        append(&event(&format!("z{more:04}")), &scalars[..100]);
+    }
+    collectors.poll(&mut found);
+    let told = told(&mut found);
+    assert_eq!(told.len(), 1 + EVENT_FILES - EARLIER_EVENT_FILES - 1);
+    assert!(told[0].starts_with("!of more than 1024 event files"), "{}", told[0]);
+    collectors.poll(&mut found);
+    assert_eq!(found.len(), 0, "told once");
+}
+
+#[test]
 fn event_files_are_looked_for_within_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let deepest = dir.path().join("1/2/3/x.tfevents");
