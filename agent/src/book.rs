@@ -128,7 +128,8 @@ impl Book {
                 Finding::Unreadable { excerpt, why, .. } => {
                     self.tally.unreadable += 1;
                     if self.tally.unreadable <= UNREADABLE_NOTED {
-                        self.note("metric-unreadable", format!("{why}: {excerpt}"));
+                        let colon = if excerpt.is_empty() { "" } else { ": " };
+                        self.note("metric-unreadable", format!("{why}{colon}{excerpt}"));
                     }
                 }
             }

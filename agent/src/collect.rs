@@ -33,6 +33,10 @@ use trial_protocol::{MetricKind, MetricValue};
 /// Longest name of a metric, in bytes; the wire's limit.
 const NAME_BYTES: usize = 256;
 
+/// Longest line, or record of a file, that is searched for metrics, in bytes. NNI's SDK admits values of 1,000,000
+/// characters.
+const LONGEST_BYTES: usize = 1024 * 1024 + 64 * 1024;
+
 /// Longest excerpt of something unreadable, in characters.
 const EXCERPT_CHARS: usize = 200;
 
@@ -79,7 +83,7 @@ pub enum Finding {
     Unreadable {
         /// Which collector.
         source: Source,
-        /// The beginning of the bytes, at most 200 characters, lossy.
+        /// The beginning of the bytes, at most 200 characters, lossy; empty where that would say nothing.
         excerpt: String,
         /// What is wrong with it.
         why: String,

@@ -12,11 +12,11 @@
 //!
 //! A short tail means "not yet". Bytes whose checksum is wrong are skipped, each stretch reported once; after
 //! a broken length the next record is found by its own checksum. Records too large for scalars (a graph,
-//! images) are passed over unread.
+//! images) are passed over unread; of those that may hold scalars besides, the first is reported.
 
 mod event;
 
-use super::{EXCERPT_BYTES, Finding, Found, NAME_BYTES, Source};
+use super::{EXCERPT_BYTES, Finding, Found, LONGEST_BYTES, NAME_BYTES, Source};
 
 /// Length and its checksum.
 const HEADER_BYTES: usize = 12;
@@ -24,8 +24,11 @@ const HEADER_BYTES: usize = 12;
 /// The data's checksum.
 const FOOTER_BYTES: usize = 4;
 
-/// Largest record that is read, in bytes.
-const RECORD_BYTES: usize = 256 * 1024;
+/// Bytes that are taken in at once.
+const PORTION_BYTES: usize = 256 * 1024;
+
+/// Bytes of a record that say what it is of.
+const PEEK_BYTES: usize = 32;
 
 /// Reads the records of one event file, given its bytes in any portions.
 #[derive(Debug, Default)]
@@ -34,6 +37,8 @@ pub struct EventFileReader {
     carry: Vec<u8>,
     /// Bytes of a record too large that are still to come.
     passing: u64,
+    /// Whether a summary too large was reported.
+    told_large: bool,
     garbage: Option<Garbage>,
 }
 
@@ -48,7 +53,7 @@ struct Garbage {
 /// What the bytes at hand begin with.
 enum Next<'a> {
     Record { data: &'a [u8] },
-    TooLarge { length: u64 },
+    TooLarge { length: u64, is_summary: bool },
     Garbage { length: usize, why: &'static str },
     Wait,
 }
@@ -61,7 +66,7 @@ impl EventFileReader {
 
     /// Takes the next bytes of the file and appends what they complete.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
-        for portion in bytes.chunks(RECORD_BYTES) {
+        for portion in bytes.chunks(PORTION_BYTES) {
             let passed = portion.len().min(usize::try_from(self.passing).unwrap_or(usize::MAX));
             self.passing -= count(passed);
             self.carry.extend_from_slice(&portion[passed..]);
@@ -92,8 +97,14 @@ impl EventFileReader {
                         at += length;
                     }
                 },
-                Next::TooLarge { length } => {
+                Next::TooLarge { length, is_summary } => {
                     self.report_garbage(found);
+                    if is_summary && !std::mem::replace(&mut self.told_large, true) {
+                        let why = format!(
+                            "an event of more than {LONGEST_BYTES} bytes is passed over, with the scalars it may hold"
+                        );
+                        found.push(Finding::unreadable(Source::Events, b"", why));
+                    }
                     let passed = rest.len().min(usize::try_from(length).unwrap_or(usize::MAX));
                     self.passing = length - count(passed);
                     at += passed;
@@ -134,10 +145,10 @@ fn next(bytes: &[u8]) -> Next<'_> {
         return Next::Garbage { length: 1, why: "fail their checksum" };
     }
     let length = length.iter().rev().fold(0, |length, byte| length << 8 | u64::from(*byte));
-    let Some(size) = usize::try_from(length).ok().filter(|size| *size <= RECORD_BYTES) else {
-        return Next::TooLarge {
-            length: length.saturating_add(count(HEADER_BYTES + FOOTER_BYTES)),
-        };
+    let Some(size) = usize::try_from(length).ok().filter(|size| *size <= LONGEST_BYTES) else {
+        let Some(head) = rest.get(..PEEK_BYTES) else { return Next::Wait };
+        let length = length.saturating_add(count(HEADER_BYTES + FOOTER_BYTES));
+        return Next::TooLarge { length, is_summary: event::begins_summary(head) };
     };
     let Some((data, rest)) = rest.split_at_checked(size) else {
         return Next::Wait;

@@ -7,11 +7,11 @@ use memchr::memmem;
 
 use super::scanner::{END, MARKER, last_state, marker_begun};
 use super::sdk::{self, Record};
-use super::{EXCERPT_BYTES, EXCERPT_CHARS};
+use super::{EXCERPT_BYTES, EXCERPT_CHARS, LONGEST_BYTES};
 
 /// Longest line, in bytes; a longer one becomes several. One with a marker may be as long as the SDK admits.
 const TEXT: usize = 64 * 1024;
-const MARKED: usize = 1024 * 1024 + TEXT;
+const MARKED: usize = LONGEST_BYTES;
 
 /// A line of the trial's, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,9 @@ use memchr::memmem;
 use trial_protocol::Stream;
 
 use super::sdk::{self, Record};
-use super::{CollectSpec, EXCERPT_BYTES, Finding, Found, Source, ansi, json_lines, text};
+use super::{
+    CollectSpec, EXCERPT_BYTES, Finding, Found, LONGEST_BYTES, Source, ansi, json_lines, text,
+};
 
 /// What stands before each record of NNI's SDK on stdout, and the apostrophe that ends it.
 pub(super) const MARKER: &[u8] = b"NNISDK_MEb'";
@@ -24,19 +26,16 @@ pub(super) const END: u8 = b'\'';
 /// What is read at once into the tail.
 const PORTION_BYTES: usize = 64 * 1024;
 
-/// Longest pieces that are looked at, in bytes.
+/// Lengths in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Ordinary text.
-    text: usize,
-    /// A JSON object, marked or on a line of its own: the SDK admits 1,000,000 characters.
-    object: usize,
+    /// An unterminated line as long as this is looked at before it ends.
+    look: usize,
+    /// Longest piece that is read.
+    piece: usize,
 }
 
-const LIMITS: Limits = Limits { text: 64 * 1024, object: 1024 * 1024 + 64 * 1024 };
-
-/// How far into a piece its first character other than white space is looked for.
-const INDENT_BYTES: usize = 64;
+const LIMITS: Limits = Limits { look: PORTION_BYTES, piece: LONGEST_BYTES };
 
 /// Finds metrics in one output stream, given its bytes in any portions.
 #[derive(Debug)]
@@ -51,10 +50,21 @@ pub struct StreamScanner {
     carry: Vec<u8>,
     /// How long the carry must be before looking at it is of use.
     look_at: usize,
-    /// The piece at hand began before the carry and is no metric.
-    clipped: bool,
+    /// The piece at hand began before the carry and is not read.
+    clipped: Option<Clipped>,
+    /// Whether it was said that a line is too long.
+    told_long: bool,
     /// Metrics of one JSON line, kept to reuse its memory.
     objects: Vec<Found>,
+}
+
+/// Why a piece is not read, though more of it may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clipped {
+    /// It cannot be a metric.
+    NoMetric,
+    /// It is too long. `textured`: it may have held metrics.
+    TooLong { textured: bool },
 }
 
 /// What follows a marker.
@@ -77,8 +87,9 @@ impl StreamScanner {
                 && (spec.text || spec.json_lines || !spec.patterns.is_empty()),
             marker: memmem::Finder::new(MARKER),
             carry: Vec::new(),
-            look_at: LIMITS.text,
-            clipped: false,
+            look_at: LIMITS.look,
+            clipped: None,
+            told_long: false,
             objects: Vec::new(),
         }
     }
@@ -105,7 +116,7 @@ impl StreamScanner {
     }
 
     fn is_within_line(&self) -> bool {
-        self.clipped || !self.carry.is_empty()
+        self.clipped.is_some() || !self.carry.is_empty()
     }
 
     /// Searches a block of whole lines.
@@ -144,7 +155,7 @@ impl StreamScanner {
 
     fn read_line(&mut self, line: &[u8], found: &mut Vec<Finding>) {
         self.consume(line, true, found);
-        self.clipped = false;
+        self.clipped = None;
     }
 
     /// Adds to the unterminated line.
@@ -160,8 +171,8 @@ impl StreamScanner {
             self.carry.drain(..done);
             // Twice as much at a time, so that a long line that comes byte by byte is not read a million
             // times; past the limit everything is decided.
-            let most = self.limits.object + MARKER.len() + 1;
-            self.look_at = (2 * self.carry.len()).clamp(self.limits.text, most);
+            let most = self.limits.piece + MARKER.len() + 1;
+            self.look_at = (2 * self.carry.len()).clamp(self.limits.look, most);
         }
     }
 
@@ -174,7 +185,7 @@ impl StreamScanner {
                 self.carry = carry;
             }
         }
-        self.look_at = self.limits.text;
+        self.look_at = self.limits.look;
     }
 
     /// Reads the pieces of `line`, which is whole if it `ended`, from left to right as far as they are
@@ -190,17 +201,17 @@ impl StreamScanner {
                     if let Record::Metric(metric) = record {
                         found.push(Finding::Metric(metric));
                     }
-                    self.clipped = false;
+                    self.clipped = None;
                     at += MARKER.len() + length;
                 }
                 Marked::Broken(why) => {
                     // What follows is the record's remains, unless it is another record.
                     found.push(Finding::unreadable(Source::Sdk, &line[at..], why));
-                    self.clipped = true;
+                    self.clipped = Some(Clipped::NoMetric);
                     at += MARKER.len();
                 }
                 Marked::Unfinished => {
-                    self.clipped = false;
+                    self.clipped = None;
                     return at;
                 }
             }
@@ -215,21 +226,37 @@ impl StreamScanner {
         let sure = &line[at..line.len() - tail];
         let overwritten = last_state(sure);
         if overwritten > 0 {
-            self.clipped = false;
+            self.clipped = None;
             at += overwritten;
         }
         let sure = &sure[overwritten..];
-        if self.clipped || !self.reads_text || sure.len() > self.limit_of(sure) {
-            self.clipped = true;
+        self.clipped = self.clip(sure);
+        if self.clipped.is_some() {
             // A carriage return ends the clipped state, unless the newline follows.
             at = line.len() - tail - usize::from(sure.ends_with(b"\r"));
         }
         at
     }
 
+    /// Whether a piece that goes on with `part`, or begins with it, is not read.
+    fn clip(&self, part: &[u8]) -> Option<Clipped> {
+        let textured = || self.next_texture(part).is_some();
+        match self.clipped {
+            _ if !self.reads_text => Some(Clipped::NoMetric),
+            Some(Clipped::NoMetric) => self.clipped,
+            Some(Clipped::TooLong { textured: before }) => {
+                Some(Clipped::TooLong { textured: before || textured() })
+            }
+            None if part.len() > self.limits.piece => {
+                Some(Clipped::TooLong { textured: textured() })
+            }
+            None => None,
+        }
+    }
+
     fn read_marked(&self, body: &[u8], ended: bool) -> Marked {
-        let body = &body[..body.len().min(self.limits.object)];
-        let full = body.len() == self.limits.object;
+        let body = &body[..body.len().min(self.limits.piece)];
+        let full = body.len() == self.limits.piece;
         let decided = ended || full;
         let broken = |why: String| {
             // The excerpt must not depend on how much has come yet.
@@ -240,7 +267,7 @@ impl StreamScanner {
             return broken("no object follows the marker".to_owned());
         }
         match sdk::object_length(body) {
-            None if full => broken(format!("its object is over {} bytes long", self.limits.object)),
+            None if full => broken(format!("its object is over {} bytes long", self.limits.piece)),
             None if ended => broken("its object does not end on the line".to_owned()),
             None => Marked::Unfinished,
             Some(length) => match body.get(length) {
@@ -261,9 +288,13 @@ impl StreamScanner {
         }
         let overwritten = last_state(piece);
         let piece = &piece[overwritten..];
-        let clipped = self.clipped && overwritten == 0;
-        if clipped || piece.len() > self.limit_of(piece) {
-            return;
+        if overwritten > 0 {
+            self.clipped = None;
+        }
+        match self.clip(piece) {
+            None => {}
+            Some(Clipped::TooLong { textured: true }) => return self.tell_long(found),
+            Some(_) => return,
         }
         let piece: Cow<'_, [u8]> = ansi::strip(piece);
 
@@ -295,10 +326,15 @@ impl StreamScanner {
         }
     }
 
-    /// Longest that a piece which begins like `piece` may be.
-    fn limit_of(&self, piece: &[u8]) -> usize {
-        let indent = piece[..piece.len().min(INDENT_BYTES)].trim_ascii_start();
-        if indent.starts_with(b"{") { self.limits.object } else { self.limits.text }
+    /// Says once that something was not read.
+    fn tell_long(&mut self, found: &mut Vec<Finding>) {
+        if !std::mem::replace(&mut self.told_long, true) {
+            let why = format!(
+                "a line of more than {} bytes is not searched for metrics",
+                self.limits.piece
+            );
+            found.push(Finding::unreadable(Source::Text, b"", why));
+        }
     }
 }
 

@@ -49,6 +49,17 @@ pub(super) fn scalars(event: &[u8]) -> Result<Vec<Scalar<'_>>, Malformed> {
     Ok(scalars)
 }
 
+/// Whether what begins so is an event with a summary: the first of its parts that has a length of its own.
+pub(super) fn begins_summary(mut head: &[u8]) -> bool {
+    loop {
+        match key(&mut head) {
+            Ok((field, 2)) => return field == 5,
+            Ok((_, kind)) if value(kind, &mut head).is_ok() => {}
+            Ok(_) | Err(Malformed) => return false,
+        }
+    }
+}
+
 /// A `Summary.Value`, if it holds one number.
 fn scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, Malformed> {
     let mut tag = None;
@@ -182,8 +193,18 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Value<'a>), Malformed> {
+    let (field, kind) = key(bytes)?;
+    Ok((field, value(kind, bytes)?))
+}
+
+/// The number of a field, and of what kind its value is.
+fn key(bytes: &mut &[u8]) -> Result<(u64, u64), Malformed> {
     let key = varint(bytes)?;
-    let value = match key & 7 {
+    Ok((key >> 3, key & 7))
+}
+
+fn value<'a>(kind: u64, bytes: &mut &'a [u8]) -> Result<Value<'a>, Malformed> {
+    Ok(match kind {
         0 => Value::Varint(varint(bytes)?),
         1 => Value::Fixed64(fixed(bytes)?),
         2 => {
@@ -194,8 +215,7 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Value<'a>), Malformed> {
         }
         5 => Value::Fixed32(fixed(bytes)?),
         _ => return Err(Malformed),
-    };
-    Ok((key >> 3, value))
+    })
 }
 
 fn fixed<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
@@ -262,6 +282,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             drop(scalars(&bytes));
             drop(tensor(&bytes));
+            begins_summary(&bytes);
         }
     }
 }

@@ -114,7 +114,7 @@ fn a_record_that_is_no_event_is_reported() {
 
 #[test]
 fn a_record_too_large_is_passed_over_and_not_kept() {
-    let large = framed(&vec![7; 3 * RECORD_BYTES]);
+    let large = framed(&vec![7; 2 * LONGEST_BYTES]);
     let mut reader = EventFileReader::new();
     let mut found = Vec::new();
     for portion in large.chunks(10_000) {
@@ -125,6 +125,38 @@ fn a_record_too_large_is_passed_over_and_not_kept() {
     assert_eq!(told(&found).len(), 5);
     let whole = [&large[..], SIMPLE].concat();
     assert_eq!(read(&[&whole]), found);
+}
+
+/// An event with a summary of one scalar, and `filler` bytes of something else in it.
+fn summary(name: &str, filler: usize) -> Vec<u8> {
+    let block = |field: u8, bytes: &[u8]| {
+        let mut length = bytes.len();
+        let mut block = vec![field << 3 | 2];
+        while length > 0x7f {
+            block.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+            length >>= 7;
+        }
+        block.push(u8::try_from(length).unwrap());
+        [&block, bytes].concat()
+    };
+    let scalar = [&block(1, name.as_bytes())[..], &[0x15], &0.5_f32.to_le_bytes()].concat();
+    let image = block(1, &block(4, &vec![0; filler]));
+    let summary = block(5, &[block(1, &scalar), image].concat());
+    framed(&[&[0x09], &1.0_f64.to_le_bytes()[..], &[0x10, 3], &summary].concat())
+}
+
+#[test]
+fn a_summary_with_an_image_counts_up_to_a_megabyte_and_a_larger_one_is_told_once() {
+    let (small, large) = (summary("acc", 1_000_000), summary("acc", 2 * LONGEST_BYTES));
+    let graph = framed(&[&[0x22, 0x80, 0x80, 0x80, 0x02][..], &vec![0; 4 << 20]].concat());
+    let file = [&graph[..], &small, &large, &large, &small].concat();
+    let told_once =
+        "!an event of more than 1114112 bytes is passed over, with the scalars it may hold";
+    for portion in [1_000, 100_000, usize::MAX] {
+        let portions: Vec<_> = file.chunks(portion).collect();
+        let found = told(&read(&portions));
+        assert_eq!(found, ["acc[3]=0.5", told_once, "acc[3]=0.5"], "{portion} at a time");
+    }
 }
 
 #[test]

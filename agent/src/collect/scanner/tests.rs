@@ -142,12 +142,31 @@ fn an_endless_line_is_not_kept_and_hides_no_metric() {
     let noise = vec![b'.'; 1_000_000];
     for _ in 0..10 {
         scanner.feed(&noise, &mut found);
-        assert!(scanner.carry.capacity() <= 4 * PORTION_BYTES, "{}", scanner.carry.capacity());
+        assert!(scanner.carry.capacity() <= 2 * LIMITS.piece, "{}", scanner.carry.capacity());
     }
     scanner.feed(b" acc=1", &mut found);
     scanner.feed(marked("0.5").as_bytes(), &mut found);
     scanner.feed(b"\nacc=2\n", &mut found);
-    assert_eq!(told(&found), ["default=0.5", "acc=2"]);
+    assert!(scanner.carry.capacity() <= 2 * PORTION_BYTES, "{}", scanner.carry.capacity());
+    let long = "!a line of more than 1114112 bytes is not searched for metrics";
+    assert_eq!(told(&found), [long, "default=0.5", "acc=2"]);
+    scanner.feed(&[&noise, &noise, &b"a=1\n"[..]].concat(), &mut found);
+    assert_eq!(found.len(), 3, "said once");
+}
+
+#[test]
+fn a_long_line_is_searched_whatever_stands_on_it() {
+    let noise = "x".repeat(1_000_000);
+    let patterns = vec![r"loss: (?P<loss>\S+)".parse().unwrap()];
+    let spec = CollectSpec { patterns, ..CollectSpec::default() };
+    let digits = "1".repeat(1_000_000);
+    let lines = format!("{noise} acc=0.5\n{noise} loss: 0.25\nn=0.{digits}\n");
+    for portion in [1_000, 65_536, usize::MAX] {
+        let portions: Vec<_> = lines.as_bytes().chunks(portion).collect();
+        let found = scan(StreamScanner::new(&spec, Stream::Stdout), &portions);
+        let expected = ["acc=0.5", "loss=0.25", "n=0.1111111111111111"];
+        assert_eq!(told(&found), expected, "{portion} at a time");
+    }
 }
 
 #[test]
@@ -165,7 +184,7 @@ fn a_progress_bar_of_megabytes_counts_in_its_last_state() {
 
 #[test]
 fn an_endless_object_is_unreadable_and_what_follows_is_not_lost() {
-    let bytes = format!("NNISDK_MEb'{{\"{}\n{}\n", "x".repeat(2 * LIMITS.object), marked("0.5"));
+    let bytes = format!("NNISDK_MEb'{{\"{}\n{}\n", "x".repeat(2 * LIMITS.piece), marked("0.5"));
     for portion in [100_000, usize::MAX] {
         let portions: Vec<_> = bytes.as_bytes().chunks(portion).collect();
         let found = scan(scanner(Stream::Stdout), &portions);
@@ -180,7 +199,7 @@ fn an_endless_object_is_unreadable_and_what_follows_is_not_lost() {
 
 /// A scanner whose limits short texts reach.
 fn small() -> StreamScanner {
-    let limits = Limits { text: 70, object: 900 };
+    let limits = Limits { look: 70, piece: 900 };
     StreamScanner { limits, look_at: 70, ..scanner(Stream::Stdout) }
 }
 
