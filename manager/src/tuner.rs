@@ -226,7 +226,10 @@ fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
         return Ok(found);
     }
     let names = ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name));
-    let problem = format!("`{name}` is not a tuner; {}", advice(name, names));
+    let problem = format!(
+        "`{name}` is not a tuner; {}; one of your own, also if `nnictl algo register` knows it, is given by its `className`",
+        advice(name, names)
+    );
     Err(Error { path: "tuner.name".to_owned(), problem })
 }
 

@@ -84,7 +84,8 @@ impl Conversation for Door {
                 let Some(parameters) = given.get("parameters").filter(|_| proposal) else {
                     return Err(error.to_string());
                 };
-                return Ok(Turn { broken: Some(parameters.to_string()), ..Turn::default() });
+                let what = format!("what is no object: {parameters}");
+                return Ok(Turn { broken: Some(what), ..Turn::default() });
             }
         };
         match line {

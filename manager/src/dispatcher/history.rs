@@ -120,7 +120,7 @@ pub(super) struct Turn {
     pub(super) notes: Vec<String>,
     /// It has come far enough to be asked.
     pub(super) ready: bool,
-    /// It has proposed what nobody can try: what, and nothing better is to be hoped for.
+    /// It has proposed what nobody can try, and nothing better is to be hoped for: "what is no object: 7".
     pub(super) broken: Option<String>,
     /// Its assessor, and not its tuner, has spoken: it is through with something that it was told.
     pub(super) seen: bool,

@@ -223,11 +223,15 @@ impl Dialogue {
     }
 
     /// Parameters have come: for a proposal that is wanted, or for one that will be.
-    fn proposed(&mut self, content: &str, history: &mut History) -> Result<Turn, String> {
-        let Record { parameter_id, parameters } = serde_json::from_str(content)
-            .map_err(|error| format!("a proposal without id and parameters ({error})"))?;
+    fn proposed(&mut self, content: &str, history: &mut History) -> Turn {
+        let broken = |what| Turn { broken: Some(what), ..Turn::default() };
+        let Record { parameter_id, parameters } = match serde_json::from_str(content) {
+            Ok(record) => record,
+            // Python writes NaN where it has one, and asking again brings no better.
+            Err(error) => return broken(format!("what cannot be read ({error}): {content}")),
+        };
         let Value::Object(parameters) = parameters else {
-            return Ok(Turn { broken: Some(parameters.to_string()), ..Turn::default() });
+            return broken(format!("what is no object: {parameters}"));
         };
         self.answers = self.requests.min(self.answers + 1);
         let mut turn = Turn { say: self.released(), ..Turn::default() };
@@ -241,7 +245,7 @@ impl Dialogue {
                 Said::Ready
             }
         });
-        Ok(turn)
+        turn
     }
 }
 
@@ -301,7 +305,7 @@ impl Conversation for Dialogue {
                 self.ready = true;
                 Ok(Turn { say, ready: true, ..Turn::default() })
             }
-            "TR" => self.proposed(&content, history),
+            "TR" => Ok(self.proposed(&content, history)),
             "NO" => {
                 self.answers = self.requests.min(self.answers + 1);
                 history.refuse();

@@ -240,8 +240,8 @@ impl Session {
                     Came::Text(text) => {
                         self.last_word = Instant::now();
                         match self.conversation.hear(&text, history) {
-                            Ok(Turn { broken: Some(parameters), .. }) => {
-                                let why = format!("proposed what is no object: {}", shown(&parameters));
+                            Ok(Turn { broken: Some(what), .. }) => {
+                                let why = format!("proposed {}", shown(&what));
                                 return self.end(&why).await;
                             }
                             Ok(turn) => {

@@ -67,6 +67,23 @@ const RECORDINGS: [&str; 5] = [
 ];
 
 #[test]
+fn proposals_that_nobody_can_try_are_told_apart() {
+    let table = [
+        (r#"{"parameter_id": 0, "parameters": [1, 2]}"#, "what is no object: [1,2]"),
+        (r#"{"parameter_id": 0, "parameters": null}"#, "what is no object: null"),
+        (r#"{"parameter_id": 0, "parameters": {"x": NaN}}"#, "what cannot be read ("),
+        (r#"{"parameters": {"x": 1}}"#, "what cannot be read (missing field `parameter_id`"),
+    ];
+    for (content, expected) in table {
+        let mut history = History::new(json!({}));
+        let mut dialogue = Dialogue::new(BOTH);
+        let text = json!({ "type": "TR", "content": content }).to_string();
+        let broken = dialogue.hear(&text, &mut history).unwrap().broken.unwrap();
+        assert!(broken.starts_with(expected), "{content}: {broken}");
+    }
+}
+
+#[test]
 fn recorded_dispatchers_are_understood() {
     let mut heard = 0;
     for text in RECORDINGS {
