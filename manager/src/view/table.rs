@@ -83,8 +83,14 @@ enum Key {
     Missing(()),
 }
 
+/// Where a row stands: by what it is sorted, and by its position in the experiment.
 #[derive(Debug, Serialize, Deserialize)]
 struct Place(Key, u64);
+
+/// The last row of a page, and when the first page was made: how long a trial has run so far is told as of then on all
+/// pages, or rows would pass one another between two of them.
+#[derive(Debug, Serialize, Deserialize)]
+struct Cursor(Place, i64);
 
 /// A text that is no cursor of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -111,6 +117,7 @@ pub fn page<'a>(
     now_ms: i64,
 ) -> Result<Page<'a>, BadCursor> {
     let after = cursor.map(read_cursor).transpose()?;
+    let (after, now_ms) = after.map_or((None, now_ms), |Cursor(place, at)| (Some(place), at));
     let text = wanted.text.as_ref().map(|text| text.to_lowercase());
     let mut rows: Vec<(Place, &TrialSummary)> = trials
         .iter()
@@ -127,7 +134,7 @@ pub fn page<'a>(
     let more = rows.len() > from.saturating_add(limit);
     rows.truncate(from.saturating_add(limit));
     let rows = rows.split_off(from.min(rows.len()));
-    let next = rows.last().filter(|_| more).map(|(place, _)| write_cursor(place));
+    let next = rows.last().filter(|_| more).map(|(place, _)| write_cursor(place, now_ms));
     Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, next })
 }
 
@@ -156,7 +163,11 @@ fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> Key {
         Column::Latest => measured(trial.latest.as_ref()),
         Column::Started => time(trial.started_at_ms),
         Column::Ended => time(trial.ended_at_ms),
-        Column::Duration => time(trial.duration_ms(now_ms)),
+        // As of then: one that has ended since ran on.
+        Column::Duration => {
+            let until = trial.ended_at_ms.map_or(now_ms, |ended| ended.min(now_ms));
+            time(trial.started_at_ms.map(|begun| until.saturating_sub(begun).max(0)))
+        }
         Column::Parameter(name) => {
             let flat = super::flat(&trial.parameters);
             match flat.into_iter().find(|(known, _)| known == name) {
@@ -194,11 +205,11 @@ fn compare(Place(a, first): &Place, Place(b, second): &Place, descending: bool) 
     by_key.then(direct(first.cmp(second)))
 }
 
-fn write_cursor(place: &Place) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(place).unwrap_or_default())
+fn write_cursor(place: &Place, now_ms: i64) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&(place, now_ms)).unwrap_or_default())
 }
 
-fn read_cursor(text: &str) -> Result<Place, BadCursor> {
+fn read_cursor(text: &str) -> Result<Cursor, BadCursor> {
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| BadCursor)?;
     serde_json::from_slice(&bytes).map_err(|_| BadCursor)
 }

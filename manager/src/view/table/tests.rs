@@ -117,6 +117,31 @@ fn a_row_that_comes_or_goes_hides_no_other() {
     assert_eq!(shown(&page(&trials, &newest, Some(&cursor), 2, 0).unwrap()), [3, 2]);
 }
 
+#[test]
+fn trials_that_run_on_between_two_pages_neither_repeat_nor_hide() {
+    let started = |sequence: u64, at_ms: i64| {
+        let mut trial = trial(sequence, JobState::Running, None, json!({}));
+        Arc::make_mut(&mut trial).started_at_ms = Some(at_ms);
+        trial
+    };
+    for (descending, expected) in [(true, [0, 1, 2]), (false, [2, 1, 0])] {
+        let mut trials = [started(0, 0), started(1, 10), started(2, 20)];
+        let wanted = wanted(Column::Duration, descending);
+        let (mut cursor, mut found, mut now_ms) = (None, Vec::new(), 30);
+        loop {
+            let one = page(&trials, &wanted, cursor.as_deref(), 1, now_ms).unwrap();
+            found.extend(shown(&one));
+            cursor = one.next;
+            if cursor.is_none() {
+                break;
+            }
+            now_ms += 100;
+            Arc::make_mut(&mut trials[1]).ended_at_ms = Some(now_ms);
+        }
+        assert_eq!(found, expected, "descending: {descending}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_cursor_is_read_or_refused(text in ".*|[A-Za-z0-9_-]{0,40}") {
