@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use axum::http::Method;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 use trial_protocol::{
@@ -364,6 +366,50 @@ async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
         rest.push(event);
     }
     assert_eq!(rest.last().map(String::as_str), Some("end"), "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_character_that_is_cut_between_two_pieces_of_output_is_told_whole() {
+    let bed = Bed::searched().await;
+    bed.change("t", JobState::Running).await;
+    let piece = |offset_bytes: u64, bytes: &[u8]| {
+        let text = LogText::Base64(BASE64_STANDARD.encode(bytes));
+        ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
+    };
+    let (euro, place) = ("€".as_bytes(), "/api/v1/trials/t/events");
+    bed.say(Lane::Bulk, 2, vec![piece(12, &[b"a", &euro[..1]].concat())]).await;
+    let mut stream = open(&bed, place, Some("1.3.1.12.0")).await;
+    let (_, id, data) = next_event(&mut stream).await.unwrap();
+    assert_eq!((id.as_str(), &data["text"]), ("1.3.1.13.0", &json!("a")));
+    let (event, ..) = next_event(&mut stream).await.unwrap();
+    assert_eq!(event, "trial");
+    bed.say(Lane::Bulk, 3, vec![piece(14, &[&euro[1..], b"b", &euro[..2]].concat())]).await;
+    let (_, id, data) = next_event(&mut stream).await.unwrap();
+    assert_eq!((id.as_str(), &data["text"]), ("1.3.1.17.0", &json!("€b")));
+    // What never comes whole is told once nothing more can come.
+    bed.change("t", JobState::Succeeded).await;
+    let (_, _, data) = next_event(&mut stream).await.unwrap();
+    assert_eq!(data["text"], "\u{fffd}");
+}
+
+#[tokio::test]
+async fn a_change_whose_client_went_away_is_not_made_again_under_its_key() {
+    let mut bed = Bed::searched().await;
+    let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
+    let asked = |bed: &Bed| {
+        let request = Request::post("/api/v1/trials/t/retry");
+        let request = request.header(header::AUTHORIZATION, bed.user());
+        let request = request.header("idempotency-key", "k").body(Body::empty()).unwrap();
+        tokio::spawn(bed.router.clone().oneshot(request))
+    };
+    let first = asked(&bed);
+    let Some(Event::Commanded { reply, .. }) = events.recv().await else { panic!("no command") };
+    first.abort();
+    first.await.unwrap_err();
+    reply.send(Ok(())).unwrap();
+    let again = asked(&bed).await.unwrap().unwrap();
+    assert_eq!(again.status(), StatusCode::ACCEPTED);
+    assert!(events.try_recv().is_err(), "it was made twice");
 }
 
 #[tokio::test]

@@ -88,6 +88,13 @@ impl Changes {
                 "an Idempotency-Key has 1 to {LONGEST_KEY} characters of ASCII"
             ))
         })?;
+        let (changes, shared, key) = (self.clone(), shared.clone(), key.to_owned());
+        // A client that goes away while it waits is one that asks again: what it began is remembered all the same.
+        let made = tokio::spawn(async move { changes.make_once(&shared, key, change).await });
+        made.await.unwrap_or(Err(Error::Stopping))
+    }
+
+    async fn make_once(&self, shared: &Shared, key: String, change: Change) -> Result<(), Error> {
         // Held while the change is made: the same key at the same time waits for its fate.
         let mut made = self.0.lock().await;
         if let Some(before) = made.iter().find(|made| made.key == key) {
@@ -102,7 +109,7 @@ impl Changes {
         if made.len() >= REMEMBERED {
             made.pop_front();
         }
-        made.push_back(Made { key: key.to_owned(), change });
+        made.push_back(Made { key, change });
         Ok(())
     }
 }

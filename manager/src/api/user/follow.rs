@@ -17,6 +17,7 @@ use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Asked, Named};
 use super::experiment::shown;
+use super::log::unfinished;
 use super::trials::{MetricView, SampleView, attempt};
 use crate::job_state::JobState;
 
@@ -248,13 +249,14 @@ pub(super) async fn trial_events(
         loop {
             // Looked at first: what the trial said before it ended is told before its end.
             let snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
-            while one_look(&mut line, &trial, &mut seen).await? {}
             let summary = snapshot.find(trial.as_str()).ok_or(Gone)?;
+            let ended = summary.state.is_final();
+            while one_look(&mut line, &trial, &mut seen, ended).await? {}
             if revision != Some(summary.revision) {
                 revision = Some(summary.revision);
                 line.tell("trial", &seen.write(), summary).await?;
             }
-            if summary.state.is_final() {
+            if ended {
                 return line.tell("end", &seen.write(), &()).await;
             }
             if !line.pause(&mut commits).await? {
@@ -264,8 +266,13 @@ pub(super) async fn trial_events(
     }))
 }
 
-/// Tells what is new of a trial; `true` if there may be more.
-async fn one_look(line: &mut Line, trial: &TrialJobId, seen: &mut Seen) -> Result<bool, Gone> {
+/// Tells what is new of a trial, which may have ended; `true` if there may be more.
+async fn one_look(
+    line: &mut Line,
+    trial: &TrialJobId,
+    seen: &mut Seen,
+    ended: bool,
+) -> Result<bool, Gone> {
     let Some(attempt) = attempt(&line.shared, trial, None).await.map_err(|_| Gone)? else {
         return Ok(false);
     };
@@ -286,14 +293,7 @@ async fn one_look(line: &mut Line, trial: &TrialJobId, seen: &mut Seen) -> Resul
     if let Some(last) = rows.last() {
         seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
-        let samples: Vec<_> = rows
-            .into_iter()
-            .map(|row| SampleView {
-                seq: row.seq,
-                observed_at_ms: row.observed_at_ms,
-                sample: row.body,
-            })
-            .collect();
+        let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
         line.tell("samples", &seen.write(), &samples).await?;
     }
     for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
@@ -302,7 +302,13 @@ async fn one_look(line: &mut Line, trial: &TrialJobId, seen: &mut Seen) -> Resul
             Stream::Stderr => &mut seen.stderr,
         };
         let part = store.log_part(attempt.key, stream, *place, LOG_BURST).await;
-        let part = part.map_err(|_| Gone)?;
+        let mut part = part.map_err(|_| Gone)?;
+        // A character that is cut comes whole with the next look, as long as there may be one.
+        if !ended || part.next < part.end {
+            let cut = unfinished(&part.bytes);
+            part.bytes.truncate(part.bytes.len() - cut);
+            part.next -= u64::try_from(cut).unwrap_or(0);
+        }
         if !part.bytes.is_empty() {
             *place = part.next;
             more |= part.next < part.end;

@@ -92,9 +92,13 @@ pub(in crate::api) async fn view(
         }
     };
     let part = store.log_part(attempt.key, stream, from, limit).await?;
-    // A character that is cut by the part's end belongs to the next part.
-    let cut = if part.next < part.end { unfinished(&part.bytes) } else { 0 };
-    let whole = &part.bytes[..part.bytes.len() - cut];
+    // A character that is cut by the part's end belongs to the next part, which may still be on its way. A part that is
+    // nothing else is shown as it is, or it would be asked for for ever.
+    let cut = if part.next < part.end || !attempt.ended { unfinished(&part.bytes) } else { 0 };
+    let cut = if cut < part.bytes.len() { cut } else { 0 };
+    // The end of a stream may begin within one.
+    let begun = if query.tail.is_some() && from > 0 { continued(&part.bytes) } else { 0 };
+    let whole = &part.bytes[begun..(part.bytes.len() - cut).max(begun)];
     Ok(LogView {
         attempt: Some(attempt.attempt.to_string()),
         from: part.from,
@@ -104,8 +108,13 @@ pub(in crate::api) async fn view(
     })
 }
 
+/// How many bytes at the beginning belong to a character that began before.
+fn continued(bytes: &[u8]) -> usize {
+    bytes.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count()
+}
+
 /// How many bytes at the end begin a character that does not end there.
-fn unfinished(bytes: &[u8]) -> usize {
+pub(super) fn unfinished(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let byte = bytes[bytes.len() - back];
         let length = match byte {
@@ -115,8 +124,7 @@ fn unfinished(bytes: &[u8]) -> usize {
             0x80..=0xbf => continue,
             _ => 1,
         };
-        // A part that is nothing else is shown as it is, or it would be asked for for ever.
-        return if length > back && back < bytes.len() { back } else { 0 };
+        return if length > back { back } else { 0 };
     }
     0
 }
@@ -187,10 +195,14 @@ mod tests {
         #[rustfmt::skip]
         let table: [(&[u8], usize); 9] = [
             (b"abc", 0), ("aé".as_bytes(), 0), (b"a\xc3", 1), (b"a\xe2\x82", 2), (b"a\xf0\x9f\x98", 3),
-            (b"\xc3", 0), (b"", 0), (b"a\xff", 0), (b"a\x80\x80\x80", 0),
+            (b"\xc3", 1), (b"", 0), (b"a\xff", 0), (b"a\x80\x80\x80", 0),
         ];
         for (bytes, expected) in table {
             assert_eq!(unfinished(bytes), expected, "{bytes:?}");
         }
+        assert_eq!(
+            [&b"\x82\xacx"[..], b"x", b"", b"\x80\x80\x80\x80"].map(continued),
+            [2, 0, 0, 3]
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Asked, Named, bounded};
 use crate::job_state::JobState;
-use crate::store::{AttemptRow, MetricRow};
+use crate::store::{AttemptRow, MetricRow, ReportRow};
 use crate::view::curve::thin;
 use crate::view::table::{self, Column, Wanted};
 use crate::view::{self, TrialDetail, TrialSummary};
@@ -307,6 +307,16 @@ pub(in crate::api) struct SampleView {
     pub(in crate::api) sample: Value,
 }
 
+impl From<ReportRow> for SampleView {
+    fn from(row: ReportRow) -> Self {
+        let mut sample = row.body;
+        if let Some(members) = sample.as_object_mut() {
+            members.remove("kind");
+        }
+        Self { seq: row.seq, observed_at_ms: row.observed_at_ms, sample }
+    }
+}
+
 /// Samples of one attempt.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct SamplePage {
@@ -342,13 +352,7 @@ pub(in crate::api) async fn sample_page(
         let full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next = last.seq;
         after = i64::try_from(next).unwrap_or(i64::MAX);
-        samples.extend(rows.into_iter().map(|row| {
-            let mut sample = row.body;
-            if let Some(members) = sample.as_object_mut() {
-                members.remove("kind");
-            }
-            SampleView { seq: row.seq, observed_at_ms: row.observed_at_ms, sample }
-        }));
+        samples.extend(rows.into_iter().map(SampleView::from));
         let Some(points) = points else {
             return Ok(SamplePage { attempt: name, samples, next: full.then_some(next) });
         };
