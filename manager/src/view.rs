@@ -200,6 +200,15 @@ pub fn without_secrets(value: &Value) -> Value {
     }
 }
 
+/// Whether a character turns the direction of writing around, so that a text reads otherwise than it is (Unicode's
+/// bidirectional marks, embeddings, overrides and isolates; Unicode Technical Report 36, section 3.1).
+pub fn turns_writing(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
+
 /// A trial's parameters as name and value, members of nested choices as `outer.inner`.
 pub fn flat(parameters: &Value) -> Vec<(String, &Value)> {
     fn walk<'a>(prefix: &str, value: &'a Value, into: &mut Vec<(String, &'a Value)>) {

@@ -15,6 +15,7 @@ use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::tuner::OptimizeMode;
+use crate::view::turns_writing;
 
 /// How many lines of a failed trial's output are shown.
 const LAST_LINES: usize = 5;
@@ -200,7 +201,9 @@ fn tail(text: &str) -> impl Iterator<Item = &str> {
     lines.into_iter().skip(from)
 }
 
-/// Replaces control characters: a trial's output must not steer the terminal.
+/// Replaces control characters and marks that turn the direction of writing around: a trial's output must not steer
+/// the terminal.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+    let steers = |c: char| c.is_control() && c != '\t' || turns_writing(c);
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }

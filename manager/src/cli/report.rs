@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, OBJECTIVE};
 
 use super::progress::{counted, printable};
-use super::table::brief;
+use super::table::{brief, cell, columns, heading, more, parameter};
 use crate::config::ExperimentSpec;
 use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
@@ -15,6 +15,7 @@ use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::store::{self, Store, TrialRow};
 use crate::tuner::OptimizeMode;
+use crate::view;
 
 /// How many trials the table shows.
 const BEST: usize = 10;
@@ -31,8 +32,6 @@ const COUNTED: [(JobState, &str); 8] = [
 ];
 /// How many parameters have a column in it.
 const COLUMNS: usize = 8;
-/// How long a value may be, in characters.
-const WIDTH: usize = 60;
 
 /// An experiment's results.
 #[derive(Debug)]
@@ -40,6 +39,7 @@ pub(super) struct Summary {
     id: ExperimentId,
     stands: ExperimentState,
     mode: OptimizeMode,
+    objective: Option<String>,
     trials: Vec<(TrialRow, TrialResult)>,
     /// Nobody asked for a stop: where there was one, something has to be mended.
     unasked: bool,
@@ -58,7 +58,8 @@ impl Summary {
             let result = trial_result(store, spec, &row.id, &row.attempt).await?;
             trials.push((row, result));
         }
-        Ok(Self { id, stands, mode: spec.optimize_mode, trials, unasked: false })
+        let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
+        Ok(Self { id, stands, mode, objective, trials, unasked: false })
     }
 
     /// The same of an experiment that nobody asked to stop.
@@ -125,6 +126,14 @@ impl Summary {
         })
     }
 
+    /// Says how results are told, where trials succeeded and none told any.
+    fn silence(&self) -> Option<String> {
+        let mut succeeded =
+            self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
+        succeeded.peek()?;
+        succeeded.all(|(_, result)| result.last.is_none()).then(|| hint(self.objective.as_deref()))
+    }
+
     fn text(&self) -> String {
         let ranked = self.ranked();
         let counts = COUNTED.into_iter().filter_map(|(state, word)| {
@@ -136,8 +145,9 @@ impl Summary {
         let trials = counted(self.trials.len(), "trial");
         let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.stands)];
         if let Some((row, result, _)) = ranked.first() {
-            lines.push(table(&ranked).trim_fmt());
-            lines.push(String::new());
+            let (table, left) = table(&ranked);
+            lines.push(table.trim_fmt());
+            lines.push(more(left, "`--output json` has all"));
             let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
             if ranked.len() > BEST {
                 lines.push(format!("the best {BEST} of {} with a result", ranked.len()));
@@ -150,11 +160,12 @@ impl Summary {
             };
             let (sequence, id) = (row.sequence, &row.id);
             lines.push(format!("best: trial {sequence} ({id}) with {name}{last}, {mode}"));
-            for (name, value) in row.parameters.as_object().into_iter().flatten() {
-                lines.push(format!("  {}: {}", printable(name), shown(value)));
+            for (name, value) in view::flat(&row.parameters) {
+                lines.push(format!("  {}: {}", heading(&name), shown(value)));
             }
         } else {
             lines.push("no trial succeeded with a final result".to_owned());
+            lines.extend(self.silence());
         }
         if self.is_interrupted() {
             lines.push(format!("interrupted; `trial-manager resume {}` goes on", self.id));
@@ -169,39 +180,43 @@ impl Summary {
     }
 }
 
-fn table(ranked: &[(&TrialRow, &TrialResult, f64)]) -> Table {
+/// What a newcomer may not know: how a trial tells its result.
+fn hint(objective: Option<&str>) -> String {
+    match objective {
+        Some(name) => format!(
+            "none of those that succeeded reported a metric called `{name}`, which the file's `objective` asks for: print it \
+             as {name}=0.93, or report it with NNI's SDK",
+            name = printable(name)
+        ),
+        None => "none of those that succeeded reported a result: print one as name=value, such as accuracy=0.93, or call \
+                 nni.report_final_result; where several names are printed, `objective` in the file says which counts"
+            .to_owned(),
+    }
+}
+
+/// The best trials, and how many parameters have no column.
+fn table(ranked: &[(&TrialRow, &TrialResult, f64)]) -> (Table, usize) {
     let best = &ranked[..ranked.len().min(BEST)];
-    let names = parameter_names(best.iter().map(|(row, ..)| &row.parameters));
+    let (names, left) = columns(best.iter().map(|(row, ..)| &row.parameters), COLUMNS);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for component in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
         table.set_style(component, '─');
     }
     let fixed = ["trial", "id", "final", "seconds"].map(str::to_owned);
-    table.set_header(fixed.into_iter().chain(names.iter().map(|name| printable(name))));
+    table.set_header(fixed.into_iter().chain(names.iter().map(|name| heading(name))));
     for (row, result, _) in best {
         let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, seconds(row)];
-        let value = |name: &String| row.parameters.get(name).map(brief).unwrap_or_default();
-        table.add_row(fixed.into_iter().chain(names.iter().map(value)));
+        let flat = view::flat(&row.parameters);
+        table.add_row(fixed.into_iter().chain(names.iter().map(|name| parameter(&flat, name))));
     }
     for column in [0, 2, 3] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table
-}
-
-/// The names of the parameters, in the order in which they are first met; as many as a line has room for.
-fn parameter_names<'a>(parameters: impl Iterator<Item = &'a Value>) -> Vec<String> {
-    let mut names = Vec::new();
-    for name in parameters.filter_map(Value::as_object).flat_map(|members| members.keys()) {
-        if names.len() < COLUMNS && !names.contains(name) {
-            names.push(name.clone());
-        }
-    }
-    names
+    (table, left)
 }
 
 /// How long a trial took, in seconds.
@@ -225,17 +240,7 @@ fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
 
 /// A value on one line of bounded width.
 fn shown(value: &Value) -> String {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            value.to_string()
-        }
-    };
-    let text = printable(&text);
-    if text.chars().count() <= WIDTH {
-        return text;
-    }
-    text.chars().take(WIDTH - 1).chain(['…']).collect()
+    if value.is_null() { "null".to_owned() } else { cell(value) }
 }
 
 /// Prints the results on standard output. A reader that has gone is no error; a full disk is.
@@ -245,17 +250,5 @@ pub(super) fn print(summary: &Summary, as_json: bool) -> std::io::Result<()> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_of_different_branches_each_have_a_column() {
-        let parameters =
-            [json!({"a": 1, "b": 2}), json!({"b": 1, "c": {"_name": "x"}}), json!(null)];
-        assert_eq!(parameter_names(parameters.iter()), ["a", "b", "c"]);
     }
 }

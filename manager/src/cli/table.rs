@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use comfy_table::{Table, TableComponent, presets};
 use serde_json::Value;
 
-use super::progress::printable;
+use super::progress::{counted, printable};
+use crate::view;
 
 /// Characters of a cell.
 const WIDTH: usize = 60;
@@ -21,17 +22,27 @@ pub(super) fn text(of: &Value, name: &str) -> String {
     of.get(name).map(cell).unwrap_or_default()
 }
 
-fn cell(value: &Value) -> String {
+/// A value on one line of bounded width.
+pub(super) fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     };
-    let text = printable(&text);
-    if text.chars().count() <= WIDTH {
-        return text;
+    cut(&printable(&text), WIDTH)
+}
+
+/// At most so many characters.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if text.chars().nth(width).is_none() {
+        return text.to_owned();
     }
-    text.chars().take(WIDTH - 1).chain(['…']).collect()
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A name that others chose, as a heading.
+pub(super) fn heading(name: &str) -> String {
+    cut(&printable(name), WIDTH)
 }
 
 /// A value for a column: floats to four significant digits, for all are shown where one thing is.
@@ -44,13 +55,7 @@ pub(super) fn brief(value: &Value) -> String {
             format!("{number:e}")
         })
     });
-    rounded.unwrap_or_else(|| {
-        let text = cell(value);
-        if text.chars().count() <= BRIEF {
-            return text;
-        }
-        text.chars().take(BRIEF - 1).chain(['…']).collect()
-    })
+    rounded.unwrap_or_else(|| cut(&cell(value), BRIEF))
 }
 
 /// A member for a column.
@@ -95,7 +100,7 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     for component in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
         table.set_style(component, '─');
     }
-    table.set_header(header.iter().map(|name| printable(name)));
+    table.set_header(header.iter().map(|name| heading(name)));
     for row in rows {
         table.add_row(row);
     }
@@ -151,7 +156,7 @@ pub(super) fn experiment(one: &Value) -> String {
             text(best, "id")
         )
     });
-    let parameters = best.and_then(|best| best.get("parameters")).and_then(Value::as_object);
+    let parameters = best.map(parameters).unwrap_or_default();
     let own = [
         ("id", text(one, "id")),
         ("name", text(one, "name")),
@@ -175,39 +180,65 @@ pub(super) fn experiment(one: &Value) -> String {
         ("best", best_said),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let parameters = parameters.into_iter().flatten();
-    pairs(
-        own.chain(parameters.map(|(name, value)| (format!("  {}", printable(name)), cell(value)))),
-    )
+    pairs(own.chain(parameters))
+}
+
+/// A trial's parameters as names and values, a line each.
+fn parameters(trial: &Value) -> Vec<(String, String)> {
+    let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
+    flat.map(|(name, value)| (format!("  {}", heading(&name)), cell(value))).collect()
+}
+
+/// The parameters that have a column, in the order in which they are first met, and how many have none.
+pub(super) fn columns<'a>(
+    all: impl Iterator<Item = &'a Value>,
+    most: usize,
+) -> (Vec<String>, usize) {
+    let mut names: Vec<String> = Vec::new();
+    for (name, _) in all.flat_map(view::flat) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let more = names.len().saturating_sub(most);
+    names.truncate(most);
+    (names, more)
+}
+
+/// A parameter for a column; empty where a trial has none of that name.
+pub(super) fn parameter(flat: &[(String, &Value)], name: &str) -> String {
+    let found = flat.iter().find(|(known, _)| known == name);
+    found.map(|(_, value)| brief(value)).unwrap_or_default()
+}
+
+/// That there are parameters without a column; nothing where there are none.
+pub(super) fn more(parameters: usize, whole: &str) -> String {
+    match parameters {
+        0 => String::new(),
+        _ => format!("{} more; {whole}\n", counted(parameters, "parameter")),
+    }
 }
 
 /// A list of trials.
 pub(super) fn trials(all: &Value) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut names: Vec<&str> = Vec::new();
-    for trial in all {
-        for name in trial.get("parameters").and_then(Value::as_object).into_iter().flatten() {
-            if names.len() < COLUMNS && !names.contains(&name.0.as_str()) {
-                names.push(name.0);
-            }
-        }
-    }
+    let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
     let header: Vec<_> = ["trial", "id", "state", "final", "latest", "seconds"]
         .into_iter()
-        .chain(names.iter().copied())
+        .chain(names.iter().map(String::as_str))
         .chain(["why"])
         .collect();
     let rows = all.iter().map(|trial| {
-        let parameters = trial.get("parameters").unwrap_or(&Value::Null);
+        let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null));
         let mut row: Vec<_> =
             ["sequence", "id", "state"].into_iter().map(|name| text(trial, name)).collect();
         row.extend(["final", "latest"].into_iter().map(|name| brief_text(trial, name)));
         row.push(seconds(trial.get("started_at_ms"), trial.get("ended_at_ms")));
-        row.extend(names.iter().map(|name| brief_text(parameters, name)));
+        row.extend(names.iter().map(|name| parameter(&flat, name)));
         row.push(text(trial, "message"));
         row
     });
-    table(&header, rows)
+    table(&header, rows) + &more(left, "`trial show` and `-o json` have all")
 }
 
 /// One trial.
@@ -232,10 +263,7 @@ pub(super) fn trial(one: &Value) -> String {
         ("attempts", items(one, "attempts").count().to_string()),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let parameters = one.get("parameters").and_then(Value::as_object).into_iter().flatten();
-    pairs(
-        own.chain(parameters.map(|(name, value)| (format!("  {}", printable(name)), cell(value)))),
-    )
+    pairs(own.chain(parameters(one)))
 }
 
 /// Why a trial stands where it does.
@@ -264,7 +292,7 @@ pub(super) fn why(one: &Value) -> String {
                         writeln!(said, "    | {}", printable(line)).unwrap_or_default();
                     }
                 }
-                _ => writeln!(said, "  {}: {}", printable(name), cell(value)).unwrap_or_default(),
+                _ => writeln!(said, "  {}: {}", heading(name), cell(value)).unwrap_or_default(),
             }
         }
     }

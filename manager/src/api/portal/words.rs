@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::job_state::JobState;
+use crate::view::turns_writing;
 
 /// Characters of a value that a table shows.
 const BRIEF: usize = 40;
@@ -25,11 +26,8 @@ pub(super) fn tame(text: &str) -> String {
                 tamed.push(char::from_u32(0x2400 + u32::from(character)).unwrap_or('\u{fffd}'));
             }
             '\u{7f}' => tamed.push('\u{2421}'),
-            '\u{80}'..='\u{9f}'
-            | '\u{200e}'
-            | '\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => tamed.push('\u{fffd}'),
+            '\u{80}'..='\u{9f}' => tamed.push('\u{fffd}'),
+            _ if turns_writing(character) => tamed.push('\u{fffd}'),
             _ => tamed.push(character),
         }
     }
@@ -198,6 +196,7 @@ mod tests {
             ("\u{1b}[1;31mred\u{1b}[0m",     "red"),
             ("bell\u{7} \u{1b}]0;title",     "bell\u{2407} \u{241b}]0;title"),
             ("evil\u{202e}gpj.exe",          "evil\u{fffd}gpj.exe"),
+            ("a\u{61c}b\u{200f}c\u{2069}",    "a\u{fffd}b\u{fffd}c\u{fffd}"),
             ("\u{1b}[",                      ""),
         ];
         for (text, tamed) in table {

@@ -80,6 +80,37 @@ verdict
     );
 }
 
+/// What a trial, its parameters or a stranger's manager call themselves steers no terminal and fills no screen.
+#[test]
+fn hostile_names_and_values_are_a_few_plain_characters() {
+    let hostile = format!("\u{1b}[2J\u{9b}31m\u{202e}{}\u{7}", "x".repeat(1000));
+    let mut trial = a_trial();
+    for member in ["id", "state", "message", "metric", "host", "attempt"] {
+        trial[member] = json!(hostile);
+    }
+    trial["parameters"] =
+        json!({hostile.as_str(): hostile, "nested": {hostile.as_str(): [hostile]}});
+    trial["verdict"]["evidence"] = json!({hostile.as_str(): hostile, "stderr_tail": hostile});
+    trial["timeline"] = json!([{"at_ms": 0, "by": hostile, "what": hostile, "message": hostile}]);
+    let experiment = json!({"id": hostile, "name": hostile, "best": {"parameters": {hostile.as_str(): hostile}},
+        "counts": {hostile.as_str(): 1}, "trouble": hostile});
+    let metric =
+        json!({"name": hostile, "type": hostile, "step": 0, "value": {hostile.as_str(): hostile}});
+    for shown in [
+        trials(&json!([trial])),
+        super::trial(&trial),
+        why(&trial),
+        super::experiment(&experiment),
+        experiments(&json!([experiment])),
+        metrics(&json!([metric])),
+    ] {
+        let steers = |c: char| c.is_control() && c != '\n' || crate::view::turns_writing(c);
+        assert!(!shown.contains(steers), "{shown:?}");
+        // Reasons are told whole.
+        assert!(shown.len() < 20_000, "{} bytes", shown.len());
+    }
+}
+
 #[test]
 fn a_long_reason_is_told_whole_on_several_lines() {
     let mut trial = a_trial();
@@ -139,6 +170,22 @@ fn lists_of_experiments_and_metrics_are_tables() {
     assert_eq!(lines[3], "b    UNREADABLE                                  it is damaged");
     let shown = metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]));
     assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final   0      NaN"));
+}
+
+#[test]
+fn parameters_of_different_branches_each_have_a_column() {
+    let all =
+        [json!({"a": 1, "b": 2}), json!({"b": 1, "c": {"_name": "x", "size": 3}}), json!(null)];
+    assert_eq!(
+        columns(all.iter(), 9),
+        (["a", "b", "c._name", "c.size"].map(str::to_owned).to_vec(), 0)
+    );
+    assert_eq!(columns(all.iter(), 3).1, 1);
+    let shown = trials(&json!([{"id": "t", "parameters": {"c": {"_name": "x", "size": 3}}}]));
+    assert!(shown.contains("c._name   c.size"), "{shown}");
+    let many: serde_json::Map<_, _> = (0..9).map(|at| (format!("p{at}"), json!(at))).collect();
+    let shown = trials(&json!([{"id": "t", "parameters": many}]));
+    assert!(shown.ends_with("3 parameters more; `trial show` and `-o json` have all\n"), "{shown}");
 }
 
 #[test]
