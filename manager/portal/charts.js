@@ -13,6 +13,11 @@ const note = (text) => {
   return line;
 };
 
+// As the server does: no escape sequence, control character or mark of direction reaches the page.
+const tame = (text) => text.replace(/\r\n/g, "\n").replace(/\u001b\[[^\u0040-\u007e]*[\u0040-\u007e]/g, "")
+  .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0))).replace(/\u007f/g, "\u2421")
+  .replace(/[\u0080-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+
 // A number as the pages write it: so many digits, an exponent where it is very small or large.
 const short = (value, digits = 4) => {
   const size = Math.abs(value);
@@ -109,4 +114,4 @@ const join = (curves) => {
   })];
 };
 
-export { colour, tint, stroke, note, short, font, scale, high, draw, redrawn, join };
+export { colour, tint, stroke, note, tame, short, font, scale, high, draw, redrawn, join };

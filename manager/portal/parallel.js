@@ -1,7 +1,7 @@
 // Parallel coordinates: an axis per parameter and one for the result; a line per trial, the better the stronger its
 // colour. Ranges are chosen on the axes, with a pointer or by keyboard.
 
-import { colour, font, high, note, scale as enlarged, short } from "./charts.js";
+import { colour, font, high, note, scale as enlarged, short, tame } from "./charts.js";
 
 // The most axes, and the room that each has at least, in pixels at the usual size of writing.
 const AXES = 40, ROOM = 92;
@@ -24,10 +24,13 @@ const axis = (name, column, rows) => {
   const index = new Map(kinds.map((kind, at) => [kind, at]));
   const last = kinds.length - 1;
   const where = (value) => value === null ? null : last < 1 ? 0.5 : (index.get(String(value)) ?? 0) / last;
-  return { name, column, where, at: (part) => kinds[Math.round(part * last)], step: last < 1 ? 1 : 1 / last, low: kinds[0], high: kinds[last] };
+  const said = kinds.map(tame);
+  return { name, column, where, at: (part) => said[Math.round(part * last)], step: last < 1 ? 1 : 1 / last, low: said[0], high: said[last] };
 };
 
-const cut = (pen, text, room) => {
+const cut = (pen, whole, room) => {
+  // However long a name is: no axis has room for more.
+  const text = whole.slice(0, 200);
   if (pen.measureText(text).width <= room) return text;
   let length = text.length;
   while (length > 1 && pen.measureText(`${text.slice(0, length)}…`).width > room) length -= 1;
@@ -94,7 +97,7 @@ const parallel = (figure, points, ranges, better, title, again) => {
     pen.lineWidth = 1;
     pen.beginPath(); pen.moveTo(x(column), TOP); pen.lineTo(x(column), HEIGHT - BOTTOM); pen.stroke();
     pen.fillStyle = colour("text");
-    pen.fillText(cut(pen, scale.name, room), x(column), ROW - 1);
+    pen.fillText(cut(pen, tame(scale.name), room), x(column), ROW - 1);
     pen.fillStyle = colour("quiet");
     pen.fillText(cut(pen, scale.high, room), x(column), 2 * ROW);
     pen.fillText(cut(pen, scale.low, room), x(column), HEIGHT - 10);
@@ -144,7 +147,7 @@ const ends = (board, scales, ranges, place, count, again) => {
   const known = new Map([...board.querySelectorAll("[role=slider]")].map((end) => [end.getAttribute("aria-label"), end]));
   let before = board.firstChild;
   for (const [column, scale] of scales.entries()) for (const [which, word] of ["at least", "at most"].entries()) {
-    const label = `${scale.name}, ${word}`;
+    const label = `${tame(scale.name)}, ${word}`;
     const end = known.get(label) ?? newEnd(label);
     known.delete(label);
     if (before.nextSibling !== end) before.after(end);

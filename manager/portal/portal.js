@@ -1,7 +1,7 @@
 // Keeps the portal's pages up to date. Whole pages come from the server: what changes is fetched again as a page, and the
 // parts marked `data-live` are put in place of the old ones. Foreign text is only ever set as text.
 
-import { draw, join, redrawn, stroke, tint } from "./charts.js";
+import { draw, join, redrawn, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
 
 const page = document.body.dataset.page;
@@ -15,6 +15,13 @@ const json = async (path) => {
 const number = (value) => {
   const scalar = value !== null && typeof value === "object" ? value.default : value;
   return typeof scalar === "number" && Number.isFinite(scalar) ? scalar : null;
+};
+
+// An address may be another experiment's by now, whose trials must not be mixed with the ones that are shown.
+const sameExperiment = (id) => {
+  if (id === document.body.dataset.experiment) return;
+  location.replace("/");
+  throw new Error(`experiment ${id} is here now`);
 };
 
 // At most one call at a time and one per `pace` milliseconds; what comes meanwhile is one more call.
@@ -33,6 +40,7 @@ const refresh = paced(1000, async () => {
   const response = await fetch(location.href, { headers: { accept: "text/html" } });
   if (!response.ok || response.redirected) return;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  sameExperiment(fresh.body.dataset.experiment);
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
     if (next) { old.hidden = next.hidden; Object.assign(old.dataset, next.dataset); }
@@ -53,17 +61,24 @@ const refresh = paced(1000, async () => {
 // connections to a manager, and the seventh page would wait for ever. It goes on where it was once it is seen again.
 const follow = (path, after, listeners) => {
   const say = (text) => { byId("connection").textContent = text; };
-  let source = null, seen = after, over = false;
+  let source = null, seen = after, over = false, again = null;
   const hear = () => {
     const place = seen === undefined ? path : `${path}?after=${encodeURIComponent(seen)}`;
     source = new EventSource(place);
     source.onopen = () => say("");
-    source.onerror = () => say("The connection to the manager is lost. What is shown may be old.");
+    source.onerror = () => {
+      say("The connection to the manager is lost. What is shown may be old.");
+      // A browser tries again by itself unless something else answered: what stands in front of a manager that is away, or
+      // another experiment's manager.
+      if (source?.readyState === EventSource.CLOSED && !again) again = setTimeout(() => { again = null; turn(); refresh(); }, 3000);
+    };
     for (const [event, listener] of Object.entries(listeners)) {
       source.addEventListener(event, (message) => {
         seen = message.lastEventId || seen;
         if (event === "end") { over = true; source.close(); say(""); }
-        listener(JSON.parse(message.data));
+        const data = JSON.parse(message.data);
+        if (event === "experiment") sameExperiment(data.id);
+        listener(data);
       });
     }
   };
@@ -159,7 +174,7 @@ const trial = async () => {
     const names = [...curves.keys()].slice(0, 8);
     const counts = byId("summary").dataset.metric;
     const all = !names.includes(counts);
-    const series = names.map((name, at) => ({ label: name, stroke: stroke(at), width: 2, spanGaps: true, show: all || name === counts }));
+    const series = names.map((name, at) => ({ label: tame(name), stroke: stroke(at), width: 2, spanGaps: true, show: all || name === counts }));
     draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: "No intermediate result yet." });
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
@@ -223,10 +238,6 @@ const append = (stream, text) => {
   while (length > 2e6 && log.childNodes.length > 1) { length -= log.firstChild.textContent.length; log.firstChild.remove(); }
   if (document.querySelector(`[data-follow=${stream}]`)?.checked) log.scrollTop = log.scrollHeight;
 };
-// As the server does: no escape sequence, control character or mark of direction reaches the page.
-const tame = (text) => text.replace(/\r\n/g, "\n").replace(/\u001b\[[^\u0040-\u007e]*[\u0040-\u007e]/g, "")
-  .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0))).replace(/\u007f/g, "\u2421")
-  .replace(/[\u0080-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
 // ---- several trials -----------------------------------------------------------------------------------
 
@@ -243,7 +254,7 @@ const compare = async () => {
       for (const name of names) {
         // What counts is shown; the rest at a click.
         const counts = name === metric || !names.includes(metric);
-        series.push({ label: `trial ${sequence} ${name}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true, show: counts });
+        series.push({ label: `trial ${sequence} ${tame(name)}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true, show: counts });
         curves.push(metrics.filter((one) => one.name === name).map((one) => [one.step, number(one.value)]));
       }
     });
@@ -251,10 +262,11 @@ const compare = async () => {
   });
   show();
   const ids = new Set(trials.map(({ trial }) => trial));
-  follow("/api/v1/events", list.dataset.change, { trial: ({ id }) => { if (ids.has(id)) { show(); refresh(); } } });
+  const trial = ({ id }) => { if (ids.has(id)) { show(); refresh(); } };
+  follow("/api/v1/events", list.dataset.change, { trial, experiment: () => {} });
 };
 
-const list = async () => { follow("/api/v1/events", byId("list").dataset.change, { trial: refresh }); };
+const list = async () => { follow("/api/v1/events", byId("list").dataset.change, { trial: refresh, experiment: () => {} }); };
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;

@@ -72,7 +72,7 @@ pub(super) fn page(
                     script type="module" src="/assets/portal.js" {}
                 }
             }
-            body data-page=[script] {
+            body data-page=[script] data-experiment=[viewer.experiment.as_deref()] {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     nav aria-label="Pages" {

@@ -3,6 +3,7 @@
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use maud::{Markup, html};
+use trial_protocol::TrialJobId;
 
 use super::super::user::{Asked, ListQuery, trial_page};
 use super::super::{Error, Shared};
@@ -231,8 +232,8 @@ pub(super) async fn compare(
     let snapshot = shared.state.board.refresh().await?;
     let mut rows = Vec::new();
     for id in ids.take(COMPARED) {
-        let unknown = || Error::BadRequest(format!("there is no trial {id}"));
-        rows.push(snapshot.find(id).ok_or_else(unknown)?);
+        let named = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
+        rows.push(snapshot.find(id).ok_or(Error::UnknownTrial(named))?);
     }
     let content = html! {
         h1 { "Trials side by side" }

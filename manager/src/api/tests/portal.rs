@@ -59,7 +59,7 @@ async fn what_cannot_be_shown_is_said_on_a_page() {
     #[rustfmt::skip]
     let table = [
         ("/trials/nobody",      404, "There is no trial nobody."),
-        ("/compare?trial=nobody", 400, "There is no trial nobody."),
+        ("/compare?trial=nobody", 404, "There is no trial nobody."),
         ("/trials?limit=0",     400, "Limit is 0; from 1 to 1000 is possible"),
     ];
     for (path, status, detail) in table {
