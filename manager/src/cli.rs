@@ -28,6 +28,7 @@ mod progress;
 mod query;
 mod report;
 mod run;
+mod screen;
 mod serve;
 mod signals;
 mod table;
@@ -297,7 +298,9 @@ fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "this is the command line")]
 fn show(error: &dyn std::error::Error) {
-    eprintln!("trial-manager: {}", crate::errors::chain(error));
+    // It may quote a file, or a manager elsewhere.
+    let lines: Vec<_> = crate::errors::chain(error).lines().map(progress::printable).collect();
+    eprintln!("trial-manager: {}", lines.join("\n"));
 }
 
 fn exit_code_of(error: &app::Error) -> u8 {

@@ -33,3 +33,4 @@ mod sdk;
 mod secure;
 mod snapshots;
 mod steering;
+mod top;

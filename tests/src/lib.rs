@@ -15,6 +15,7 @@ mod python;
 mod search;
 pub mod seed;
 mod snapshot;
+mod terminal;
 
 pub use bed::TestBed;
 pub use browser::Browser;
@@ -24,6 +25,7 @@ pub use process::{Finished, Running};
 pub use python::{nni_python, optuna_python};
 pub use search::{Outcome, Search, Trial, examples};
 pub use snapshot::Snapshots;
+pub use terminal::Terminal;
 
 use std::time::{Duration, Instant};
 

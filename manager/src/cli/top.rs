@@ -2,26 +2,33 @@
 //! memory and GPUs. Drawn anew every second; elsewhere than on a terminal, once.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use serde_json::Value;
-use trial_protocol::MetricValue;
+use trial_protocol::{ExperimentId, MetricValue};
 
 use super::ask::{Error, Place};
+use super::progress::printable;
+use super::query::written;
+use super::screen::{Done, Screen, Size};
 use super::signals::Signals;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
-use crate::api::client::Client;
+use crate::api::client::{self, Client};
+use crate::errors::chain;
 
 /// Time between two drawings.
 const PACE: Duration = Duration::from_secs(1);
 /// Trials that are shown.
 const ROWS: usize = 20;
+/// Trials that are asked about at a time.
+const AT_ONCE: usize = 4;
 /// Characters of a curve, and of a bar.
 const CURVE: usize = 24;
 const BAR: usize = 10;
 
-/// Shows the search until it ends or a signal comes, and returns the exit code.
+/// Shows the search until it ends, somebody presses q or a signal comes, and returns the exit code.
 pub(super) async fn top(place: &Place) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -30,26 +37,11 @@ pub(super) async fn top(place: &Place) -> u8 {
             return NOTHING_SUCCEEDED;
         }
     };
-    let watched = async {
-        let client = place.client().await?;
-        let terminal = std::io::stdout().is_terminal();
-        loop {
-            let (text, goes_on) = drawing(&client).await?;
-            let mut stdout = std::io::stdout().lock();
-            // To the first line, and clear the rest (ECMA-48: CUP, ED).
-            let lead = if terminal { "\u{1b}[H\u{1b}[J" } else { "" };
-            let drawn = write!(stdout, "{lead}{text}").and_then(|()| stdout.flush());
-            drop(stdout);
-            if drawn.is_err() || !terminal || !goes_on {
-                return Ok::<_, Error>(());
-            }
-            tokio::select! {
-                () = signals.next() => return Ok(()),
-                () = tokio::time::sleep(PACE) => {}
-            }
-        }
+    let watched = tokio::select! {
+        watched = watch(place) => watched,
+        () = signals.next() => Ok(()),
     };
-    match watched.await {
+    match watched {
         Ok(()) => DONE,
         Err(error) => {
             show(&error);
@@ -58,32 +50,136 @@ pub(super) async fn top(place: &Place) -> u8 {
     }
 }
 
-/// One drawing, and whether there will be more to see.
-async fn drawing(client: &Client) -> Result<(String, bool), Error> {
-    let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
-    let mut text = table::experiment(&experiment);
-    let path = format!("/api/v1/trials?state=RUNNING,LOST&order=desc&limit={ROWS}");
-    let running = client.ask("GET", &path, None).await?;
-    let trials = running.get("trials").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut rows = Vec::new();
-    for trial in trials {
-        let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
-        let base = format!("/api/v1/trials/{id}");
-        let curve = format!("{base}/metrics?type=intermediate&points={}", 2 * CURVE);
-        let curve = client.ask("GET", &curve, None).await?;
-        let samples = client.ask("GET", &format!("{base}/samples?points=4"), None).await?;
-        rows.push(row(&trial, &curve, &samples));
+async fn watch(place: &Place) -> Result<(), Error> {
+    let mut client = place.client().await?;
+    let mut drawing = Drawing::of(&client).await?;
+    let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
+        return written(drawing.text().as_bytes());
+    };
+    // Once it has ended, another may be the one that is meant by nothing.
+    let mut place = place.clone();
+    if place.manager.is_none() {
+        place.experiment = Some(drawing.id.clone());
     }
-    if !rows.is_empty() {
-        text.push('\n');
-        text.push_str(&table::running(rows));
+    let mut lost = None;
+    let quit = loop {
+        screen.draw(&drawing.frame(lost.as_deref(), screen.size())).map_err(Error::Output)?;
+        if !drawing.goes_on {
+            break false;
+        }
+        let next = async {
+            tokio::time::sleep(PACE).await;
+            look(&place, &mut client).await
+        };
+        tokio::select! {
+            next = next => match next {
+                Ok(next) => (drawing, lost) = (next, None),
+                Err(error) => lost = Some(chain(&error)),
+            },
+            done = screen.done() => if done == Done::Quit { break true },
+        }
+    };
+    drop(screen);
+    // What was seen last stays to be read.
+    if quit { Ok(()) } else { written(drawing.text().as_bytes()) }
+}
+
+/// Looks again. A manager that cannot be reached may have ended, or have come back elsewhere.
+async fn look(place: &Place, client: &mut Client) -> Result<Drawing, Error> {
+    match Drawing::of(client).await {
+        Err(Error::Client(client::Error::Unreachable { .. })) => {
+            *client = place.client().await?;
+            Drawing::of(client).await
+        }
+        looked => looked,
     }
-    let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
-    // What nobody runs does not change.
-    let left = matches!(client, Client::Near(_))
-        && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
-    let goes_on = !ended && !left;
-    Ok((text, goes_on))
+}
+
+/// What is shown.
+struct Drawing {
+    id: ExperimentId,
+    /// The experiment's numbers.
+    experiment: String,
+    /// Trials that run, as many as are shown, and how many there are.
+    rows: Vec<Vec<String>>,
+    running: usize,
+    /// Whether there will be more to see.
+    goes_on: bool,
+}
+
+impl Drawing {
+    async fn of(client: &Client) -> Result<Self, Error> {
+        let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
+        let id = experiment.get("id").and_then(Value::as_str).unwrap_or_default();
+        let id = ExperimentId::new(id).map_err(Error::Named)?;
+        let path = format!("/api/v1/trials?state=RUNNING,LOST&order=desc&limit={ROWS}");
+        let found = client.ask("GET", &path, None).await?;
+        let total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
+        let trials = found.get("trials").and_then(Value::as_array).cloned().unwrap_or_default();
+        let rows = stream::iter(trials).map(|trial| asked(client, trial)).buffered(AT_ONCE);
+        let rows: Vec<Result<_, Error>> = rows.collect().await;
+        let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
+        // What nobody runs does not change.
+        let left = matches!(client, Client::Near(_))
+            && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
+        Ok(Self {
+            id,
+            experiment: table::experiment(&experiment),
+            rows: rows.into_iter().collect::<Result<_, _>>()?,
+            running: usize::try_from(total).unwrap_or(usize::MAX),
+            goes_on: !ended && !left,
+        })
+    }
+
+    /// All of it, where there is room enough.
+    fn text(&self) -> String {
+        let table = self.table().map(|table| format!("\n{table}")).unwrap_or_default();
+        format!("{}{table}", self.experiment)
+    }
+
+    /// The trials that run. `None`: there are none.
+    fn table(&self) -> Option<String> {
+        (!self.rows.is_empty()).then(|| table::running(self.rows.clone()))
+    }
+
+    /// The lines of a screen: where it is low, the least important ones of both parts are left out; `lost` is why there
+    /// is nothing newer.
+    fn frame(&self, lost: Option<&str>, size: Size) -> Vec<String> {
+        let room = size.rows.saturating_sub(1);
+        let table = self.table().unwrap_or_default();
+        let table: Vec<&str> = table.lines().collect();
+        let wanted = if table.is_empty() { 0 } else { table.len() + 1 };
+        let head = self.experiment.lines().count();
+        // At least an empty line, the heading's two, and a trial.
+        let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head))).min(room);
+        let mut lines: Vec<String> =
+            self.experiment.lines().take(room - below).map(str::to_owned).collect();
+        if below > 1 {
+            lines.push(String::new());
+            lines.extend(table.iter().take(below - 1).map(|line| (*line).to_owned()));
+            // Two lines of it are the heading.
+            let left = self.running.saturating_sub((below - 1).saturating_sub(2));
+            if left > 0 && below > 4 {
+                lines.pop();
+                lines.push(format!(" … and {} more", left + 1));
+            }
+        }
+        lines.push(match lost {
+            Some(why) => format!("q ends; trying again: {}", printable(why)),
+            None => "q ends".to_owned(),
+        });
+        lines.iter().map(|line| table::cut(line, size.columns)).collect()
+    }
+}
+
+/// A running trial's line, with what is asked for it.
+async fn asked(client: &Client, trial: Value) -> Result<Vec<String>, Error> {
+    let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
+    let base = format!("/api/v1/trials/{id}");
+    let curve = format!("{base}/metrics?type=intermediate&points={}", 2 * CURVE);
+    let curve = client.ask("GET", &curve, None).await?;
+    let samples = client.ask("GET", &format!("{base}/samples?points=4"), None).await?;
+    Ok(row(&trial, &curve, &samples))
 }
 
 /// A running trial's line.
@@ -165,6 +261,37 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_screen_shows_what_it_has_room_for() {
+        let drawing = |head: usize, running: usize| Drawing {
+            id: ExperimentId::new("e").unwrap(),
+            experiment: (0..head).map(|line| format!("head {line}")).collect::<Vec<_>>().join("\n"),
+            rows: (0..running.min(ROWS)).map(|at| vec![at.to_string(); 6]).collect(),
+            running,
+            goes_on: true,
+        };
+        let shown = |drawing: &Drawing, columns, rows| drawing.frame(None, Size { columns, rows });
+        for (head, running) in [(3, 0), (14, 2), (40, 200)] {
+            for rows in 0..60 {
+                for columns in [1, 20, 500] {
+                    let lines = shown(&drawing(head, running), columns, rows);
+                    assert!(lines.len() <= rows.max(1), "{head}, {running}, {rows}: {lines:#?}");
+                    assert!(lines.iter().all(|line| line.chars().count() <= columns), "{lines:#?}");
+                }
+            }
+        }
+        let all = shown(&drawing(3, 2), 80, 24);
+        assert_eq!(all.len(), 3 + 1 + 4 + 1, "{all:#?}");
+        assert_eq!((all[0].as_str(), all[8].as_str()), ("head 0", "q ends"));
+        let few = shown(&drawing(14, 30), 80, 17);
+        assert_eq!(few.len(), 17, "{few:#?}");
+        assert_eq!(few[7], "head 7");
+        // A line that is empty, two of heading, four trials, and those that are left.
+        assert_eq!(few[15], " … and 26 more", "{few:#?}");
+        let lost = drawing(3, 2).frame(Some("gone\u{1b}"), Size { columns: 80, rows: 24 });
+        assert_eq!(lost[8], "q ends; trying again: gone\u{fffd}");
+    }
 
     #[test]
     fn a_running_trial_is_a_line() {

@@ -1,0 +1,88 @@
+//! `trial-manager top` on a terminal: narrow, of another size, left by a key, and when the manager goes away.
+
+use nix::sys::signal::Signal;
+use trialkeeper_tests::{BOUND, Gate, Running, Search, Terminal, TestBed, wait_for};
+
+/// A search of which one trial runs and waits.
+fn searching(bed: &TestBed) -> (Gate, Running) {
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo score=0.5; echo score=0.75; echo >>../waits; read _ <../gate";
+    let running = Search::new(command, 2).start(bed);
+    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    (gate, running)
+}
+
+fn top(bed: &TestBed, columns: u16, rows: u16) -> Terminal {
+    let mut command = bed.manager();
+    command.args(["top", "--data-dir"]).arg(bed.data()).env("NO_COLOR", "1");
+    Terminal::start(&command, columns, rows)
+}
+
+/// Waits until the screen is as it should be.
+fn until(terminal: &Terminal, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
+    wait_for(what, BOUND, || Some(terminal.screen()).filter(|lines| is_so(lines)))
+}
+
+#[test]
+fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
+    let bed = TestBed::new();
+    let (gate, running) = searching(&bed);
+    for key in ["q", "\u{3}", "xyz q"] {
+        let mut terminal = top(&bed, 100, 40);
+        let shown = until(&terminal, "the trial's latest", |lines| {
+            lines.iter().any(|line| line.contains("0.75") && line.contains('█'))
+        });
+        assert_eq!(shown.last().map(String::as_str), Some("q ends"), "{shown:#?}");
+        // No colours, wanted or not: all that begins with `CSI` and ends with `m`.
+        let drawn = terminal.drawn();
+        let mut codes = drawn.split("\u{1b}[").skip(1);
+        let is_colour = |code: &str| {
+            code.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
+        };
+        assert!(!codes.any(is_colour), "{drawn:?}");
+
+        terminal.resize(30, 8);
+        let small = until(&terminal, "a smaller drawing", |lines| lines.len() <= 8);
+        assert!(small.iter().all(|line| line.chars().count() <= 30), "{small:#?}");
+        assert!(small.iter().any(|line| line.contains("0.75")), "the trial is there: {small:#?}");
+
+        assert!(!terminal.is_a_shells(), "keys come at once");
+        terminal.press(key);
+        assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0), "{key:?}");
+        assert!(terminal.is_a_shells(), "it is as it was before {key:?}");
+        wait_for("the shell's screen again", BOUND, || {
+            terminal.drawn().ends_with("\u{1b}[?1049l").then_some(())
+        });
+    }
+    gate.open(2);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
+fn whoever_watches_is_told_when_the_manager_goes_away() {
+    let bed = TestBed::new();
+    let (gate, running) = searching(&bed);
+    let mut terminal = top(&bed, 100, 40);
+    until(&terminal, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
+    // Elsewhere, somebody asks by the address alone: nobody else can answer for it.
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
+    let mut far = bed.manager();
+    far.args(["top", "--manager", url.trim()]);
+    let mut far = Terminal::start(&far, 100, 40);
+    until(&far, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+    let drawn = terminal.drawn();
+    let (_, after) = drawn.rsplit_once("\u{1b}[?1049l").unwrap();
+    assert!(after.contains("nobody runs it"), "what was seen last stays: {after}");
+    until(&far, "the reason", |lines| {
+        let last = lines.last().map_or("", String::as_str);
+        last.starts_with("q ends; trying again: the manager at ")
+            && lines.iter().any(|line| line.contains("0.75"))
+    });
+    far.press("q");
+    assert_eq!(wait_for("the end", BOUND, || far.code()), Some(0));
+    gate.open(1);
+}

@@ -1,0 +1,95 @@
+//! A terminal without a person: what a program draws on it is kept, keys are pressed, its size is changed.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+/// A pseudoterminal, with the program that runs on it.
+#[derive(Debug)]
+pub struct Terminal {
+    master: File,
+    slave: OwnedFd,
+    shown: Arc<Mutex<Vec<u8>>>,
+    child: Child,
+}
+
+impl Terminal {
+    /// Starts a command on a terminal of so many columns and rows, which is its controlling one.
+    pub fn start(command: &Command, columns: u16, rows: u16) -> Self {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pair = openpty(Some(&size), None).expect("there are pseudoterminals");
+        let end = || Stdio::from(pair.slave.try_clone().expect("a descriptor can be copied"));
+        // util-linux's: a session of its own, on this terminal.
+        let mut session = Command::new("setsid");
+        session.args(["--ctty", "--"]).arg(command.get_program()).args(command.get_args());
+        if let Some(folder) = command.get_current_dir() {
+            session.current_dir(folder);
+        }
+        session.env_clear();
+        let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        session.envs(variables).env("TERM", "xterm");
+        let child = session.stdin(end()).stdout(end()).stderr(end()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("setsid (Debian's util-linux): {error}"));
+        let master = File::from(pair.master);
+        let mut reader = master.try_clone().expect("a descriptor can be copied");
+        let shown = Arc::<Mutex<Vec<u8>>>::default();
+        let sink = Arc::clone(&shown);
+        std::thread::spawn(move || {
+            let mut chunk = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = reader.read(&mut chunk) {
+                sink.lock().expect("no reader panics").extend_from_slice(&chunk[..length]);
+            }
+        });
+        Self { master, slave: pair.slave, shown, child }
+    }
+
+    /// Everything that was drawn so far.
+    pub fn drawn(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().expect("no reader panics")).into_owned()
+    }
+
+    /// The lines of the newest drawing that is complete: from the first place on to where the rest is emptied.
+    pub fn screen(&self) -> Vec<String> {
+        let drawn = self.drawn();
+        let Some((whole, _)) = drawn.rsplit_once("\u{1b}[J") else { return Vec::new() };
+        let newest = whole.rsplit_once("\u{1b}[H").map_or(whole, |(_, newest)| newest);
+        newest.split("\r\n").map(|line| line.replace("\u{1b}[K", "")).collect()
+    }
+
+    /// Presses keys.
+    pub fn press(&self, keys: &str) {
+        (&self.master).write_all(keys.as_bytes()).expect("the terminal is there");
+    }
+
+    /// Gives it another size.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let slave = self.slave.try_clone().expect("a descriptor can be copied");
+        let mut stty = Command::new("stty");
+        stty.args(["cols", &columns.to_string(), "rows", &rows.to_string()]).stdin(slave);
+        assert!(stty.status().expect("coreutils are there").success());
+    }
+
+    /// Whether it shows what is typed and makes signals of Ctrl-C, as a shell expects it.
+    pub fn is_a_shells(&self) -> bool {
+        let modes = tcgetattr(&self.slave).expect("the terminal is there").local_flags;
+        modes.contains(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG)
+    }
+
+    /// The program's exit code, once it has ended.
+    pub fn code(&mut self) -> Option<Option<i32>> {
+        self.child.try_wait().expect("it is ours").map(|status| status.code())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
