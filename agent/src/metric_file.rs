@@ -14,7 +14,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
 use crate::collect::{CollectSpec, Finding};
-use crate::output::Heard;
+use crate::output::{Heard, READER_STACK};
 use crate::tail::{FileCollectors, FileSpec};
 
 /// How often to look where nobody tells of changes.
@@ -80,7 +80,7 @@ impl MetricFiles {
         let changed = wake.clone();
         thread::Builder::new()
             .name("metric-files".to_owned())
-            .stack_size(256 * 1024)
+            .stack_size(READER_STACK)
             .spawn(move || self.work(&woken, &changed))?;
         Ok(Watching { wake })
     }

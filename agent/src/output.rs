@@ -27,6 +27,10 @@ use crate::log_ship::Shipper;
 /// Bytes read at once: what a pipe holds.
 const CHUNK: usize = 64 * 1024;
 
+/// Stack of a thread that reads what the trial says, in bytes. JSON is read up to 128 levels deep, which takes several
+/// kilobytes a level in a build that is not optimised; what is not touched costs no memory.
+pub const READER_STACK: usize = 2 * 1024 * 1024;
+
 /// What a pump has to say.
 #[derive(Debug)]
 pub enum Heard {
@@ -68,6 +72,9 @@ pub struct Pump {
     pub lines: Option<LineCutter>,
     /// Who is told.
     pub heard: mpsc::Sender<Heard>,
+    /// Held by whoever starts the pumps until all are started: what is read when another cannot be started would be
+    /// lost.
+    pub gate: Arc<Mutex<()>>,
 }
 
 impl Pump {
@@ -88,7 +95,7 @@ impl Pump {
         // Nobody joins it: it ends with the trial's last writer, which we do not wait for for ever.
         thread::Builder::new()
             .name(name.to_owned())
-            .stack_size(256 * 1024)
+            .stack_size(READER_STACK)
             .spawn(move || self.carry(&source, File::from(sink), scanner))?;
         Ok(())
     }
@@ -96,6 +103,7 @@ impl Pump {
     fn carry(mut self, mut source: &File, sink: File, mut scanner: StreamScanner) {
         let mut sink = Sink { file: sink, open: true, told: false };
         let mut buffer = vec![0; CHUNK];
+        drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
         loop {
             let bytes = match source.read(&mut buffer) {
                 Ok(0) => break,
@@ -198,8 +206,9 @@ mod tests {
         let tail = SharedTail::default();
         let capture = Capture::new(Places::default());
         let stream = Stream::Stdout;
-        let tail_of_pump = Arc::clone(&tail);
-        let pump = Pump { stream, capture, tail: tail_of_pump, shipper: None, lines: None, heard };
+        let (tail_of_pump, gate) = (Arc::clone(&tail), Arc::default());
+        let pump =
+            Pump { stream, capture, tail: tail_of_pump, shipper: None, lines: None, heard, gate };
         (pump, tail)
     }
 

@@ -10,7 +10,6 @@ use std::cell::OnceCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use trial_protocol::{ReportBody, Stream};
+use trial_protocol::ReportBody;
 
 use crate::book::{Book, Scribe, Tally};
 use crate::capture::{Capture, Places};
@@ -37,8 +36,8 @@ use crate::signals::{HeldBack, Signals};
 use crate::spool::{self, Claim, Opened, Spool};
 use crate::supervise::{Ending, Look, World, supervise, trial_exit};
 use crate::tail::FileSpec;
-use crate::trial::expect_children;
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
+use crate::trial::settle_signals;
 use crate::verdict::{End, Known, conclude};
 
 mod ahead;
@@ -70,7 +69,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     crate::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
-    expect_children();
+    settle_signals();
     let held_back = HeldBack::begin();
     let random = RandomState::new().build_hasher().finish();
     let runtime = Later::new();
@@ -275,14 +274,8 @@ impl Watch {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        let mut pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
-        let [stdout, stderr] = outputs;
-        let [stdout_tail, stderr_tail] = tails;
-        let sink = io::stdout().as_fd().try_clone_to_owned();
-        pumps.start(Stream::Stdout, stdout, sink, stdout_tail);
-        let sink = io::stderr().as_fd().try_clone_to_owned();
-        pumps.start(Stream::Stderr, stderr, sink, stderr_tail);
-        let Running { open, shippers } = pumps.running();
+        let pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
+        let Running { open, shippers } = pumps.start_all(outputs, tails);
 
         let Served { findings, end: channel_end } = self.channel.serve(record);
         let secrets = settings.observe.secrets.clone();

@@ -102,14 +102,20 @@ pub struct Trial {
     reaped: bool,
 }
 
-/// Undoes that whoever started us ignores the end of children: the kernel would reap them, and nobody would ever learn
-/// how they ended (`man 2 wait`, notes).
-pub fn expect_children() {
-    #[expect(unsafe_code, reason = "std has no safe way to set what a signal does")]
-    // SAFETY: the default action is no code of ours.
-    let set = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) };
-    // Fails only for a signal that does not exist.
-    set.ok();
+/// Settles what two signals do to us, whatever whoever started us thought of them.
+///
+/// Were the end of children ignored, the kernel would reap them, and nobody would ever learn how they ended (`man 2
+/// wait`, notes). And a file of ours that grows over a limit (`ulimit -f`) is to be an error of the write, not our end
+/// and the trial's with it.
+pub fn settle_signals() {
+    let settled = [(Signal::SIGCHLD, SigHandler::SigDfl), (Signal::SIGXFSZ, SigHandler::SigIgn)];
+    for (signal, handler) in settled {
+        #[expect(unsafe_code, reason = "std has no safe way to set what a signal does")]
+        // SAFETY: neither action is code of ours.
+        let set = unsafe { nix::sys::signal::signal(signal, handler) };
+        // Fails only for a signal that does not exist.
+        set.ok();
+    }
 }
 
 /// Starts the trial with the given standard output and error; `None`: our own.

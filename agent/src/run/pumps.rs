@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 use trial_protocol::Stream;
@@ -24,6 +24,7 @@ pub(super) struct Pumps<'a> {
     tell: mpsc::Sender<Heard>,
     spool: &'a Spool,
     clock: &'a Arc<dyn Clock>,
+    gate: Arc<Mutex<()>>,
     running: Running,
 }
 
@@ -45,13 +46,31 @@ impl<'a> Pumps<'a> {
         spool: &'a Spool,
         clock: &'a Arc<dyn Clock>,
     ) -> Self {
-        Self { settings, capture, tell, spool, clock, running: Running::default() }
+        let (gate, running) = (Arc::default(), Running::default());
+        Self { settings, capture, tell, spool, clock, gate, running }
+    }
+
+    /// Reads the trial's standard output and error, and passes them on to our own. The pumps alone hold their channel
+    /// from then on.
+    pub(super) fn start_all(
+        mut self,
+        outputs: [Option<OwnedFd>; 2],
+        tails: [SharedTail; 2],
+    ) -> Running {
+        let gate = Arc::clone(&self.gate);
+        let _closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let ([stdout, stderr], [stdout_tail, stderr_tail]) = (outputs, tails);
+        let sink = io::stdout().as_fd().try_clone_to_owned();
+        self.start(Stream::Stdout, stdout, sink, stdout_tail);
+        let sink = io::stderr().as_fd().try_clone_to_owned();
+        self.start(Stream::Stderr, stderr, sink, stderr_tail);
+        self.running
     }
 
     /// Reads `stream` from `source`, and passes it on to `sink`. `None`: the trial has our own.
     ///
     /// A stream that cannot be read would stop the trial once its pipe is full, so that is a fault of ours.
-    pub(super) fn start(
+    fn start(
         &mut self,
         stream: Stream,
         source: Option<OwnedFd>,
@@ -73,6 +92,7 @@ impl<'a> Pumps<'a> {
             shipper: shipper.clone(),
             lines: legacy.map(|legacy| LineCutter::new(legacy.collect_logs)),
             heard: self.tell.clone(),
+            gate: Arc::clone(&self.gate),
         };
         if let Err(error) = sink.and_then(|sink| pump.start(&source, sink, &self.settings.collect))
         {
@@ -81,10 +101,5 @@ impl<'a> Pumps<'a> {
         }
         self.running.open.push(stream);
         self.running.shippers.extend(shipper);
-    }
-
-    /// What was started. The pumps alone hold their channel from now on.
-    pub(super) fn running(self) -> Running {
-        self.running
     }
 }

@@ -127,9 +127,11 @@ impl Child<'_> {
             terminal::take_in_child();
         }
         #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
-        // SAFETY: the default action is no code of ours. Rust programs ignore SIGPIPE, and others do not expect that.
+        // SAFETY: the default action is no code of ours. Rust programs ignore SIGPIPE, and we SIGXFSZ; others do not
+        // expect that.
         unsafe {
             signal(Signal::SIGPIPE, SigHandler::SigDfl)?;
+            signal(Signal::SIGXFSZ, SigHandler::SigDfl)?;
         }
         signals::unblock_all();
         Ok(())

@@ -35,6 +35,38 @@ fn options_say_what_is_collected() {
 }
 
 #[test]
+fn however_deep_an_object_is_what_follows_is_read() {
+    let nested = |open: &str, close: &str, depth| {
+        format!("{{\"acc\": 0.5, \"d\": {}1{}}}\n", open.repeat(depth), close.repeat(depth))
+    };
+    let lines: String = [100, 126, 127, 128, 5_000]
+        .into_iter()
+        .flat_map(|depth| [nested("[", "]", depth), nested("{\"k\": ", "}", depth)])
+        .chain(["acc=0.75\n".to_owned()])
+        .collect();
+    let marked = lines.replace("acc=", "");
+    let marked = marked.lines().map(|line| {
+        let value = serde_json::to_string(line).unwrap();
+        format!("NNISDK_MEb'{{\"type\": \"PERIODICAL\", \"sequence\": 0, \"value\": {value}}}'\n")
+    });
+    let marked: String = marked.collect();
+    #[rustfmt::skip]
+    let table: [(&str, &str, &[&str], &str, &str); 3] = [
+        ("printed",   &lines,  &[],                        "cat deep",    "acc = 0.75"),
+        ("in a file", &lines,  &["--metric-file", "copy"], "cp deep copy", "acc = 0.75"),
+        ("the SDK's", &marked, &[],                        "cat deep",    "default = 0.75"),
+    ];
+    for (says, text, options, line, metric) in table {
+        let keeper = Keeper::shell(options, line);
+        fs::write(keeper.dir.path().join("deep"), text).unwrap();
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
+        let told = result(&ended).is_some_and(|told| told.starts_with(metric));
+        assert!(told, "{says}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_pattern_that_names_nothing_is_refused() {
     let ended = Keeper::shell(&["--metric-pattern", "x"], "true").run();
     assert_eq!(ended.code, Some(125));

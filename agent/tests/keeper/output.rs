@@ -1,6 +1,7 @@
 //! Output: byte for byte, apart, whatever it is and whoever listens.
 
 use std::io::{Read, pipe};
+use std::process::Command;
 
 use crate::bed::Keeper;
 
@@ -44,6 +45,23 @@ fn a_million_lines_pass_in_order() {
     let expected = (1..=1_000_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
     same(&ended.stdout, expected.as_bytes());
     same(&ended.file("out/stdout"), expected.as_bytes());
+}
+
+#[test]
+fn wherever_descriptors_run_out_no_output_is_lost() {
+    // The shell itself needs eleven.
+    for limit in 12..=20 {
+        let dir = tempfile::tempdir().unwrap();
+        let line = format!(
+            "ulimit -n {limit}; exec {} run --output-dir out -- sh -c 'echo one; echo two >&2; exit 6'",
+            env!("CARGO_BIN_EXE_trialkeeper")
+        );
+        let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{limit}: {stderr}");
+        assert_eq!(output.stdout, b"one\n", "{limit}: {stderr}");
+        assert!(stderr.lines().any(|line| line == "two"), "{limit}: {stderr}");
+    }
 }
 
 #[test]

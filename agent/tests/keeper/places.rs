@@ -115,6 +115,21 @@ fn without_any_place_to_write_the_trial_runs_all_the_same() {
 }
 
 #[test]
+fn a_limit_on_the_size_of_files_costs_copies_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    // In blocks of 512 bytes.
+    let line = format!(
+        "ulimit -f 8; exec {} run --output-dir out -- sh -c 'seq 1 10000; exit 6'",
+        env!("CARGO_BIN_EXE_trialkeeper")
+    );
+    let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{stderr}");
+    assert!(output.stdout.ends_with(b"\n10000\n"));
+    assert!(stderr.contains("bytes of output are not in the files"), "{stderr}");
+}
+
+#[test]
 fn messages_can_go_to_a_file() {
     let ended = Keeper::new(&["--log-file", "keeper.log", "--", "no-such-program-here"]).run();
     assert!(String::from_utf8(ended.file("keeper.log")).unwrap().contains("error: cannot find"));
