@@ -182,15 +182,26 @@ pub(super) fn counted(number: usize, thing: &str) -> String {
 }
 
 /// What is wrong with a succeeded trial's final result, if anything is.
-fn drawback(last: Option<&MetricValue>) -> Option<&'static str> {
-    let Some(value) = last else { return Some("and reported no final result") };
+fn drawback(last: Option<&MetricValue>) -> Option<String> {
+    let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
-        Some(number) if number.is_nan() => Some("but its final result is NaN"),
+        Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
         Some(_) => None,
-        None if value.as_json().is_object() => {
-            Some("but its final result is an object without a number called `default`")
+        None => {
+            Some(match value.as_json().as_object() {
+                Some(members) => {
+                    let mut numbers = members.iter().filter(|(_, member)| member.is_number());
+                    let advice = numbers.next().map(|(name, _)| {
+                    format!("; `objective: {name}` in the experiment file would make that member count")
+                });
+                    let advice = advice.unwrap_or_default();
+                    format!(
+                        "but its final result is an object without a number called `default`{advice}"
+                    )
+                }
+                None => "but its final result is no number".to_owned(),
+            })
         }
-        None => Some("but its final result is no number"),
     }
 }
 
@@ -206,4 +217,31 @@ fn tail(text: &str) -> impl Iterator<Item = &str> {
 pub(super) fn printable(text: &str) -> String {
     let steers = |c: char| c.is_control() && c != '\t' || turns_writing(c);
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_result_comes_with_what_mends_it() {
+        let object = "but its final result is an object without a number called `default`";
+        let table = [
+            (json!({"default": 1}), None),
+            (json!({"note": "x"}), Some(object.to_owned())),
+            (
+                json!({"note": "x", "acc": 0.9, "loss": 1}),
+                Some(format!(
+                    "{object}; `objective: acc` in the experiment file would make that member count"
+                )),
+            ),
+            (json!("good"), Some("but its final result is no number".to_owned())),
+            (json!("NaN"), Some("but its final result is NaN".to_owned())),
+        ];
+        for (value, expected) in table {
+            assert_eq!(drawback(Some(&MetricValue::from(value.clone()))), expected, "{value}");
+        }
+    }
 }
