@@ -93,12 +93,12 @@ pub enum JobNews {
 pub type JobEvents = mpsc::UnboundedSender<JobNews>;
 
 /// Whether a job that was submitted before a restart is still there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
     /// It is; its event will come.
     Alive,
-    /// It is not. What its agent left behind was delivered.
-    Gone,
+    /// It is not. What its agent left behind was delivered, and this is all that the service knows.
+    Gone(JobEvent),
     /// It never was there: it may be submitted.
     Unknown,
 }

@@ -220,16 +220,20 @@ impl TrainingService for Local {
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let path = self.shared.settings.dir.trial(trial).agent_lock();
+        let gone = || {
+            let (trial, attempt) = (trial.clone(), attempt.clone());
+            Adopted::Gone(JobEvent { trial, attempt, exit_code: None, message: None, class: None })
+        };
         match try_lock(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
             Err(error) => {
                 warn!(%trial, "cannot look at {}: {error}; the trial is taken for gone", path.display());
-                Adopted::Gone
+                gone()
             }
             Ok(Ok(lock)) => {
                 drop(lock);
                 self.shared.deliver_rest(trial).await;
-                Adopted::Gone
+                gone()
             }
             Ok(Err(file)) => {
                 self.shared.renew_token(trial);

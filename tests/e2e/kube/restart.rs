@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
@@ -192,4 +192,55 @@ fn clean_takes_away_what_a_dead_manager_left() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     wait_for("the cluster to be clean", BOUND, || left(&kube).is_empty().then_some(()));
     bed.wait_until_empty();
+}
+
+#[test]
+fn a_trial_that_another_role_won_while_nobody_watched_has_succeeded() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let policy =
+        |succeeded: i32| json!({"minFailedTaskCount": -1, "minSucceedTaskCount": succeeded});
+    let roles = json!([
+        {"name": "worker", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(-1),
+         "command": "echo \"score={{x}}\"; : >\"$TEST_BED/reported\"; exec sleep 600"},
+        {"name": "judge", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(1),
+         "command": "until [ -e \"$TEST_BED/reported\" ]; do sleep 0.05; done"},
+        // It keeps the Framework from its end until somebody has looked away.
+        {"name": "slow", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(-1),
+         "command": "trap '' TERM; while : slow; do sleep 0.05; done"},
+    ]);
+    let section = service(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
+    let search = search(&bed, &kube, "unused", 1).with("trainingService", section);
+    let manager = bed.start(&mut command(&bed, &search));
+    let id = wait_for("the worker's verdict", BOUND, || stopped(&bed));
+    wait_for("the worker's end", BOUND, || {
+        let lives = bed.processes().iter().any(|(_, words)| words.contains("sleep 600"));
+        (!lives).then_some(())
+    });
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    for (pid, words) in bed.processes() {
+        if words.contains(": slow") {
+            // It may have ended with one that was found before it.
+            let _gone = kill(pid, Signal::SIGKILL);
+        }
+    }
+    wait_for("the Framework's end", BOUND, || {
+        let completed = |object: &Value| object["status"]["state"] == "Completed";
+        kube.all("frameworks").iter().any(completed).then_some(())
+    });
+    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    search.expect_done(1, 0);
+    assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
+    assert_eq!(kube.made("frameworks").len(), 1 + 2, "one look at the controller for each start");
+}
+
+/// The experiment, once an agent has said that its trial was stopped.
+fn stopped(bed: &TestBed) -> Option<String> {
+    let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+    let database = folder.path().join("trialkeeper.db");
+    let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    let query = "SELECT count(*) FROM report WHERE kind = 'ended' AND body LIKE '%\"stopped\"%'";
+    let count: i64 = store.query_row(query, [], |row| row.get(0)).ok()?;
+    (count > 0).then(|| folder.file_name().into_string().ok())?
 }

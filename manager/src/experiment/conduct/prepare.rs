@@ -135,7 +135,7 @@ impl Run {
         // What is reported meanwhile may be known from the store by then; to be told twice does no harm.
         let adopted = c.inbox.aside(service.adopt(&row.id, &submitted)).await;
         let known = match adopted {
-            Adopted::Gone => Self::left(c, row, watch).await?,
+            Adopted::Gone(_) => Self::left(c, row, watch).await?,
             Adopted::Alive | Adopted::Unknown => {
                 c.store.attempt_state(&row.id, &row.attempt).await?
             }
@@ -147,13 +147,12 @@ impl Run {
                 let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
                 Fate::Alive { running_for: started.map(ran) }
             }
-            Adopted::Gone if known.ended => {
-                let (trial, attempt) = (row.id.clone(), row.attempt.clone());
-                gone.push(JobEvent { trial, attempt, exit_code: None, message: None, class: None });
+            Adopted::Gone(event) if known.ended => {
+                gone.push(event);
                 Fate::Alive { running_for: None }
             }
             // Nobody knows of a failure of its own: the machine went down, or a person cleaned up.
-            Adopted::Gone | Adopted::Unknown => Fate::Again,
+            Adopted::Gone(_) | Adopted::Unknown => Fate::Again,
         })
     }
 

@@ -29,6 +29,9 @@ const TIDIED: usize = 50;
 /// How many of them are left where a quota wants room: their ends may not be recorded yet.
 const SPARED: usize = 10;
 
+/// What is to be thought of a Framework that succeeded, where its agent does not say so.
+const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
+
 /// What is to be done about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
@@ -200,9 +203,12 @@ impl Board {
             return (Adopted::Unknown, Vec::new());
         };
         // Its reports were lost with its pod, or were delivered: the caller knows. Nothing else is.
-        if let Standing::Completed(Outcome { succeeded: true, .. }) = standing {
+        if let Standing::Completed(Outcome { succeeded: true, exit_code, class, .. }) = standing {
             self.finished.push_back(attempt.clone());
-            return (Adopted::Gone, Vec::new());
+            let (trial, attempt) = (trial.clone(), attempt.clone());
+            let message = Some(UNREPORTED.to_owned());
+            let event = JobEvent { trial, attempt, exit_code, message, class };
+            return (Adopted::Gone(event), Vec::new());
         }
         self.enter(name, trial.clone(), attempt.clone(), now, Standing::Waiting);
         let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
@@ -285,11 +291,8 @@ impl Board {
             Standing::Completed(outcome) => {
                 let outcome = outcome.clone();
                 let class = outcome.class;
-                let message = if outcome.succeeded {
-                    "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise".to_owned()
-                } else {
-                    outcome.message
-                };
+                let message =
+                    if outcome.succeeded { UNREPORTED.to_owned() } else { outcome.message };
                 self.end(name, outcome.exit_code, message, class)
             }
         }

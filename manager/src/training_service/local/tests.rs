@@ -200,7 +200,7 @@ async fn what_a_gone_job_left_behind_is_delivered() {
     first.service.submit(&job(LEAVE)).await.unwrap();
     first.event().await;
     let before = first.file("replayed").await.lines().count();
-    assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone);
+    assert_eq!(first.service.adopt(&trial(), &attempt()).await, Adopted::Gone(gone(None)));
     let calls = first.file("replayed").await;
     assert_eq!(calls.lines().count(), before + 1, "{calls}");
     assert_eq!(first.token_s_trial(), trial(), "what its agent had may have expired");

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::search_space::Parameters;
-use crate::training_service::{self, Adopted, TrialJobSpec};
+use crate::training_service::{self, Adopted, JobEvent, TrialJobSpec};
 use crate::tuner::{Proposal, Sample, Tuner};
 
 #[derive(Default)]
@@ -44,12 +44,13 @@ impl TrainingService for Service {
         Ok(())
     }
 
-    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> Adopted {
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         if self.alive {
             return Adopted::Alive;
         }
         self.deliver_rest().await;
-        Adopted::Gone
+        let (trial, attempt) = (trial.clone(), attempt.clone());
+        Adopted::Gone(JobEvent { trial, attempt, exit_code: None, message: None, class: None })
     }
 
     async fn recover(&self, _: &TrialJobId) {

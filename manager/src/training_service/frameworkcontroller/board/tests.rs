@@ -254,7 +254,10 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
     assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
     assert_eq!(adopted(Some(Standing::Waiting)), (Adopted::Alive, vec![]));
     assert_eq!(adopted(Some(Standing::Running)), (Adopted::Alive, vec![]));
-    assert_eq!(adopted(Some(completed(Some(0), ""))), (Adopted::Gone, vec![]));
+    // Where another pod's success ended the one that reports, the word on it is what tells.
+    let Act::Tell(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
+    let found = adopted(Some(completed(Some(0), "")));
+    assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
     let failed = adopted(Some(completed(Some(7), "it failed")));
     assert_eq!(failed, (Adopted::Alive, vec![gone(Some(7), "it failed")]));
 }
