@@ -99,6 +99,17 @@ impl Kube {
         self.shared.objects.since(plural, fits)
     }
 
+    /// When a watch first was told of an object as it is here.
+    pub fn told(&self, object: &Value) -> Option<Instant> {
+        self.shared.objects.told(object)
+    }
+
+    /// Cuts every connection and answers nobody, or is there again.
+    pub fn away(&self, away: bool) {
+        self.shared.faults.away(away);
+        self.shared.objects.cut();
+    }
+
     /// Requests so far that were no watches, as `VERB plural`.
     pub fn requests(&self) -> Vec<String> {
         self.shared.faults.requests()

@@ -20,6 +20,8 @@ pub(super) struct Faults(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
+    /// It answers nobody.
+    away: bool,
     failing: Vec<Failing>,
     requests: Vec<String>,
     no_frameworks: bool,
@@ -69,6 +71,10 @@ impl Faults {
         self.lock().failing.push(Failing { fits, code, left, message });
     }
 
+    pub(super) fn away(&self, away: bool) {
+        self.lock().away = away;
+    }
+
     pub(super) fn requests(&self) -> Vec<String> {
         self.lock().requests.clone()
     }
@@ -111,6 +117,9 @@ impl Faults {
 }
 
 pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
+    if shared.faults.lock().away {
+        return Answer::Cut;
+    }
     if request.authorization != format!("Bearer {TOKEN}") {
         return refusal(401, "Unauthorized", "Unauthorized");
     }
@@ -232,7 +241,7 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
         "GET" => {
             let (mut items, version) = shared.objects.list_at(plural);
             items.retain(|item| fits(item, &selector));
-            Answer::Whole(200, list(&items, version))
+            page(shared, request, items, version)
         }
         "POST" => {
             let name = text(&request.body, "/metadata/name");
@@ -315,6 +324,30 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
             }
         }
     }))
+}
+
+/// A part of a list, as long as is wanted. (The real server shows later parts as they were at the first one's version;
+/// here they are as they are now, which a client must survive.)
+fn page(shared: &Shared, request: &Request, items: Vec<Value>, version: u64) -> Answer {
+    let limit = request.query("limit").and_then(|limit| limit.parse::<usize>().ok());
+    let (since, after) = match request.query("continue").and_then(|token| token.split_once('/')) {
+        Some((since, after)) => (since.parse().unwrap_or(0), after.to_owned()),
+        None => (version, String::new()),
+    };
+    if since < shared.objects.oldest() {
+        let what =
+            "The provided continue parameter is too old to display a consistent list result.";
+        return refusal(410, "Expired", what);
+    }
+    let name = |item: &Value| text(item, "/metadata/name");
+    let rest: Vec<Value> = items.into_iter().filter(|item| name(item) > after).collect();
+    let (shown, more) = rest.split_at(limit.unwrap_or(rest.len()).min(rest.len()));
+    let mut list = list(shown, since);
+    if let Some(last) = shown.last().filter(|_| !more.is_empty()) {
+        list["metadata"]["continue"] = Value::from(format!("{since}/{}", name(last)));
+        list["metadata"]["remainingItemCount"] = Value::from(more.len());
+    }
+    Answer::Whole(200, list)
 }
 
 fn list(items: &[Value], version: u64) -> Value {

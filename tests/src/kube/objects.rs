@@ -37,6 +37,8 @@ struct Change {
 pub(super) struct Objects {
     state: Mutex<State>,
     changed: Condvar,
+    /// When a change, by its version, had been written to a watch first.
+    told: Mutex<HashMap<String, Instant>>,
 }
 
 /// Why a change was not made.
@@ -135,6 +137,18 @@ impl Objects {
         seen.into_values().collect()
     }
 
+    /// An event has been written to a watch.
+    pub(super) fn is_told(&self, event: &Value) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.entry(version_of(event)).or_insert_with(Instant::now);
+    }
+
+    /// When a watch first had an object as it is here.
+    pub(super) fn told(&self, object: &Value) -> Option<Instant> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.get(&text(object, "/metadata/resourceVersion")).copied()
+    }
+
     pub(super) fn cuts(&self) -> u64 {
         self.lock().cuts
     }
@@ -142,6 +156,11 @@ impl Objects {
     pub(super) fn cut(&self) {
         self.lock().cuts += 1;
         self.changed.notify_all();
+    }
+
+    /// What happened before this version is forgotten.
+    pub(super) fn oldest(&self) -> u64 {
+        self.lock().oldest
     }
 
     pub(super) fn compact(&self) {
@@ -201,6 +220,10 @@ impl State {
         self.history.entry(plural.to_owned()).or_default().push(change);
         object
     }
+}
+
+fn version_of(event: &Value) -> String {
+    text(event, "/object/metadata/resourceVersion")
 }
 
 /// A text in an object; empty if there is none.
