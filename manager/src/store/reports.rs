@@ -14,6 +14,14 @@ use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
 use super::trials::known;
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 
+/// How much is kept of each stream of an attempt, from its start and from its end, in bytes: a trial that prints for
+/// ever must not fill the disk that all others need.
+const LOG_START: i64 = 1 << 20;
+const LOG_END: i64 = 63 << 20;
+/// Deletes what lies between.
+pub(super) const FORGET_CHUNKS: &str = "DELETE FROM log_chunk \
+     WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
+
 /// What a write of a batch found out.
 #[derive(Debug)]
 pub(super) struct Written {
@@ -39,6 +47,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
          (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
+    let mut forget_chunks = c.prepare_cached(FORGET_CHUNKS)?;
     let mut fresh = Vec::with_capacity(batch.reports.len());
     for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
         let seq = storable("seq", report.seq)?;
@@ -48,15 +57,17 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
             _ => None,
         };
         let stored = match chunk {
-            Some((chunk, bytes)) => insert_chunk.execute(params![
-                trial,
-                attempt,
-                seq,
-                stream_word(chunk.stream),
-                storable("offset_bytes", chunk.offset_bytes)?,
-                report.observed_at_ms,
-                bytes,
-            ])?,
+            Some((chunk, bytes)) => {
+                let (stream, offset) =
+                    (stream_word(chunk.stream), storable("offset_bytes", chunk.offset_bytes)?);
+                let at_ms = report.observed_at_ms;
+                let stored = insert_chunk
+                    .execute(params![trial, attempt, seq, stream, offset, at_ms, bytes])?;
+                if offset >= LOG_START + LOG_END {
+                    forget_chunks.execute(params![attempt, stream, LOG_START, offset - LOG_END])?;
+                }
+                stored
+            }
             None => insert_report.execute(params![
                 attempt,
                 lane_number(batch.lane),

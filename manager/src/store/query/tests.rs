@@ -6,6 +6,7 @@ use trial_protocol::{
 };
 
 use super::*;
+use crate::store::reports::FORGET_CHUNKS;
 use crate::store::schema::{MIGRATIONS, migrate};
 use crate::store::{NewTrial, TrialChange};
 
@@ -189,13 +190,28 @@ fn an_older_database_learns_what_sums_its_trials_up() {
     assert_eq!(found, "01,03");
 }
 
+#[tokio::test]
+async fn of_a_trial_that_prints_for_ever_the_start_and_the_end_are_kept() {
+    const MIB: u64 = 1 << 20;
+    let bed = Bed::new().await;
+    let said =
+        [(0, "start"), (5, "more"), (2 * MIB, "middle"), (64 * MIB - 1, "late"), (66 * MIB, "end")];
+    bed.say(Lane::Bulk, said.map(|(offset, text)| log(offset, text)).to_vec()).await;
+    let part = bed.store.log_part(1, Stream::Stdout, 0, 1000).await.unwrap();
+    assert_eq!((part.from, part.end), (0, 66 * MIB + 3));
+    let missing = |from, to| format!("[{} bytes are missing]\n", to - from);
+    let expected =
+        format!("startmore{}late{}end", missing(9, 64 * MIB - 1), missing(64 * MIB + 3, 66 * MIB));
+    assert_eq!(String::from_utf8(part.bytes).unwrap(), expected);
+}
+
 /// A statement that reads a whole table is slow once the table is large.
 #[test]
 fn every_statement_goes_by_an_index() {
     let mut connection = Connection::open_in_memory().unwrap();
     migrate(&mut connection, 0, MIGRATIONS).unwrap();
     let statements = [CHANGES, HEARD, ATTEMPTS, SUMS, LAST_REPORTS, LANE, METRICS, TIMELINE];
-    let statements = statements.into_iter().chain(log::STATEMENTS);
+    let statements = statements.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS]);
     for sql in statements {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let wanted = statement.parameter_count();
