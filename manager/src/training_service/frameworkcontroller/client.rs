@@ -21,6 +21,9 @@ pub use self::watch::{Seen, Thing};
 /// Longest that a single request may take.
 const REQUEST: Duration = Duration::from_secs(30);
 
+/// Longest that a connection may take to be there.
+const CONNECT: Duration = Duration::from_secs(10);
+
 /// Where the cluster is, as the experiment says it.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
@@ -87,6 +90,7 @@ impl Cluster {
         let mut config = access::config(access).await?;
         // Ours know whether anybody waits, say why, and are not longer than a request may take.
         config.default_retry = false;
+        config.connect_timeout = Some(CONNECT);
         let namespace = access.namespace.clone().unwrap_or(config.default_namespace.clone());
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;

@@ -50,6 +50,8 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
             "it has no current context; name one with `context`, or `kubectl config use-context`";
         return Err(bad(what.to_owned()));
     }
+    let mut file = file;
+    trim_token_files(&mut file);
     let own_proxy = proxy_of(&file, access.context.as_deref().or(file.current_context.as_deref()));
     let mut config =
         Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
@@ -62,6 +64,22 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
         }
     }
     Ok(config)
+}
+
+/// Takes the line break off a token that a file ends with, as `kubectl` does and the library does not. A file without one
+/// is a program's, which renews it, and is left to be read again.
+fn trim_token_files(file: &mut Kubeconfig) {
+    for known in &mut file.auth_infos {
+        let Some(user) = known.auth_info.as_mut().filter(|user| user.token.is_none()) else {
+            continue;
+        };
+        let Some(path) = &user.token_file else { continue };
+        // Who cannot read it is told so later.
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        if text.trim() != text {
+            user.token = Some(text.trim().to_owned().into());
+        }
+    }
 }
 
 /// Whether a context's cluster has a proxy of its own.

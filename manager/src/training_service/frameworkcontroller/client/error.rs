@@ -1,5 +1,7 @@
 //! What a cluster's refusals mean, and what to do about each.
 
+use kube::client::AuthError;
+
 use crate::errors::chain;
 
 /// Why the cluster did not do what was asked.
@@ -54,6 +56,14 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// What the kubeconfig leads to for our papers does not give them: a program, a file.
+    #[error("who we are cannot be told to the cluster at {server}: {message}")]
+    Credentials {
+        /// Which API server.
+        server: String,
+        /// What is wrong, without what the program was given or said that may be secret.
+        message: String,
+    },
     /// It knows us and will not do it: missing rights, or a quota.
     #[error("the cluster does not allow it: {message}")]
     NotAllowed {
@@ -101,6 +111,7 @@ impl Error {
             | Self::Kubeconfig { .. }
             | Self::Certificate { .. }
             | Self::NoAuthorities { .. }
+            | Self::Credentials { .. }
             | Self::NotKnown { .. }
             | Self::NotAllowed { .. }
             | Self::NotFound { .. }
@@ -112,8 +123,11 @@ impl Error {
     /// Whether the same request, when the like of it was done before, may succeed once somebody has mended
     /// something: a quota that is used up, a token or certificate that has expired, an authenticator that is away.
     pub fn may_be_mended(&self) -> bool {
-        matches!(self, Self::NotKnown { .. } | Self::NotAllowed { .. } | Self::Certificate { .. })
-            || self.may_pass()
+        let papers = matches!(
+            self,
+            Self::NotKnown { .. } | Self::Certificate { .. } | Self::Credentials { .. }
+        );
+        papers || matches!(self, Self::NotAllowed { .. }) || self.may_pass()
     }
 
     /// Whether there are too many objects. The API server says so in words only: `… is forbidden: exceeded quota: …`.
@@ -131,6 +145,9 @@ impl Error {
 pub(super) fn of(server: &str, source: kube::Error) -> Error {
     let server = server.to_owned();
     let kube::Error::Api(status) = source else {
+        if let Some(problem) = papers(&source) {
+            return Error::Credentials { server, message: credentials(problem) };
+        }
         let message = chain(&source);
         // The layers that it came through say nothing to a person.
         let layers = ["ServiceError: ", "client error (Connect): "];
@@ -139,7 +156,7 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
             .fold(message.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
         let message = message.to_owned();
         // The libraries below tell certificates apart from connections in their texts only.
-        let certificate = ["certificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
+        let certificate = ["ertificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
         if message.contains("No CA certificates were loaded") {
             return Error::NoAuthorities { server };
         }
@@ -162,8 +179,54 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     }
 }
 
+/// What is wrong with our papers, wherever among an error's sources that is said.
+fn papers<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
+    error.downcast_ref().or_else(|| papers(error.source()?))
+}
+
+/// The same for a person. The library would show a program's variables and arguments, which hold secrets, and what it
+/// printed, which may be the token.
+fn credentials(problem: &AuthError) -> String {
+    match problem {
+        AuthError::AuthExecStart(source) => format!(
+            "the program that the kubeconfig names for it (users: exec) cannot be started: {source}; is it installed, and in the PATH?"
+        ),
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let said =
+                said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+            let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+            format!(
+                "the program that the kubeconfig names for it (users: exec) failed ({}){said}; does `kubectl get pods` work here?",
+                out.status
+            )
+        }
+        AuthError::AuthExecParse(_) | AuthError::ExecPluginFailed => {
+            "the program that the kubeconfig names for it (users: exec) printed no ExecCredential"
+                .to_owned()
+        }
+        AuthError::InvalidBearerToken(_) => {
+            "the token in the kubeconfig has characters that no token has, such as a line break"
+                .to_owned()
+        }
+        AuthError::InvalidBasicAuth(_)
+        | AuthError::UnrefreshableTokenResponse
+        | AuthError::MalformedTokenExpirationDate(_)
+        | AuthError::AuthExecSerialize(_)
+        | AuthError::AuthExec(_)
+        | AuthError::ReadTokenFile(..)
+        | AuthError::ParseTokenKey(_)
+        | AuthError::MissingCommand
+        | AuthError::ExecMissingClusterInfo
+        | AuthError::NoValidNativeRootCA(_) => chain(problem),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{ExitStatus, Output};
+
     use kube::core::Status;
 
     use super::*;
@@ -193,5 +256,32 @@ mod tests {
         let status = Status { code: 409, reason: "AlreadyExists".to_owned(), ..Status::default() };
         let there = of("https://k", kube::Error::Api(Box::new(status)));
         assert!(there.is_conflict() && !there.may_pass(), "{there}");
+    }
+
+    #[test]
+    fn a_program_for_our_papers_that_fails_shows_no_secret() {
+        let out = Output {
+            status: ExitStatus::from_raw(2 << 8),
+            stdout: b"a-token".to_vec(),
+            stderr: b"warning: x\nThe session has expired; run `aws sso login`\n\n".to_vec(),
+        };
+        let cmd = "KEY=\"secret\" \"aws\"".to_owned();
+        let failed = AuthError::AuthExecRun { cmd, out: Box::new(out) };
+        // As it comes when the papers are renewed, and as it comes at the start.
+        let boxed = kube::Error::Service(Box::new(AuthError::ExecPluginFailed));
+        for (source, says) in [
+            (
+                kube::Error::Auth(failed),
+                "failed (exit status: 2): The session has expired; run `aws sso login`",
+            ),
+            (boxed, "printed no ExecCredential"),
+        ] {
+            let error = of("https://k", source);
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(
+                !error.to_string().contains("secret") && !error.to_string().contains("a-token")
+            );
+            assert!(error.may_be_mended() && !error.may_pass(), "{error}");
+        }
     }
 }
