@@ -149,6 +149,12 @@ pub trait TrainingService: Send + Sync {
         self.cancel(trial).await;
     }
 
+    /// Waits until the service has been out of reach for so long that who wants to leave should not wait for the ends of its
+    /// jobs. [`Self::close`] then says what is left where, and why.
+    async fn out_of_reach(&self) {
+        std::future::pending::<()>().await;
+    }
+
     /// Waits for what still watches jobs; called once, when no job is left that anybody waits for.
     async fn close(&self);
 }

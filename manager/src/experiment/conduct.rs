@@ -150,6 +150,8 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
     run.c.handle.began(run.before, run.began);
     run.perform(state::Event::Begin).await?;
     let mut news = Vec::new();
+    let service = Arc::clone(&run.c.service);
+    let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
     while !matches!(run.state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
         // First, or who spoke while a disk was waited for would be silent in the next beat's eyes.
         if let Some(event) = run.c.inbox.pop() {
@@ -167,6 +169,8 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
                 run.news(std::mem::take(&mut news)).await?;
             }
             said = run.c.advice.heard() => run.advised(said).await?,
+            // What runs on is the next manager's; what it was asked is recorded.
+            () = &mut out_of_reach, if stopping => break,
             () = until(wake) => run.perform(state::Event::Tick).await?,
             () = tokio::time::sleep_until(beat) => run.beat().await?,
         }

@@ -10,7 +10,7 @@ pub mod preflight;
 pub mod status;
 pub mod why;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,6 +35,14 @@ const REQUESTS: usize = 16;
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// How long tidying up at the end is tried.
 const CLEANING: Duration = Duration::from_secs(30);
+/// Who wants to leave waits so long for a cluster that does nothing that it is asked. It is asked this often, and may take
+/// this long to answer.
+const AWAY: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Of a submission that did not come to its end.
+const LEFT: &str = "the manager ended before it was submitted";
 
 /// What a [`FrameworkController`] works with.
 pub struct Settings {
@@ -60,6 +68,10 @@ struct Shared {
     listed: watch::Sender<bool>,
     /// A deadline may be nearer than it was.
     nearer: Notify,
+    /// Counts what somebody wanted ended.
+    cancelled: watch::Sender<u64>,
+    /// Why nobody waits for the cluster any more, if that is so.
+    left: OnceLock<String>,
     requests: Semaphore,
     closing: CancellationToken,
     tasks: TaskTracker,
@@ -77,6 +89,8 @@ impl FrameworkController {
             began: Instant::now(),
             listed: watch::Sender::new(false),
             nearer: Notify::new(),
+            cancelled: watch::Sender::new(0),
+            left: OnceLock::new(),
             requests: Semaphore::new(REQUESTS),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -131,6 +145,7 @@ impl TrainingService for FrameworkController {
     async fn cancel(&self, trial: &TrialJobId) {
         let acts = self.shared.board().cancel(trial, self.shared.now());
         self.shared.nearer.notify_one();
+        self.shared.cancelled.send_modify(|count| *count += 1);
         self.shared.perform(acts);
     }
 
@@ -143,11 +158,44 @@ impl TrainingService for FrameworkController {
         }
     }
 
+    async fn out_of_reach(&self) {
+        let cluster = &self.shared.settings.cluster;
+        let mut since = None;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let why =
+                match tokio::time::timeout(ANSWER, cluster.may("patch", Kind::Framework)).await {
+                    Ok(Ok(true)) => {
+                        since = None;
+                        continue;
+                    }
+                    Ok(Ok(false)) => "the account may not stop Frameworks any more".to_owned(),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => format!("the cluster at {} does not answer", cluster.server()),
+                };
+            if since.get_or_insert_with(Instant::now).elapsed() >= AWAY {
+                drop(self.shared.left.set(why));
+                return;
+            }
+        }
+    }
+
     async fn close(&self) {
         self.shared.closing.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         let experiment = &self.shared.settings.common.experiment;
+        if let Some(why) = self.shared.left.get() {
+            let (frameworks, namespace) =
+                (self.shared.board().made(), self.shared.settings.cluster.namespace());
+            warn!(
+                "{why}; left in its namespace `{namespace}`: {frameworks} Frameworks and their Secrets, with the label \
+                 {}. Once it can be reached, `trial-manager resume {experiment}` goes on, or \
+                 `trial-manager clean {experiment}` deletes them",
+                manifest::selector(experiment)
+            );
+            return;
+        }
         let cleaned = clean(&self.shared.settings.cluster, experiment);
         let trouble = match tokio::time::timeout(CLEANING, cleaned).await {
             Ok(Ok(())) => return,
@@ -239,7 +287,7 @@ impl Shared {
         let mut pause = Duration::from_millis(250);
         let mut last_trouble = None;
         loop {
-            match self.request(&request).await {
+            match self.closing.run_until_cancelled(self.request(&request)).await? {
                 Ok(done) => return Some(done),
                 Err(error) if last_trouble.as_ref() != Some(&error) => {
                     warn!("{name}: {error}; trying again");
@@ -272,10 +320,15 @@ impl Shared {
         for (kind, object) in &objects {
             let mut pause = Duration::from_millis(250);
             loop {
+                let mut cancelled = self.cancelled.subscribe();
                 if self.board().is_unwanted(name) {
                     return Err("it was stopped before it was submitted".to_owned());
                 }
-                match self.request(|| cluster.create(*kind, object)).await {
+                let request = self.request(|| cluster.create(*kind, object));
+                let Some(answer) = self.closing.run_until_cancelled(request).await else {
+                    return Err(LEFT.to_owned());
+                };
+                match answer {
                     Ok(_) => break,
                     // We may do it, as was seen at the start: a refusal is something that has run out since. The
                     // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
@@ -288,9 +341,12 @@ impl Shared {
                     }
                     Err(error) => return Err(format!("it could not be submitted: {error}")),
                 }
-                let slept = self.closing.run_until_cancelled(tokio::time::sleep(pause)).await;
-                if slept.is_none() {
-                    return Err("the manager ended before it was submitted".to_owned());
+                // The sender lives as long as we do.
+                let slept = async {
+                    drop(tokio::time::timeout(pause, cancelled.changed()).await);
+                };
+                if self.closing.run_until_cancelled(slept).await.is_none() {
+                    return Err(LEFT.to_owned());
                 }
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

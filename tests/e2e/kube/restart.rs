@@ -244,3 +244,27 @@ fn stopped(bed: &TestBed) -> Option<String> {
     let count: i64 = store.query_row(query, [], |row| row.get(0)).ok()?;
     (count > 0).then(|| folder.file_name().into_string().ok())?
 }
+
+#[test]
+fn who_leaves_does_not_wait_for_a_cluster_that_is_away() {
+    let Story { bed, kube, gate, manager, id } = begun();
+    kube.away(true);
+    manager.signal(Signal::SIGTERM);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    for says in [
+        "cannot be reached".to_owned(),
+        format!("2 Frameworks and their Secrets, with the label trialkeeper/experiment={id}"),
+        format!("`trial-manager clean {id}` deletes them"),
+    ] {
+        assert!(finished.stderr.contains(&says), "{says:?} is not in {}", finished.stderr);
+    }
+    kube.away(false);
+    wait_for("the trials to obey their agents", BOUND, || {
+        (bed.read("cleaned").lines().count() == 2).then_some(())
+    });
+    gate.open(6);
+    let search = Outcome::of(resume(&bed, &id).finish(BOUND));
+    search.expect_done(2, 0);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}

@@ -188,6 +188,12 @@ impl Board {
 
     /// Whether somebody wants an attempt ended that is not made yet.
     pub fn is_unwanted(&self, name: &str) -> bool {
+    /// How many Frameworks of ours the cluster has, as far as is known.
+    pub fn made(&self) -> usize {
+        let live = self.jobs.values().filter(|job| job.made).count();
+        live + self.finished.len() + self.strangers.len()
+    }
+
         self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
     }
 
