@@ -325,6 +325,11 @@ fn barrier(image: &str) -> Value {
         "name": "frameworkbarrier",
         "image": image,
         "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER}],
+        // A quota of the namespace may ask for some of every container.
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "64Mi"},
+            "limits": {"cpu": "100m", "memory": "64Mi"},
+        },
         // It writes beside itself, in a folder that is root's.
         "securityContext": {
             "runAsUser": 0,
