@@ -257,6 +257,15 @@ impl Shared {
                         shared.perform(acts);
                     }
                 })),
+                Act::Listen(name) => drop(self.tasks.spawn(async move {
+                    let Settings { cluster, common, .. } = &shared.settings;
+                    let (pod, container) = manifest::reporter(&common.spec, &name);
+                    // The right to see it is not asked for; without it a person is told how to look.
+                    let said = cluster.last_lines(&pod, &container).await.unwrap_or_default();
+                    let said = said.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
+                    let acts = shared.board().unheard(&name, said);
+                    shared.perform(acts);
+                })),
                 Act::Delete(name) => drop(self.tasks.spawn(async move {
                     warn!("the Framework {name} did not end within its time; deleting it");
                     let cluster = &shared.settings.cluster;

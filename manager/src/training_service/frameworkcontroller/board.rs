@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
-use super::status::{Outcome, Standing};
+use super::status::{Outcome, Standing, shortened};
 use crate::training_service::{Adopted, JobEvent, JobNews, JobWaits};
 
 /// How long the controller may leave a new Framework alone before that is said to be the reason for waiting.
@@ -39,6 +39,8 @@ pub enum Act {
     Tell(JobNews),
     /// Ask the Framework to stop.
     Stop(String),
+    /// Its pods run and nothing was heard: look what the pod that reports says, and [`Board::unheard`].
+    Listen(String),
     /// Delete the Framework: it did not stop.
     Delete(String),
     /// Delete what is left of these attempts, which ended long ago.
@@ -186,14 +188,14 @@ impl Board {
         }
     }
 
-    /// Whether somebody wants an attempt ended that is not made yet.
-    pub fn is_unwanted(&self, name: &str) -> bool {
     /// How many Frameworks of ours the cluster has, as far as is known.
     pub fn made(&self) -> usize {
         let live = self.jobs.values().filter(|job| job.made).count();
         live + self.finished.len() + self.strangers.len()
     }
 
+    /// Whether somebody wants an attempt ended that is not made yet.
+    pub fn is_unwanted(&self, name: &str) -> bool {
         self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
     }
 
@@ -357,6 +359,24 @@ impl Board {
         self.waits(name, why)
     }
 
+    /// What the pod of a Framework that nothing is heard of has printed last, where that is known.
+    pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        if job.standing != Standing::Running {
+            return Vec::new();
+        }
+        let said = match said {
+            Some(said) => format!("the pod said last: {}", shortened(said)),
+            None => format!(
+                "`kubectl logs -l FC_FRAMEWORK_NAME={name}` in its namespace shows what the pod says"
+            ),
+        };
+        job.why = Some(format!(
+            "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise ({said})"
+        ));
+        tell_why(job).into_iter().collect()
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();
@@ -372,10 +392,7 @@ impl Board {
             }
             if job.runs_since.is_some_and(|since| now >= since + UNHEARD) {
                 job.runs_since = None;
-                job.why = Some(format!(
-                    "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise (`kubectl logs -l FC_FRAMEWORK_NAME={name}` in its namespace shows what the pod says)"
-                ));
-                acts.extend(tell_why(job));
+                acts.push(Act::Listen(name.clone()));
             }
             let Some(since) = job.waits_since else { continue };
             if let Some(why) = job.left_alone()

@@ -9,7 +9,10 @@ mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
+    Request,
+};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -21,6 +24,9 @@ pub use self::watch::{Seen, Thing};
 /// Longest that a single request may take.
 const REQUEST: Duration = Duration::from_secs(30);
 
+/// How much of a pod's output is asked for, in lines and in bytes.
+const TAIL: i64 = 5;
+const TAIL_BYTES: i64 = 4096;
 /// Longest that a connection may take to be there.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -132,6 +138,22 @@ impl Cluster {
     pub async fn get(&self, kind: Kind, name: &str) -> Result<Option<Thing>, Error> {
         let found = self.within(self.api(kind).get_opt(name)).await?;
         Ok(found.map(Thing::from))
+    }
+
+    /// The last lines that a pod's container has printed.
+    pub async fn last_lines(&self, pod: &str, container: &str) -> Result<String, Error> {
+        let params = LogParams {
+            container: Some(container.to_owned()),
+            tail_lines: Some(TAIL),
+            limit_bytes: Some(TAIL_BYTES),
+            ..LogParams::default()
+        };
+        let path = format!("/api/v1/namespaces/{}/pods", self.namespace);
+        let request = Request::new(path).logs(pod, &params).map_err(|error| Error::Refused {
+            server: self.server.clone(),
+            message: format!("what would be asked is no request: {error}"),
+        })?;
+        self.within(self.client.request_text(request)).await
     }
 
     /// Changes what `patch` names of an object. `false`: there is none.

@@ -217,6 +217,17 @@ pub fn has_one_pod(spec: &FrameworkControllerSpec) -> bool {
         && !roles.iter().any(|role| retries(&role["task"]))
 }
 
+/// The pod of a Framework whose metrics are the trial's, and the name of its container.
+pub fn reporter(spec: &FrameworkControllerSpec, framework: &str) -> (String, String) {
+    let (role, index) = &spec.metrics_from;
+    let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
+    let own = roles.and_then(Value::as_array).and_then(|roles| {
+        let known = roles.iter().find(|known| known["name"] == role.as_str())?;
+        known.pointer("/task/pod/spec/containers/0/name")?.as_str()
+    });
+    (format!("{framework}-{role}-{index}"), own.unwrap_or(pod::CONTAINER).to_owned())
+}
+
 /// A trial's Framework: the user's template, completed.
 pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;

@@ -208,6 +208,7 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
     let mut board = made();
     board.framework("fa", Standing::Running, at(1));
     board.tick(at(1) + UNHEARD);
+    board.unheard("fa", None);
     assert_eq!(board.next_deadline(), None);
     assert_eq!(board.tick(START_UP * 2), []);
     // One that is tried again waits again.
@@ -231,11 +232,18 @@ fn pods_that_run_without_a_word_are_told_of_once() {
     let mut board = made();
     board.framework("fa", Standing::Running, at(5));
     assert_eq!(board.next_deadline(), Some(at(5) + UNHEARD));
-    let told = board.tick(at(5) + UNHEARD);
-    assert!(
-        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("--advertise")),
-        "{told:?}"
-    );
+    assert_eq!(board.tick(at(5) + UNHEARD), [Act::Listen("fa".to_owned())]);
+    assert_eq!(board.tick(at(6) + UNHEARD), []);
+    for (said, says) in [
+        (None, "(`kubectl logs -l FC_FRAMEWORK_NAME=fa`"),
+        (Some("no route"), "said last: no route"),
+    ] {
+        let told = board.unheard("fa", said);
+        assert!(
+            matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains(says)),
+            "{told:?}"
+        );
+    }
     board.framework("fa", Standing::Running, at(50));
     assert_eq!(board.next_deadline(), None);
 }
@@ -289,7 +297,7 @@ fn what_ended_long_ago_is_tidied_up() {
         let acts = board.framework(&name, completed(Some(0), ""), at(1));
         tidied.extend(acts.into_iter().filter_map(|act| match act {
             Act::Tidy(attempts) => Some(attempts),
-            Act::Tell(_) | Act::Stop(_) | Act::Delete(_) => None,
+            Act::Tell(_) | Act::Stop(_) | Act::Listen(_) | Act::Delete(_) => None,
         }));
     }
     let tidied: Vec<AttemptId> = tidied.concat();

@@ -58,6 +58,9 @@ until said=$(get 2>&1); do
   tries=$((tries + 1))
   # The last line says what is wrong.
   last=$(printf '%s\n' "$said" | tail -n 1)
+  # For who looks into the pod meanwhile.
+  [ "$last" = "${told:-}" ] || echo "trialkeeper: cannot fetch trialkeeper from the manager yet ($last)" >&2
+  told=$last
   [ "$tries" -lt 30 ] || fail "cannot fetch trialkeeper from the manager ($last); can this pod reach it? See --advertise"
   sleep 2
 done

@@ -13,6 +13,8 @@ pub(super) const GRACE_S: u64 = 30;
 /// How long an agent keeps its pod for a manager that does not answer: what it could not deliver is lost with
 /// the pod.
 const FLUSH: &str = "10m";
+/// The name of the trial's container, where the template gives none. `FrameworkController`'s users know it.
+pub(super) const CONTAINER: &str = "framework";
 /// Where a pod's own files are.
 const FOLDER: &str = "/trialkeeper";
 /// Where the token and the way to the manager are.
@@ -127,7 +129,7 @@ fn container(
     position: usize,
 ) {
     let spec = &common.spec;
-    set_default(container, "name", Value::from("framework"));
+    set_default(container, "name", Value::from(CONTAINER));
     if let Some(image) = &role.image {
         container["image"] = Value::from(image.as_str());
     }
