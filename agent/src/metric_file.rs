@@ -52,7 +52,7 @@ impl Drop for Watching {
 
 impl MetricFiles {
     /// The files of `spec`; findings go to `heard`. Call it before the trial starts: what is there by then is
-    /// of an earlier attempt, which has reported it. The trial waits for this, so nothing is read.
+    /// of an earlier attempt, which has reported it. The trial waits for this, so next to nothing is read.
     pub fn new(collect: &CollectSpec, spec: FileSpec, heard: mpsc::Sender<Heard>) -> Self {
         let files = spec.metric_file.iter().chain(&spec.line_files);
         let parents = files.filter_map(|file| file.parent()).map(|dir| {

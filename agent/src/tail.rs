@@ -3,13 +3,12 @@
 //! This is the I/O beside the pure [`collect`](crate::collect): it opens, seeks, reads and remembers how
 //! far it came, and decides nothing about metrics. Whoever calls it chooses when: on a change that notify
 //! tells, and every second or so where nothing tells. A file that is absent is not there *yet*; one that was
-//! replaced or cut is read from its beginning, as another file. (One that is cut and has grown past the old
-//! place before it is looked at cannot be told from one that only grew.)
+//! replaced, cut or written anew (as `open(path, "w")` does, once an epoch) is read from its beginning, as another file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
@@ -21,6 +20,10 @@ use crate::collect::{
 
 /// Most that is read of one file at once, so that a large old file does not hold everything up.
 const PORTION_BYTES: u64 = 256 * 1024;
+
+/// How many bytes before the place that a reading has come to are compared at the next one: if they are others, the file
+/// was written anew.
+const SEEN_BYTES: usize = 256;
 
 /// How deep below a directory event files are looked for, how many are read at most, and how many of those that an
 /// earlier run left are still looked at.
@@ -35,6 +38,8 @@ pub struct FileTail {
     offset: u64,
     /// Device and inode of the file that `offset` belongs to.
     identity: Option<(u64, u64)>,
+    /// What stood before `offset`, at most [`SEEN_BYTES`].
+    seen: Vec<u8>,
 }
 
 /// What a read brought, beside the bytes.
@@ -49,7 +54,7 @@ pub struct Progress {
 impl FileTail {
     /// A tail from the beginning of the file at `path`, which need not be there yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), offset: 0, identity: None }
+        Self { path: path.into(), offset: 0, identity: None, seen: Vec::new() }
     }
 
     /// The path of the file.
@@ -57,43 +62,69 @@ impl FileTail {
         &self.path
     }
 
-    /// Goes to the end of what is there by now, without a look at it.
+    /// Goes to the end of what is there by now, and reads no more of it than tells it from other content.
     pub fn skip(&mut self) {
         // What cannot be looked at now is told when it is read.
-        if let Ok(metadata) = fs::metadata(&self.path) {
-            (self.identity, self.offset) = (Some(identity(&metadata)), metadata.len());
+        let Ok((file, metadata)) = open(&self.path) else { return };
+        let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(SEEN_BYTES);
+        let mut seen = vec![0; length];
+        let before = metadata.len() - u64::try_from(length).unwrap_or(0);
+        if file.read_exact_at(&mut seen, before).is_ok() {
+            self.identity = Some(identity(&metadata));
+            (self.offset, self.seen) = (metadata.len(), seen);
         }
+    }
+
+    /// Whether what was read is still there.
+    fn still_holds(&self, file: &File) -> bool {
+        let mut bytes = [0; SEEN_BYTES];
+        let bytes = &mut bytes[..self.seen.len()];
+        let before = self.offset - u64::try_from(self.seen.len()).unwrap_or(0);
+        file.read_exact_at(bytes, before).is_ok() && bytes == self.seen
+    }
+
+    fn remember(&mut self, read: &[u8]) {
+        let kept = SEEN_BYTES.saturating_sub(read.len()).min(self.seen.len());
+        self.seen.drain(..self.seen.len() - kept);
+        self.seen.extend_from_slice(&read[read.len().saturating_sub(SEEN_BYTES)..]);
     }
 
     /// Replaces the content of `buffer` with what was written since the last read, or a portion of it.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Progress> {
         buffer.clear();
-        // A pipe without a writer must not hold the agent: opened so, it does not wait.
-        let opened =
-            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&self.path);
-        let mut file = match opened {
-            Ok(file) => file,
+        let (mut file, metadata) = match open(&self.path) {
+            Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Progress::default()),
             Err(error) => return Err(error),
         };
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
         let identity = Some(identity(&metadata));
-        let is_same = self.identity == identity && self.offset <= metadata.len();
+        let is_same =
+            self.identity == identity && self.offset <= metadata.len() && self.still_holds(&file);
         let replaced = self.identity.is_some() && !is_same;
         if !is_same {
             self.identity = identity;
             self.offset = 0;
+            self.seen.clear();
         }
         if self.offset == metadata.len() {
             return Ok(Progress { replaced, more: false });
         }
         file.seek(SeekFrom::Start(self.offset))?;
         let read = file.take(PORTION_BYTES).read_to_end(buffer)?;
+        self.remember(buffer);
         self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         Ok(Progress { replaced, more: self.offset < metadata.len() })
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    // A pipe without a writer must not hold the agent: opened so, it does not wait.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        Ok((file, metadata))
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     }
 }
 
@@ -208,7 +239,7 @@ impl FileCollectors {
         }
     }
 
-    /// Passes over what is there by now: an earlier run has left it. Reads nothing.
+    /// Passes over what is there by now: an earlier run has left it.
     pub fn skip(&mut self) {
         if let Some(file) = &mut self.metric_file {
             file.tail.skip();

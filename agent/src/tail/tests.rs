@@ -154,6 +154,41 @@ fn what_was_there_before_is_passed_over_and_what_comes_is_read() {
 }
 
 #[test]
+fn a_file_that_is_written_anew_in_place_is_read_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.json");
+    let files = FileSpec { line_files: vec![path.clone()], ..FileSpec::default() };
+    let earlier = "{\"acc\": 0.1}";
+    fs::write(&path, earlier).unwrap();
+    let mut collectors = FileCollectors::new(&CollectSpec::default(), files);
+    collectors.skip();
+    let mut found = Vec::new();
+    #[rustfmt::skip]
+    let table: [(&str, &str, &[&str]); 7] = [
+        ("what was there",     earlier,                  &[]),
+        ("of the same length", "{\"acc\": 0.2}",         &[]),
+        ("the same again",     "{\"acc\": 0.2}",         &[]),
+        ("longer",             "{\"acc\": 0.25}",        &["acc=0.2"]),
+        ("of the same length", "{\"acc\": 0.35}",        &["acc=0.25"]),
+        ("shorter",            "{\"acc\": 4}\n",         &["acc=0.35", "acc=4"]),
+        ("grown",              "{\"acc\": 4}\nacc=5\n",  &["acc=5"]),
+    ];
+    for (says, text, expected) in table {
+        fs::write(&path, text).unwrap();
+        collectors.poll(&mut found);
+        assert_eq!(told(&mut found), expected, "{says}: {text}");
+    }
+    let long = "#".repeat(1_000);
+    for (text, expected) in
+        [(format!("{long}\nacc=6\n"), "acc=6"), (format!("{long}\nacc=7\n"), "acc=7")]
+    {
+        fs::write(&path, text).unwrap();
+        collectors.poll(&mut found);
+        assert_eq!(told(&mut found), [expected]);
+    }
+}
+
+#[test]
 fn event_files_are_looked_for_within_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let deepest = dir.path().join("1/2/3/x.tfevents");
