@@ -338,9 +338,9 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         handle: handle.clone(),
         clock: Arc::clone(&clock),
     };
-    let mut router = api::router(state);
+    let mut router = api::router(state.clone());
     if let Some(program) = ready.program() {
-        router = router.merge(api::program::router(program, id.clone(), Arc::clone(&secret)));
+        router = router.merge(api::program::router(program, state));
     }
     let stopped = stop_serving.clone().cancelled_owned();
     served.spawn(async move {

@@ -77,9 +77,9 @@ pub enum Refusal {
     /// It was not made from this secret.
     #[error("the token is not one of this manager's")]
     Invalid,
-    /// It was good.
+    /// It was good, for this.
     #[error("the token has expired")]
-    Expired,
+    Expired(Holder),
     /// It is good, for something else.
     #[error("the token is for trial {} of experiment {}", .0.trial, .0.experiment)]
     Other(Holder),
@@ -164,7 +164,7 @@ impl Secret {
     /// Whose token this is. Takes the same time wherever the token's signature is wrong.
     pub fn identify(&self, token: &str, now_ms: i64) -> Result<Holder, Refusal> {
         let holder = self.holder(token).ok_or(Refusal::Invalid)?;
-        if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(Refusal::Expired) }
+        if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(Refusal::Expired(holder)) }
     }
 
     /// The token to show instead of one that expires before long.
@@ -250,7 +250,7 @@ mod tests {
             let (experiment, trial) = ids(experiment, trial);
             secret.check(token, &experiment, &trial, now_ms).unwrap_err()
         };
-        let other = Refusal::Other(holder);
+        let (other, expired) = (Refusal::Other(holder.clone()), Refusal::Expired(holder));
         let renamed = token.replace(".t.", ".u.");
         let shifted = token.replace("exp.t.", "ex.pt.");
         let longer_lived = token.replace(&format!(".{}.", NOW + LIFE_MS), ".9999999999999.");
@@ -273,8 +273,8 @@ mod tests {
             ("lengthened",            secret(1), longer.as_str(),  "exp",  "t",  NOW, Refusal::Invalid),
             ("without a signature",   secret(1), "tk2.exp.t.1.",   "exp",  "t",  NOW, Refusal::Invalid),
             ("empty",                 secret(1), "",               "exp",  "t",  NOW, Refusal::Invalid),
-            ("expired",               secret(1), token.as_str(),   "exp",  "t",  end, Refusal::Expired),
-            ("and not its trial's",   secret(1), token.as_str(),   "exp",  "u",  end, Refusal::Expired),
+            ("expired",               secret(1), token.as_str(),   "exp",  "t",  end, expired.clone()),
+            ("and not its trial's",   secret(1), token.as_str(),   "exp",  "u",  end, expired),
         ];
         for (says, secret, token, experiment, trial, now_ms, expected) in table {
             assert_eq!(refusal(&secret, token, experiment, trial, now_ms), expected, "{says}");

@@ -10,7 +10,12 @@ use trial_protocol::{AttemptId, BearerToken, ReportAck, TrialJobId};
 use super::auth::bearer;
 use super::{Error, Shared, State as ApiState};
 use crate::intake;
-use crate::token::Holder;
+use crate::store;
+use crate::token::{Holder, Refusal};
+
+/// How long after its trial's end a token is as good as it was while the trial ran, in milliseconds: a day. An agent may
+/// have something to deliver yet, whose manager was away, or took the time for another.
+const AFTERWARDS_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// `POST /api/v1/agent/reports`: a batch of one lane of one attempt.
 pub(super) async fn reports(
@@ -18,7 +23,7 @@ pub(super) async fn reports(
     request: Request,
 ) -> Result<Json<ReportAck>, Error> {
     // First of all: a stranger's body is not even read.
-    let holder = holder(&state, request.headers())?;
+    let holder = holder(&state, request.headers()).await?;
     let seat = quota.seat(&holder.trial)?;
     let waits = waiting(request.headers());
     let mut incoming = memory.open(request, Some(Arc::clone(&seat.bytes)))?;
@@ -35,7 +40,11 @@ pub(super) async fn reports(
     holder.may_speak_for(&arrival.batch.experiment, &arrival.batch.trial)?;
     // The body's share of the memory stands for the batch until that is stored.
     let mut ack = state.intake.accept(arrival).await?;
-    ack.token = state.secret.renewal(&holder, state.secret.now_ms()).map(BearerToken);
+    if let Some(token) = state.secret.renewal(&holder, state.secret.now_ms()) {
+        // What was stored is acknowledged in any case; the token can be renewed with the next ack.
+        let is_of_use = has_a_say(&state, &holder).await.unwrap_or(false);
+        ack.token = is_of_use.then_some(BearerToken(token));
+    }
     Ok(Json(ack))
 }
 
@@ -53,9 +62,31 @@ async fn call(state: &ApiState, trial: &TrialJobId, waits: Option<AttemptId>) ->
     }
 }
 
-/// Whose token the request shows.
-pub(super) fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
-    Ok(state.secret.identify(shown(headers)?, state.secret.now_ms())?)
+/// Whose token the request shows. One that has expired is good while its trial runs, and shortly after: until then
+/// whoever shows it can have it renewed, so that to refuse it would guard nothing; and it would lose what an
+/// agent has kept through a long absence of its manager's, or through a wrong clock of it.
+pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
+    match state.secret.identify(shown(headers)?, state.secret.now_ms()) {
+        Err(Refusal::Expired(holder)) if has_a_say(state, &holder).await? => Ok(holder),
+        identified => Ok(identified?),
+    }
+}
+
+/// Whether the holder's trial runs, or has ended not long ago.
+async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
+    if holder.experiment != *state.intake.experiment() {
+        return Ok(false);
+    }
+    match state.store.trial(&holder.trial).await? {
+        None => Ok(false),
+        Some(row) if !row.state.is_final() => Ok(true),
+        Some(_) => {
+            // When we learnt of the end: the agent may have told of it long after, and by another clock.
+            let learnt = state.store.events(&holder.trial).await?.last().map(|event| event.at_ms);
+            let until = learnt.map(|at_ms| at_ms.saturating_add(AFTERWARDS_MS));
+            Ok(until.is_some_and(|until| state.secret.now_ms() < until))
+        }
+    }
 }
 
 /// The token of the request.

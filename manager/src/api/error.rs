@@ -194,7 +194,7 @@ impl From<token::Refusal> for Error {
     fn from(refusal: token::Refusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            token::Refusal::Invalid | token::Refusal::Expired => Self::Unauthorized(detail),
+            token::Refusal::Invalid | token::Refusal::Expired(_) => Self::Unauthorized(detail),
             token::Refusal::Other(_) => Self::Forbidden(detail),
         }
     }

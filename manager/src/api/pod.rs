@@ -62,7 +62,7 @@ impl Meeting {
 
 /// The trial that the request's token is for.
 async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
-    let holder = holder(state, headers)?;
+    let holder = holder(state, headers).await?;
     holder.may_speak_for(state.intake.experiment(), &holder.trial)?;
     let row = state.store.trial(&holder.trial).await?;
     row.ok_or(Error::UnknownTrial(holder.trial))

@@ -11,31 +11,26 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tokio_util::io::ReaderStream;
 
-use super::Error;
-use super::agent::shown;
-use crate::token::Secret;
-use trial_protocol::ExperimentId;
+use super::agent::holder;
+use super::{Error, State as ApiState};
 
-/// Which program, and who may have it.
+/// Which program, and who knows who may have it.
 #[derive(Clone)]
 struct Program {
     path: Arc<PathBuf>,
-    experiment: ExperimentId,
-    secret: Arc<Secret>,
+    state: ApiState,
 }
 
 /// `GET /api/v1/agent/program`.
-pub fn router(path: PathBuf, experiment: ExperimentId, secret: Arc<Secret>) -> Router {
-    Router::new().route("/api/v1/agent/program", get(program)).with_state(Program {
-        path: Arc::new(path),
-        experiment,
-        secret,
-    })
+pub fn router(path: PathBuf, state: ApiState) -> Router {
+    Router::new()
+        .route("/api/v1/agent/program", get(program))
+        .with_state(Program { path: Arc::new(path), state })
 }
 
 async fn program(State(known): State<Program>, headers: HeaderMap) -> Result<Response, Error> {
-    let holder = known.secret.identify(shown(&headers)?, known.secret.now_ms())?;
-    holder.may_speak_for(&known.experiment, &holder.trial)?;
+    let holder = holder(&known.state, &headers).await?;
+    holder.may_speak_for(known.state.intake.experiment(), &holder.trial)?;
     let open = async {
         let file = tokio::fs::File::open(known.path.as_path()).await?;
         let length = file.metadata().await?.len();

@@ -69,7 +69,10 @@ async fn every_route_refuses_whoever_may_not_pass() {
         (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap())
     };
     let (e, t) = ids("e", "t");
-    let expired = format!("Bearer {}", bed.state.secret.trial_token(&e, &t, 0));
+    // Whose trial still ran would be let in.
+    bed.end("u", 0).await;
+    let expired = bed.state.secret.trial_token(&e, &TrialJobId::new("u").unwrap(), 0);
+    let expired = format!("Bearer {expired}");
     let foreign = Secret::load_or_create(&bed.folder.path().join("another secret")).unwrap();
     let foreign = format!("Bearer {}", foreign.trial_token(&e, &t, SystemClock.now_ms()));
     let own = bed.token("e", "t");
@@ -89,8 +92,8 @@ async fn every_route_refuses_whoever_may_not_pass() {
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
     let gate = Gate::new(&e, user, bed.state.secret.as_ref().clone(), Reach::Network);
     let program = std::env::current_exe().unwrap();
-    let program = super::super::program::router(program, e.clone(), Arc::clone(&bed.state.secret));
-    let router = router(State { gate, ..bed.state.clone() }).merge(program);
+    let state = State { gate, ..bed.state.clone() };
+    let router = router(state.clone()).merge(super::super::program::router(program, state));
     for path in paths() {
         if OPEN.contains(&path.as_str()) {
             continue;
@@ -143,6 +146,35 @@ async fn a_token_that_expires_before_long_is_renewed_on_the_ack() {
     assert_eq!((holder.experiment, holder.trial), (e, t));
     let (_, ack) = bed.post(Some(&format!("Bearer {renewed}")), batch("e", "t").to_string()).await;
     assert_eq!(ack.get("token"), None, "once");
+}
+
+#[tokio::test]
+async fn an_expired_token_is_good_while_its_trial_runs_and_shortly_after() {
+    let day = 24 * 60 * 60 * 1000;
+    let now_ms = SystemClock.now_ms();
+    // The trial, when it ended, the token's experiment, how old the token is in days; then the status and whether it is renewed.
+    #[rustfmt::skip]
+    let table = [
+        ("it runs, after a year",           "t", None,                 "e", 365, 200, true),
+        ("it has just ended",               "t", Some(now_ms),         "e", 365, 200, true),
+        ("it ended two days ago",           "t", Some(now_ms - 2 * day), "e", 365, 401, false),
+        ("a good one, of such a trial",     "t", Some(now_ms - 2 * day), "e", 89,  200, false),
+        ("it never was",                    "x", None,                 "e", 365, 401, false),
+        ("another experiment's, of a name", "t", None,                 "f", 365, 401, false),
+    ];
+    for (says, trial, ended_at_ms, experiment, days, expected, is_renewed) in table {
+        let bed = Bed::new().await;
+        if let Some(at_ms) = ended_at_ms {
+            bed.end(trial, at_ms).await;
+        }
+        let made = now_ms - days * day;
+        let (e, t) = (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap());
+        let token = format!("Bearer {}", bed.state.secret.trial_token(&e, &t, made));
+        let (status, ack) = bed.post(Some(&token), batch("e", trial).to_string()).await;
+        assert_eq!((status.as_u16(), ack.get("token").is_some()), (expected, is_renewed), "{says}");
+        let stored = bed.state.store.metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
+        assert_eq!(stored.len(), usize::from(expected == 200), "{says}");
+    }
 }
 
 #[tokio::test]
