@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
-use reqwest::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -24,6 +23,7 @@ use crate::dialect::{legacy, native};
 use crate::spool::{Dialect, LaneFiles, Record, Sender, Spool};
 
 mod address;
+mod caller;
 mod counts;
 mod line;
 mod packing;
@@ -35,6 +35,7 @@ mod token;
 
 pub use crate::dialect::{Error, Verdict};
 pub use address::ManagerAddress;
+use caller::Caller;
 pub use counts::Counts;
 use line::{Line, Waited};
 use packing::Packed;
@@ -66,8 +67,8 @@ pub struct Settings {
     pub manager: ManagerAddress,
     /// A file with the bearer token, read again when it is refused.
     pub token_file: Option<PathBuf>,
-    /// PEM file with the certificate authority that signed the manager's certificate. `None`: the public
-    /// ones.
+    /// PEM file with the certificate authority that signed the manager's certificate, read again when the manager
+    /// cannot be reached. `None`: the public ones.
     pub ca_file: Option<PathBuf>,
     /// What these files held before the trial started, which may remove them.
     pub papers: Papers,
@@ -107,7 +108,7 @@ pub async fn run(
         }
         Dialect::Nni => courier.deliver_lane(Lane::Facts).await,
     }
-    let last_error = courier.lock().last_error.take();
+    let last_error = courier.lock().why_not();
     let undelivered = courier.spool.pending();
     Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
 }
@@ -135,7 +136,7 @@ pub async fn deliver_files(
     for lane in files {
         undelivered += courier.deliver_older(attempt, lane).await;
     }
-    let last_error = courier.lock().last_error.take();
+    let last_error = courier.lock().why_not();
     Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
 }
 
@@ -155,7 +156,7 @@ struct Courier {
 /// What both lanes know of the manager.
 #[derive(Default)]
 struct Contact {
-    client: Option<Client>,
+    caller: Caller,
     /// To an NNI manager, between two uses of it.
     connection: Option<legacy::Connection>,
     /// How far the batch at hand was taken, where it is taken piece by piece.
@@ -170,6 +171,8 @@ struct Contact {
     seen: HashSet<u64>,
     obeyed: Vec<u64>,
     last_error: Option<String>,
+    /// What the manager cannot do, for which something was left.
+    lacking: Option<&'static str>,
     /// Whether the last answer was to come again later.
     asked_to_wait: bool,
     give_up_at: Option<Instant>,
@@ -184,7 +187,8 @@ impl Courier {
     ) -> Self {
         let (peer, _) = watch::channel(None);
         let token = Token::new(settings.token_file.clone(), settings.papers.token().cloned());
-        let shared = Mutex::new(Contact { token, ..Contact::default() });
+        let caller = Caller::new(settings.ca_file.clone(), settings.papers.authority().cloned());
+        let shared = Mutex::new(Contact { caller, token, ..Contact::default() });
         let line = Line::default();
         let (older_told, _) = watch::channel(false);
         Self { settings, spool, directives, ended, peer, older_told, shared, line }

@@ -1,7 +1,7 @@
 //! What lets us in at the manager: its address, the token, the authority that signed its certificate.
 //!
 //! Where they are in files they are read before the trial starts, since that may remove its directory at once, with
-//! them in it; address and token again whenever a delivery has failed.
+//! them in it, and again whenever a delivery has failed.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,6 @@ use std::path::Path;
 use reqwest::Client;
 
 use super::{Contact, Courier, Error, ManagerAddress, token};
-use crate::http;
 
 /// What the files held. What could not be read is read, and told of, when it is needed.
 #[derive(Clone, Default)]
@@ -37,6 +36,10 @@ impl Papers {
     pub(super) fn token(&self) -> Option<&String> {
         self.token.as_ref()
     }
+
+    pub(super) fn authority(&self) -> Option<&Vec<u8>> {
+        self.authority.as_ref()
+    }
 }
 
 /// The token must not reach a log.
@@ -47,19 +50,10 @@ impl fmt::Debug for Papers {
 }
 
 impl Courier {
-    /// What is needed to speak; address and token are read again after [`Courier::refresh`].
+    /// What is needed to speak; all of it is read again after [`Courier::refresh`].
     pub(super) fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
         let mut contact = self.lock();
-        let client = match &contact.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = match (&self.settings.ca_file, &self.settings.papers.authority) {
-                    (Some(path), Some(pem)) => http::client_trusting(path, pem)?,
-                    (path, _) => http::client(path.as_deref())?,
-                };
-                contact.client.insert(client).clone()
-            }
-        };
+        let client = contact.caller.get()?;
         let base = self.base(&mut contact)?;
         let token = contact.token.get().map(str::to_owned);
         Ok((client, base, token, contact.obeyed.clone()))
@@ -76,10 +70,11 @@ impl Courier {
         Ok(contact.base.insert(base).clone())
     }
 
-    /// Has address and token read again: the manager may have moved, the token been replaced.
+    /// Has all of it read again: the manager may have moved, the rest been replaced.
     pub(super) fn refresh(&self) {
         let mut contact = self.lock();
         contact.base = None;
+        contact.caller.refresh();
         contact.token.refresh();
     }
 }

@@ -5,9 +5,18 @@ use std::time::Duration;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::warn;
 use trial_protocol::capability;
 
-use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Courier, LAST_PATIENCE};
+use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Contact, Courier, LAST_PATIENCE};
+
+impl Contact {
+    /// Why something was not delivered.
+    pub(super) fn why_not(&mut self) -> Option<String> {
+        let lacks = |lacking| format!("the manager does not offer the capability `{lacking}`");
+        self.last_error.take().or(self.lacking.map(lacks))
+    }
+}
 
 impl Courier {
     /// Waits a little for more, unless the trial has ended.
@@ -19,25 +28,47 @@ impl Courier {
         }
     }
 
-    /// Waits for the manager's first answer: whether it takes logs and samples at all. `false` when
-    /// there is no more time to find out. And for the facts of earlier attempts: the manager knows attempts in
-    /// the order in which it first hears of them.
+    /// Waits for a manager that takes logs and samples. `false` when there is no more time to find one, or when
+    /// the trial has ended and the manager that is there does not. And for the facts of earlier attempts: the
+    /// manager knows attempts in the order in which it first hears of them.
     pub(super) async fn takes_bulk(&self) -> bool {
         let (mut peer, mut older_told) = (self.peer.subscribe(), self.older_told.subscribe());
+        let mut ended = self.ended.clone();
         let known = async {
             if older_told.wait_for(|told| *told).await.is_err() {
                 return false;
             }
-            match peer.wait_for(Option::is_some).await {
-                Ok(offer) => {
-                    offer.as_ref().is_some_and(|o| o.capabilities.contains(capability::BULK))
+            loop {
+                let takes = peer
+                    .borrow_and_update()
+                    .as_ref()
+                    .map(|offer| offer.capabilities.contains(capability::BULK));
+                match takes {
+                    Some(true) => return true,
+                    Some(false) => self.lacks(capability::BULK),
+                    None => {}
                 }
-                Err(_) => false,
+                tokio::select! {
+                    changed = peer.changed() => if changed.is_err() { return false },
+                    // Whoever could end the trial being gone counts as its end.
+                    _ = ended.wait_for(|ended| *ended), if takes.is_some() => return false,
+                }
             }
         };
         tokio::select! {
             takes = known => takes,
             () = self.deadline_after_end() => false,
+        }
+    }
+
+    /// Says what the manager cannot do, once.
+    fn lacks(&self, capability: &'static str) {
+        let before = self.lock().lacking.replace(capability);
+        if before.is_none() {
+            warn!(
+                "the manager takes no output and no samples: it does not offer the capability `{capability}`; \
+                 they wait in the spool for one that does"
+            );
         }
     }
 

@@ -44,6 +44,8 @@ enum Answer {
     Nonsense,
     /// An ack without having stored anything.
     Idle,
+    /// Stores and acknowledges, and offers nothing.
+    Plainest,
     /// A refusal of what is compressed, with a status and as an agent's manager says it.
     Plain(u16),
 }
@@ -153,6 +155,13 @@ async fn serve(
                 refuse(status, "content-type: application/problem+json\r\n")
             }
             Answer::AtMost(_) | Answer::Token(_) | Answer::Plain(_) => store(&seen, &batch, &[]),
+            Answer::Plainest => {
+                let ack = store(&seen, &batch, &[]);
+                let (_, ack) = ack.split_once("\r\n\r\n").unwrap();
+                let mut ack: ReportAck = serde_json::from_str(ack).unwrap();
+                ack.offer = Offer::new([]);
+                reply(200, "", &serde_json::to_string(&ack).unwrap())
+            }
             Answer::Nonsense => reply(200, "", "<html>"),
             Answer::Idle => acknowledge(None, &[]),
         };
@@ -427,6 +436,27 @@ async fn a_directive_is_passed_on_once_and_obeyed() {
     server.until("the obedience", |seen| seen.obeyed.contains(&9)).await;
     assert!(delivery.directives.try_recv().is_err(), "passed on once");
     assert_eq!(delivery.end().await, everything());
+}
+
+#[tokio::test]
+async fn what_a_manager_cannot_take_waits_for_one_that_can_and_is_said() {
+    for (becomes, left, why) in [
+        (Answer::Plainest, 2, Some("the manager does not offer the capability `bulk`")),
+        (Answer::Ack, 0, None),
+    ] {
+        let server = Server::start(vec![Answer::Plainest, becomes]).await;
+        let spool = memory_spool();
+        let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+        spool.append(0, metric(0));
+        server.until("the first fact", |seen| seen.requests >= 1).await;
+        spool.append(0, log());
+        spool.append(0, log());
+        spool.append(0, metric(1));
+        server.until("another fact", |seen| seen.stored.len() >= 2).await;
+        let outcome = delivery.end().await;
+        assert_eq!((outcome.undelivered, outcome.last_error.as_deref()), (left, why));
+        assert_eq!(server.facts(), [0, 1]);
+    }
 }
 
 #[tokio::test]
