@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
 
 use super::Error;
-use super::body::Memory;
+use super::body::{Memory, Read};
 use super::error;
 use crate::intake::{Intake, Unnumbered};
 
@@ -85,7 +85,7 @@ async fn version(
     request: Request,
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
-    let Version { tag, msg } = shared.read(request).await?;
+    let (Version { tag, msg }, _share) = shared.read(request).await?;
     let notes = if tag == "VCSuccess" {
         Vec::new()
     } else {
@@ -105,7 +105,7 @@ async fn stdout(
     request: Request,
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
-    let Stdout { tag, stream, msg } = shared.read(request).await?;
+    let (Stdout { tag, stream, msg }, _share) = shared.read(request).await?;
     let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
     let said = if tag == "trial" {
         line::read(&trial, stream, &msg)
@@ -128,7 +128,7 @@ async fn update_metrics(
     request: Request,
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
-    let Metrics { metrics } = shared.read(request).await?;
+    let (Metrics { metrics }, _share) = shared.read(request).await?;
     let facts = metrics.iter().map(|text| line::metric(&trial, text)).collect();
     shared.reports.accept(&trial, Lane::Facts, facts).await?;
     Ok(EMPTY)
@@ -143,11 +143,14 @@ impl Shared {
         TrialJobId::new(trial.as_str()).map_err(|_| Error::NotFound)
     }
 
-    /// The body, whatever its content type says.
-    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<T, Error> {
-        let body = self.memory.read(request).await?;
-        serde_json::from_slice(&body.bytes).map_err(|error| {
+    /// The body, whatever its content type says, and its share of the memory: that stands for what was said until it is
+    /// stored.
+    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, Read), Error> {
+        let mut body = self.memory.read(request).await?;
+        let said = serde_json::from_slice(&body.bytes).map_err(|error| {
             Error::BadRequest(format!("the body is not what is sent here: {error}"))
-        })
+        })?;
+        body.bytes = Vec::new();
+        Ok((said, body))
     }
 }

@@ -42,39 +42,37 @@ impl Said {
     }
 }
 
-/// Reads a line of the trial's own output. What stands beside a metric is output; a metric that cannot
-/// be read is noted, and its line kept as output.
+/// Reads a line of the trial's own output. What stands beside metrics is output; a metric that cannot
+/// be read is noted, and kept as output.
 pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> Said {
-    let Some(at) = line.find(MARKER) else { return Said::log(stream, line.to_owned()) };
-    let rest = &line[at + MARKER.len()..];
-    if at == 0
+    if let Some(rest) = line.strip_prefix(MARKER)
         && let Some(fact) = usual(trial, rest)
     {
         return Said { facts: vec![fact], bulk: Vec::new() };
     }
-    // The JSON is read to its own end: an apostrophe may stand in it.
-    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-    let value = values.next();
-    let after = rest.get(values.byte_offset()..).and_then(|rest| rest.strip_prefix('\''));
-    match (value, after) {
-        (Some(Ok(value)), Some(after)) => {
-            let fact = report(trial, value);
-            let beside = format!("{}{after}", &line[..at]);
-            let output =
-                if matches!(fact, ReportBody::Metric(_)) { beside } else { line.to_owned() };
-            let bulk =
-                if output.trim().is_empty() { Vec::new() } else { Said::log(stream, output).bulk };
-            Said { facts: vec![fact], bulk }
-        }
-        (value, _) => {
-            let problem = match value {
-                Some(Err(error)) => error.to_string(),
-                _ => "it does not end with an apostrophe".to_owned(),
-            };
-            let bulk = Said::log(stream, line.to_owned()).bulk;
-            Said { facts: vec![unreadable(&problem, rest)], bulk }
-        }
+    let (mut facts, mut beside) = (Vec::new(), String::new());
+    let mut rest = line;
+    // Several processes of a trial may write on one line.
+    while let Some(at) = rest.find(MARKER) {
+        let text = &rest[at + MARKER.len()..];
+        // The JSON is read to its own end: an apostrophe may stand in it.
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        let value = values.next();
+        let after = text.get(values.byte_offset()..).and_then(|rest| rest.strip_prefix('\''));
+        let (fact, after) = match (value, after) {
+            (Some(Ok(value)), Some(after)) => (report(trial, value), after),
+            (Some(Err(error)), _) => (unreadable(&error.to_string(), text), text),
+            _ => (unreadable("it does not end with an apostrophe", text), text),
+        };
+        let is_metric = matches!(fact, ReportBody::Metric(_));
+        beside.push_str(if is_metric { &rest[..at] } else { &rest[..rest.len() - after.len()] });
+        facts.push(fact);
+        rest = after;
     }
+    beside.push_str(rest);
+    let nothing = !facts.is_empty() && beside.trim().is_empty();
+    let bulk = if nothing { Vec::new() } else { Said::log(stream, beside).bulk };
+    Said { facts, bulk }
 }
 
 /// Reads what nearly all lines with a metric are: that and nothing else. `None`: it is something else, or it
@@ -177,6 +175,33 @@ mod tests {
             let metric = Metric { name, kind, sequence, value, derived: false };
             assert_eq!(said.facts, [ReportBody::Metric(metric)], "{says}");
             let expected = if beside.is_empty() { Vec::new() } else { bulk(beside) };
+            assert_eq!(said.bulk, expected, "{says}");
+        }
+    }
+
+    #[test]
+    fn several_metrics_on_a_line_all_count() {
+        let of = |sequence: u64| {
+            format!(
+                r#"{MARKER}{{"trial_job_id": "abcde", "type": "PERIODICAL", "sequence": {sequence}, "value": "1"}}'"#
+            )
+        };
+        let (none, stranger) = (format!("{MARKER}{{'"), of(7).replace("abcde", "other"));
+        #[rustfmt::skip]
+        let table = [
+            ("one after the other",      format!("{}{}", of(0), of(1)),             vec![Some(0), Some(1)],       String::new()),
+            ("with output between",      format!("a{}b{}c", of(0), of(1)),          vec![Some(0), Some(1)],       "abc".to_owned()),
+            ("behind one that is none",  format!("{none}{}", of(1)),                vec![None, Some(1)],          none.clone()),
+            ("behind another trial's",   format!("{}{stranger}{}", of(0), of(2)),   vec![Some(0), None, Some(2)], stranger.clone()),
+        ];
+        for (says, line, sequences, beside) in table {
+            let said = read(&t(), Stream::Stdout, &line);
+            let sequence = |fact: &ReportBody| {
+                if let ReportBody::Metric(metric) = fact { Some(metric.sequence) } else { None }
+            };
+            let found: Vec<_> = said.facts.iter().map(sequence).collect();
+            assert_eq!(found, sequences, "{says}");
+            let expected = if beside.is_empty() { Vec::new() } else { bulk(&beside) };
             assert_eq!(said.bulk, expected, "{says}");
         }
     }
