@@ -6,6 +6,9 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 const LETTERS_AND_DIGITS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
+/// What stands behind an attempt's name where NNI's own keeper speaks of it.
+pub const OLD_KEEPER: &str = "-legacy";
+
 /// A new experiment's id: 8 characters.
 pub fn experiment() -> ExperimentId {
     ExperimentId::new(name(8)).expect("letters and digits are an id")
@@ -54,6 +57,14 @@ pub fn submitted(attempt: &AttemptId) -> AttemptId {
 pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
     let ((one, try_one), (other, try_other)) = (parts(later), parts(than));
     one == other && try_one > try_other
+}
+
+/// The attempt under which is kept what NNI's own keeper says of `attempt`: that knows of no attempts, and numbers
+/// nothing.
+pub fn of_old_keeper(attempt: &AttemptId) -> AttemptId {
+    // Ours are far shorter than the longest id. Of one that is not, what the keeper says is kept and counts for nothing.
+    AttemptId::new(format!("{attempt}{OLD_KEEPER}"))
+        .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }
 
 fn parts(attempt: &AttemptId) -> (AttemptId, (u64, u64)) {
@@ -109,6 +120,7 @@ mod tests {
             ("k-1_0_1-ps-0", "k-1",     false),
             ("k-1_x_1",      "k-1",     false),
             ("_1_1",         "k-1",     false),
+            ("k-1_0_1-legacy", "k-1",   false),
         ];
         for (later, than, is) in table {
             assert_eq!(is_later(&known(later), &known(than)), is, "{later} {than}");

@@ -124,7 +124,7 @@ impl Intake {
     /// Takes in one batch.
     pub async fn accept(&self, batch: impl Into<Arrival>) -> Result<ReportAck, Error> {
         let inner = Arc::clone(&self.inner);
-        let arrival = batch.into();
+        let arrival = Arc::new(batch.into());
         // A task of its own: it goes on when the agent hangs up and the request is dropped, for a report
         // that was stored and not told would never reach the tuner. It ends by itself, and what a
         // shutdown cuts off is found in the store at the next start.
@@ -149,7 +149,7 @@ impl Intake {
 }
 
 impl Inner {
-    async fn accept(&self, arrival: Arrival) -> Result<ReportAck, Error> {
+    async fn accept(&self, arrival: Arc<Arrival>) -> Result<ReportAck, Error> {
         let batch = &arrival.batch;
         if let Err(source) = self.offer.agree(&batch.offer) {
             return Err(Error::NoCommonVersion { offer: self.offer.clone(), source });
@@ -163,9 +163,11 @@ impl Inner {
         let turn = self.hasher.hash_one((&trial, &attempt, lane));
         let turn = usize::try_from(turn % TURNS).expect("it is small");
         let turn = self.turns[turn].lock().await;
-        let ingested = match self.store.ingest(arrival, self.clock.now_ms()).await {
+        let ingested = match self.store.ingest_shared(arrival, self.clock.now_ms()).await {
             Ok(ingested) => ingested,
-            Err(error @ store::Error::UnknownTrial(_)) => return Err(error.into()),
+            Err(error @ (store::Error::UnknownTrial(_) | store::Error::Superseded(_))) => {
+                return Err(error.into());
+            }
             Err(error) => {
                 self.handle.reported(trial, attempt, Vec::new()).await;
                 return Err(error.into());

@@ -315,7 +315,15 @@ impl Store {
         arrival: impl Into<Arrival>,
         now_ms: i64,
     ) -> Result<Ingested, Error> {
-        let arrival = Arc::new(arrival.into());
+        self.ingest_shared(Arc::new(arrival.into()), now_ms).await
+    }
+
+    /// Likewise for a caller who may have to come again with it.
+    pub async fn ingest_shared(
+        &self,
+        arrival: Arc<Arrival>,
+        now_ms: i64,
+    ) -> Result<Ingested, Error> {
         let work = {
             let arrival = Arc::clone(&arrival);
             move |c: &Connection| reports::ingest(c, &arrival, now_ms)
@@ -326,12 +334,18 @@ impl Store {
             mpsc::error::TrySendError::Closed(_) => Error::Closed,
         })?;
         let written = answer.await.map_err(|_| Error::Closed)??;
-        let reports = Arc::unwrap_or_clone(arrival).batch.reports;
-        let fresh = reports.into_iter().zip(written.fresh);
-        Ok(Ingested {
-            through: written.through,
-            fresh: fresh.filter_map(|(report, new)| new.then_some(report)).collect(),
-        })
+        let new = written.fresh.iter();
+        let fresh = match Arc::try_unwrap(arrival) {
+            Ok(own) => {
+                let reports = own.batch.reports.into_iter().zip(new);
+                reports.filter_map(|(report, new)| new.then_some(report)).collect()
+            }
+            Err(shared) => {
+                let reports = shared.batch.reports.iter().zip(new);
+                reports.filter(|(_, new)| **new).map(|(report, _)| report.clone()).collect()
+            }
+        };
+        Ok(Ingested { through: written.through, fresh })
     }
 
     /// How many commits were made since the store was opened.

@@ -21,6 +21,7 @@ mod interrupt;
 mod kube;
 mod nni_client;
 mod notifications;
+mod old_keeper;
 mod open;
 mod orders;
 mod output;

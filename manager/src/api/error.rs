@@ -229,6 +229,7 @@ impl From<store::Error> for Error {
             | store::Error::Older { .. }
             | store::Error::Damaged { .. }
             | store::Error::Exists(_)
+            | store::Error::Superseded(_)
             | store::Error::NoExperiment
             | store::Error::Unreadable { .. }
             | store::Error::Backup { .. }

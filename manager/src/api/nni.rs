@@ -307,7 +307,7 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
         let mut text = String::from("[");
         for trial in trials {
             let Ok(id) = TrialJobId::new(trial.id.clone()) else { continue };
-            let Ok(found) = attempt(&shared, &id, None).await else { return };
+            let Ok(found) = shared.state.store.reporting(&id).await else { return };
             let Some(attempt) = found else { continue };
             let mut after = -1;
             loop {

@@ -205,7 +205,7 @@ impl Run {
         let Some(job) = self.jobs.get(&trial) else { return Ok(()) };
         if ids::is_later(&attempt, &job.attempt) {
             self.started_again(&trial, attempt).await?;
-        } else if job.attempt != attempt {
+        } else if job.attempt != attempt && ids::of_old_keeper(&job.attempt) != attempt {
             return Ok(());
         }
         self.heard(&trial).await?;

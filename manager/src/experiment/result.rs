@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use trial_protocol::{AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE};
 
+use crate::ids;
 use crate::tuner::OptimizeMode;
 
 /// What a trial achieved.
@@ -24,12 +25,20 @@ pub struct TrialResult {
 /// that is a number, that member is the value, else the member `default`. Intermediate results are those of the same metric; of a trial
 /// without a final one, those of the configured `objective`, else of NNI's SDK, else of the only metric
 /// there is.
+///
+/// What NNI's own keeper said of the attempt counts where the attempt's agent reported nothing itself: where both see
+/// the trial's output, both tell of the same metrics.
 pub fn pick<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
     objective: Option<&str>,
 ) -> TrialResult {
-    let own = metrics.filter(|(of, _)| *of == attempt).map(|(_, metric)| metric);
+    let reported =
+        |who: &AttemptId| metrics.clone().any(|(of, metric)| of == who && !metric.derived);
+    let keeper = ids::of_old_keeper(attempt);
+    let keeper = (!reported(attempt) && reported(&keeper)).then_some(&keeper);
+    let own = metrics.filter(|(of, _)| *of == attempt || Some(*of) == keeper);
+    let own = own.map(|(_, metric)| metric);
     let wanted = |metric: &&Metric| {
         metric.kind == MetricKind::Final
             && (objective.is_none_or(|name| name == metric.name) || metric.name == OBJECTIVE)
@@ -174,6 +183,29 @@ mod tests {
         let result = pick(all, &second, None);
         assert_eq!(result.last, Some(3.0.into()));
         assert_eq!(result.intermediate, vec![1.0.into(), 2.0.into()]);
+    }
+
+    #[test]
+    fn an_old_keeper_counts_where_the_agent_reported_nothing() {
+        use MetricKind::{Final, Intermediate};
+        let [agent, keeper, before] =
+            ["k-2", "k-2-legacy", "k-1-legacy"].map(|name| AttemptId::new(name).unwrap());
+        let step = |value| metric("default", Intermediate, 0, value);
+        let last = |value| metric("default", Final, 0, value);
+        let concluded = Metric { derived: true, ..last(0.5) };
+        let nothing: (Option<MetricValue>, Vec<MetricValue>) = (None, vec![]);
+        #[rustfmt::skip]
+        let table = [
+            ("the keeper alone",         vec![(&keeper, step(0.5)), (&keeper, last(0.7))],                     (Some(0.7.into()), vec![0.5.into()])),
+            ("the agent as well",        vec![(&keeper, step(0.5)), (&agent, step(0.5)), (&agent, last(0.7))], (Some(0.7.into()), vec![0.5.into()])),
+            ("of an attempt before",     vec![(&before, step(0.5)), (&before, last(0.7))],                     nothing),
+            ("concluded from its steps", vec![(&keeper, step(0.5)), (&agent, concluded)],                      (Some(0.5.into()), vec![0.5.into()])),
+        ];
+        for (says, metrics, expected) in table {
+            let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
+            let result = pick(all, &agent, None);
+            assert_eq!((result.last, result.intermediate), expected, "{says}");
+        }
     }
 
     #[test]

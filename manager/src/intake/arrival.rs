@@ -56,6 +56,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
             obeyed: wire.obeyed,
         },
         bodies,
+        about: None,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Reports of senders that number nothing: NNI's Python keeper posts a line at a time and tells neither
-//! its attempt nor a position. They are numbered here, in the order of arrival, as an attempt of its own,
-//! and from there on they are reports like all others.
+//! its attempt nor a position. They are numbered here, in the order of arrival, and kept beside the trial's current
+//! attempt under a name of their own ([`ids::of_old_keeper`]); from there on they are reports like all others.
 //!
 //! Promises:
 //! 1. What is answered with `Ok` is durable.
@@ -21,10 +21,8 @@ use trial_protocol::{
 };
 
 use super::{Error, Intake};
+use crate::ids;
 use crate::store::{self, Arrival};
-
-/// The attempt that all of them are stored under.
-const ATTEMPT: &str = "legacy";
 
 /// How long a full queue is waited for. These senders try once and then forget (with a limit of 10 s),
 /// so waiting is the only way not to lose what they say.
@@ -59,10 +57,25 @@ struct Waiting {
 }
 
 /// Where the numbering stands. Moves on only when a batch is stored.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Position {
+    /// The attempt that it is about: the trial's current one, as far as we know.
+    about: AttemptId,
+    /// What is said of that is kept under.
+    attempt: AttemptId,
     next: Next,
     /// Hashes of the metrics stored so far. They may be many: nobody copies them.
+    metrics: HashSet<u64>,
+}
+
+/// What was said, with its places.
+struct Numbered {
+    reports: Vec<Report>,
+    /// What had been said already: its place in what was said, its time, and itself.
+    again: Vec<(usize, i64, ReportBody)>,
+    /// Where the numbering stands once the reports are stored.
+    next: Next,
+    /// Hashes of the metrics in them.
     metrics: HashSet<u64>,
 }
 
@@ -125,33 +138,35 @@ impl All {
         Ok(Arc::clone(lock(&self.queues).entry(key).or_insert_with(|| Arc::new(queue))))
     }
 
-    /// Where the numbering stood when the manager was stopped.
+    /// Where the numbering stands by what is stored of the trial's current attempt.
     async fn stored_position(
         &self,
         trial: &TrialJobId,
         lane: Lane,
     ) -> Result<Position, store::Error> {
         let store = &self.intake.inner.store;
-        let state = store.attempt_state(trial, &attempt()).await?;
+        let row = store.trial(trial).await?;
+        let row = row.ok_or_else(|| store::Error::UnknownTrial(trial.clone()))?;
+        let attempt = ids::of_old_keeper(&row.attempt);
+        let state = store.attempt_state(trial, &attempt).await?;
         let through = match lane {
             Lane::Facts => state.facts_through,
             Lane::Bulk => state.bulk_through,
         };
-        let mut position = Position::default();
-        position.next.seq = through.map_or(0, |seq| seq + 1);
+        let mut next = Next { seq: through.map_or(0, |seq| seq + 1), ..Next::default() };
+        let mut metrics = HashSet::new();
         match lane {
             Lane::Facts => {
                 let rows = store.metrics(trial).await?;
-                let rows = rows.iter().filter(|row| row.attempt.as_str() == ATTEMPT);
-                position.metrics = rows.map(|row| self.hash(&row.metric)).collect();
+                let rows = rows.iter().filter(|row| row.attempt == attempt);
+                metrics.extend(rows.map(|row| self.hash(&row.metric)));
             }
             Lane::Bulk => {
-                let next = &mut position.next;
-                next.stdout_bytes = store.log_end(trial, &attempt(), Stream::Stdout).await?;
-                next.stderr_bytes = store.log_end(trial, &attempt(), Stream::Stderr).await?;
+                next.stdout_bytes = store.log_end(trial, &attempt, Stream::Stdout).await?;
+                next.stderr_bytes = store.log_end(trial, &attempt, Stream::Stderr).await?;
             }
         }
-        Ok(position)
+        Ok(Position { about: row.attempt, attempt, next, metrics })
     }
 
     /// Stores everything that waits.
@@ -161,35 +176,13 @@ impl All {
         if waiting.is_empty() {
             return;
         }
-        let (mut next, mut metrics) = (position.next, HashSet::new());
-        let mut reports = Vec::new();
+        let mut said = Vec::with_capacity(waiting.len());
         let mut done = Vec::with_capacity(waiting.len());
         for Waiting { bodies, at_ms, done: waiter } in waiting {
-            for body in bodies {
-                if let ReportBody::Metric(metric) = &body {
-                    let hash = self.hash(metric);
-                    if position.metrics.contains(&hash) || !metrics.insert(hash) {
-                        continue; // It has been said already.
-                    }
-                }
-                reports.push(next.report(at_ms, body));
-            }
+            said.extend(bodies.into_iter().map(|body| (at_ms, body)));
             done.push(waiter);
         }
-        let batch = ReportBatch {
-            offer: Offer::new([]),
-            experiment: self.intake.inner.experiment.clone(),
-            trial,
-            attempt: attempt(),
-            lane,
-            reports,
-            obeyed: Vec::new(),
-        };
-        let result = self.take_in(batch).await;
-        if result.is_ok() {
-            position.next = next;
-            position.metrics.extend(metrics);
-        }
+        let result = self.store(&mut position, trial, lane, said).await;
         drop(position);
         for waiter in done {
             // Its sender may have hung up.
@@ -197,18 +190,70 @@ impl All {
         }
     }
 
-    async fn take_in(&self, batch: ReportBatch) -> Result<(), Error> {
+    /// Stores what was said, about the attempt that is the trial's current one then.
+    async fn store(
+        &self,
+        position: &mut Position,
+        trial: TrialJobId,
+        lane: Lane,
+        mut said: Vec<(i64, ReportBody)>,
+    ) -> Result<(), Error> {
         let until = Instant::now() + PATIENCE;
-        // Made once, however often it is tried; and no other task is needed, since this is one already.
-        let arrival = Arrival::from(batch);
         loop {
-            match self.intake.inner.accept(arrival.clone()).await {
-                Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
-                    sleep(PAUSE).await;
+            let Numbered { reports, again, next, metrics } = self.number(position, said);
+            let batch = ReportBatch {
+                offer: Offer::new([]),
+                experiment: self.intake.inner.experiment.clone(),
+                trial: trial.clone(),
+                attempt: position.attempt.clone(),
+                lane,
+                reports,
+                obeyed: Vec::new(),
+            };
+            let arrival = Arrival { about: Some(position.about.clone()), ..Arrival::from(batch) };
+            let arrival = Arc::new(arrival);
+            let error = loop {
+                match self.intake.inner.accept(Arc::clone(&arrival)).await {
+                    Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
+                        sleep(PAUSE).await;
+                    }
+                    Err(error) => break error,
+                    Ok(_) => {
+                        position.next = next;
+                        position.metrics.extend(metrics);
+                        return Ok(());
+                    }
                 }
-                result => return result.map(drop),
+            };
+            if !matches!(error, Error::Store(store::Error::Superseded(_))) {
+                return Err(error);
+            }
+            // The trial was tried again since we looked. What the attempt before it said is no repetition now.
+            *position = self.stored_position(&trial, lane).await?;
+            let reports = Arc::unwrap_or_clone(arrival).batch.reports;
+            said = reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();
+            for (place, at_ms, body) in again {
+                said.insert(place, (at_ms, body));
             }
         }
+    }
+
+    /// Gives what was said its places after what is stored.
+    fn number(&self, position: &Position, said: Vec<(i64, ReportBody)>) -> Numbered {
+        let (mut next, mut metrics) = (position.next, HashSet::new());
+        let mut reports = Vec::with_capacity(said.len());
+        let mut again = Vec::new();
+        for (place, (at_ms, body)) in said.into_iter().enumerate() {
+            if let ReportBody::Metric(metric) = &body {
+                let hash = self.hash(metric);
+                if position.metrics.contains(&hash) || !metrics.insert(hash) {
+                    again.push((place, at_ms, body));
+                    continue;
+                }
+            }
+            reports.push(next.report(at_ms, body));
+        }
+        Numbered { reports, again, next, metrics }
     }
 
     fn hash(&self, metric: &Metric) -> u64 {
@@ -233,10 +278,6 @@ impl Next {
         self.seq += 1;
         Report { seq, observed_at_ms, body }
     }
-}
-
-fn attempt() -> AttemptId {
-    AttemptId::new(ATTEMPT).expect("the constant is an id")
 }
 
 /// What panics cannot leave half done: every change under these locks is one call.

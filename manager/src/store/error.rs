@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
-use trial_protocol::TrialJobId;
+use trial_protocol::{AttemptId, TrialJobId};
 
 /// Why the store did not do as asked. Nothing of a failed write is stored.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -80,6 +80,9 @@ pub enum Error {
     /// No such trial.
     #[error("there is no trial {0}")]
     UnknownTrial(TrialJobId),
+    /// Another attempt of the trial is the current one.
+    #[error("the trial's attempt is {0} by now")]
+    Superseded(AttemptId),
     /// There is no experiment yet.
     #[error("the database holds no experiment")]
     NoExperiment,
@@ -180,6 +183,7 @@ impl Error {
         match self {
             Self::Exists(_)
             | Self::UnknownTrial(_)
+            | Self::Superseded(_)
             | Self::NoExperiment
             | Self::TooLarge { .. } => true,
             Self::Open { .. }

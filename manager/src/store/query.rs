@@ -9,9 +9,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use trial_protocol::{AttemptId, Lane, Metric, MetricKind, TrialJobId, Verdict};
 
 use super::read::{json, parsed, unsigned, unsigned_if_any};
-use super::reports::metric_row;
+use super::reports::{CONCLUDED, metric_row};
 use super::trials::{TRIAL_COLUMNS, known, trial_row};
 use super::{Error, MetricRow, ReportRow, Store, TrialRow};
+use crate::ids;
 pub use log::LogPart;
 
 /// How many of an attempt's last reports are looked through for its latest intermediate results.
@@ -20,6 +21,10 @@ const LATEST: u32 = 16;
 const CHANGES: &str = "SELECT key, trial FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
 const HEARD: &str = "SELECT a.key, a.facts_through FROM trial t \
      JOIN attempt a ON a.trial = t.key AND a.name = t.attempt WHERE t.key = ?";
+const OLD_KEEPER: &str = "SELECT a.key, a.facts_through FROM trial t \
+     JOIN attempt a ON a.trial = t.key AND a.name = t.attempt || ?2 WHERE t.key = ?1";
+const REPORTED: &str = "SELECT 1 FROM report \
+     WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
 const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
      FROM attempt WHERE trial = ? ORDER BY key";
 const SUMS: &str = "SELECT kind, body FROM report \
@@ -50,7 +55,7 @@ pub struct Glance {
     pub key: i64,
     /// The trial.
     pub row: TrialRow,
-    /// How far the current attempt's facts are stored. `None`: nothing has arrived.
+    /// Rises with the facts that are stored of the current attempt. `None`: nothing has arrived.
     pub facts_through: Option<u64>,
     /// The current attempt's final results, in the order in which it reported them.
     pub finals: Vec<Metric>,
@@ -96,10 +101,37 @@ impl Store {
             .await
     }
 
-    /// How far the facts of these trials' current attempts are stored.
+    /// For each of these trials, what rises with the facts that are stored of its current attempt.
     pub async fn facts_through(&self, keys: Vec<i64>) -> Result<Vec<(i64, Option<u64>)>, Error> {
         self.read(move |c| {
-            keys.iter().map(|key| Ok((*key, heard(c, *key)?.and_then(|heard| heard.1)))).collect()
+            keys.iter().map(|key| Ok((*key, Voices::of(c, *key)?.facts()))).collect()
+        })
+        .await
+    }
+
+    /// The attempt whose metrics are a trial's: the current one, or what an old keeper said of it where its agent has
+    /// reported none. `None`: neither was heard of.
+    pub async fn reporting(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| {
+            let key = known(c, &id)?;
+            let Voices { agent, keeper } = Voices::of(c, key)?;
+            let reported = |attempt: i64| {
+                let mut statement = c.prepare_cached(REPORTED)?;
+                Ok::<bool, Error>(statement.exists(params![attempt, CONCLUDED])?)
+            };
+            let voice = match (agent, keeper) {
+                (Some(agent), Some(keeper)) => {
+                    if reported(agent.0)? || !reported(keeper.0)? {
+                        agent
+                    } else {
+                        keeper
+                    }
+                }
+                (Some(only), None) | (None, Some(only)) => only,
+                (None, None) => return Ok(None),
+            };
+            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == voice.0))
         })
         .await
     }
@@ -174,14 +206,29 @@ fn glance(c: &Connection, key: i64) -> Result<Option<Glance>, Error> {
         latest: Vec::new(),
         verdict: None,
     };
-    let Some((attempt, facts_through)) = heard(c, key)? else { return Ok(Some(glance)) };
-    glance.facts_through = facts_through;
+    let voices = Voices::of(c, key)?;
+    glance.facts_through = voices.facts();
+    if let Some((attempt, _)) = voices.agent {
+        look(c, attempt, &mut glance)?;
+    }
+    if let Some((attempt, _)) = voices.keeper
+        && glance.latest.is_empty()
+        && glance.finals.iter().all(|metric| metric.derived)
+    {
+        look(c, attempt, &mut glance)?;
+    }
+    Ok(Some(glance))
+}
+
+/// Adds what an attempt's reports amount to.
+fn look(c: &Connection, attempt: i64, glance: &mut Glance) -> Result<(), Error> {
     let mut statement = c.prepare_cached(SUMS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {
         // What is not readable as what it says it is says nothing.
         if row.get_ref("kind")?.as_str() == Ok("ended") {
-            glance.verdict = glance.verdict.or(parsed(row, "body", serde_json::from_str).ok());
+            glance.verdict =
+                glance.verdict.take().or(parsed(row, "body", serde_json::from_str).ok());
         } else if let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) {
             glance.finals.push(metric);
         }
@@ -197,15 +244,37 @@ fn glance(c: &Connection, key: i64) -> Result<Option<Glance>, Error> {
             glance.latest.push(metric);
         }
     }
-    Ok(Some(glance))
+    Ok(())
 }
 
-/// The number of a trial's current attempt, and how far its facts are stored. `None`: not heard of yet.
-fn heard(c: &Connection, key: i64) -> Result<Option<(i64, Option<u64>)>, Error> {
-    let mut statement = c.prepare_cached(HEARD)?;
-    let mut rows = statement.query([key])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    Ok(Some((row.get("key")?, unsigned_if_any(row, "facts_through")?)))
+/// Who speaks of a trial's current attempt: each one's number, and how far its facts are stored.
+struct Voices {
+    agent: Option<(i64, Option<u64>)>,
+    /// NNI's own keeper, see [`ids::of_old_keeper`].
+    keeper: Option<(i64, Option<u64>)>,
+}
+
+impl Voices {
+    fn of(c: &Connection, key: i64) -> Result<Self, Error> {
+        let voice = |row: &Row<'_>| {
+            Ok::<_, Error>((row.get("key")?, unsigned_if_any(row, "facts_through")?))
+        };
+        let mut agents = c.prepare_cached(HEARD)?;
+        let agent = agents.query_and_then([key], voice)?.next().transpose()?;
+        let mut keepers = c.prepare_cached(OLD_KEEPER)?;
+        let keeper =
+            keepers.query_and_then(params![key, ids::OLD_KEEPER], voice)?.next().transpose()?;
+        Ok(Self { agent, keeper })
+    }
+
+    /// Rises with the facts of both.
+    fn facts(&self) -> Option<u64> {
+        let told = |voice: Option<(i64, Option<u64>)>| voice.and_then(|(_, through)| through);
+        match (told(self.agent), told(self.keeper)) {
+            (Some(agent), Some(keeper)) => Some(agent.saturating_add(keeper).saturating_add(1)),
+            (one, other) => one.or(other),
+        }
+    }
 }
 
 fn attempts(c: &Connection, trial: i64) -> Result<Vec<AttemptRow>, Error> {

@@ -85,7 +85,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
 }
 
 /// The number of a concluded metric on the facts lane: after everything that an agent may say.
-const CONCLUDED: i64 = i64::MAX;
+pub(super) const CONCLUDED: i64 = i64::MAX;
 
 /// Stores a metric that no agent reported.
 pub(super) fn derive(
@@ -139,11 +139,16 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
     // No `RETURNING`: SQLite makes a table in memory for it, which costs more than all the rest of a small batch.
     let (trial, name) = (batch.trial.as_str(), batch.attempt.as_str());
     let mut find = c.prepare_cached(
-        "SELECT t.key, a.key, a.facts_through, a.bulk_through FROM trial t \
+        "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt FROM trial t \
          LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1",
     )?;
     let mut rows = find.query(params![trial, name])?;
     let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
+    if let Some(about) = &arrival.about
+        && row.get_ref("attempt")?.as_str() != Ok(about.as_str())
+    {
+        return Err(Error::Superseded(parsed(row, "attempt", AttemptId::new)?));
+    }
     let (trial, known): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
     let (column, before) = match batch.lane {
         Lane::Facts => ("facts_through", unsigned_if_any(row, "facts_through")?),

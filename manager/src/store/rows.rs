@@ -201,6 +201,8 @@ pub struct Arrival {
     pub(crate) batch: ReportBatch,
     /// The JSON of each report's body, in the same order.
     pub(crate) bodies: Vec<Box<RawValue>>,
+    /// It is about this attempt, and refused unless that is the trial's current one. `None`: whatever that is.
+    pub(crate) about: Option<AttemptId>,
 }
 
 impl From<ReportBatch> for Arrival {
@@ -213,7 +215,7 @@ impl From<ReportBatch> for Arrival {
                     .expect("a report's maps have text keys and its numbers are finite")
             })
             .collect();
-        Self { batch, bodies }
+        Self { batch, bodies, about: None }
     }
 }
 

@@ -60,7 +60,7 @@ pub struct TrialSummary {
     /// The trial's own number in the store.
     #[serde(skip)]
     pub(super) key: i64,
-    /// How far the current attempt's facts are stored.
+    /// Rises with the facts that are stored of the current attempt.
     #[serde(skip)]
     pub(super) facts_through: Option<u64>,
     /// Rises with whatever becomes known of it, for streams.

@@ -18,7 +18,8 @@ use super::router;
 use crate::clock::SystemClock;
 use crate::experiment::{Event, Handle};
 use crate::intake::Intake;
-use crate::store::{NewTrial, Store};
+use crate::job_state::JobState;
+use crate::store::{NewTrial, Span, Store, TrialChange};
 
 struct Bed {
     store: Store,
@@ -151,6 +152,34 @@ async fn a_trial_s_life_is_stored_and_told_once_across_a_restart() {
     ];
     assert_eq!(bed.metrics().await, expected);
     assert_eq!(bed.log().await, "[time] INFO spawned\nhello\ngood bye\n");
+}
+
+#[tokio::test]
+async fn a_trial_that_is_tried_again_repeats_nothing() {
+    let bed = Bed::new().await;
+    let again = |value| marked(&metric("PERIODICAL", 0, value));
+    bed.line("trial", &again("0.5")).await;
+    bed.line("trial", "hello").await;
+    let change = TrialChange {
+        state: JobState::Waiting,
+        at_ms: 1,
+        message: None,
+        exit_code: None,
+        attempt: Some(AttemptId::new("b").unwrap()),
+        told: Span::default(),
+    };
+    bed.store.change_trial(&abcde(), change).await.unwrap();
+    let both = json!({"metrics": [metric("PERIODICAL", 0, "0.5"), metric("PERIODICAL", 1, "0.6")]});
+    bed.post("update-metrics/exp/abcde", both.to_string()).await;
+    bed.line("trial", &again("0.5")).await;
+    bed.line("trial", "hello").await;
+    let rows = bed.store.metrics(&abcde()).await.unwrap();
+    let said: Vec<_> =
+        rows.iter().map(|row| (row.attempt.as_str(), row.seq, row.metric.sequence)).collect();
+    assert_eq!(said, [("a-legacy", 0, 0), ("b-legacy", 0, 0), ("b-legacy", 1, 1)]);
+    let log = bed.store.log(&abcde(), Stream::Stdout).await.unwrap();
+    let log: Vec<_> = log.iter().map(|row| (row.attempt.as_str(), row.offset_bytes)).collect();
+    assert_eq!(log, [("a-legacy", 0), ("b-legacy", 0)]);
 }
 
 #[tokio::test]
@@ -288,6 +317,31 @@ async fn a_post_that_finds_no_room_does_not_take_others_with_it() {
         assert_eq!((large.0, small.0), (StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK));
     }
     assert_eq!(bed.metrics().await, [(0, json!(1)), (1, json!(2))]);
+}
+
+#[tokio::test]
+async fn what_waits_for_the_disk_counts_as_memory() {
+    let bed = Bed::new().await;
+    bed.line("trial", "the first").await;
+    let stranger = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();
+    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let large = json!({"tag": "trial", "msg": "x".repeat((8 << 20) - 100)}).to_string();
+    let mut waiting = Vec::new();
+    // Until all the memory that bodies may have is taken.
+    let (status, problem) = loop {
+        let mut post = Box::pin(bed.post("stdout/exp/abcde", large.clone()));
+        match futures_util::poll!(post.as_mut()) {
+            std::task::Poll::Ready(answer) => break answer,
+            std::task::Poll::Pending => waiting.push(post),
+        }
+        assert!(waiting.len() < 20, "there is no end to it");
+    };
+    assert_eq!((waiting.len(), status), (8, StatusCode::SERVICE_UNAVAILABLE), "{problem}");
+    assert!(problem.contains("overloaded"), "{problem}");
+    stranger.execute_batch("ROLLBACK").unwrap();
+    for (status, problem) in futures_util::future::join_all(waiting).await {
+        assert_eq!(status, StatusCode::OK, "{problem}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -242,14 +242,16 @@ pub(in crate::api) async fn metric_page(
             return Err(Error::BadRequest(detail));
         }
     };
-    let Some(attempt) = attempt(shared, id, query.attempt.as_deref()).await? else {
-        return Ok(MetricPage::default());
+    let store = &shared.state.store;
+    let attempt = match query.attempt.as_deref() {
+        None => store.reporting(id).await?,
+        named => attempt(shared, id, named).await?,
     };
+    let Some(attempt) = attempt else { return Ok(MetricPage::default()) };
     let wanted = |row: &MetricRow| {
         kind.is_none_or(|kind| kind == row.metric.kind)
             && query.name.as_ref().is_none_or(|name| *name == row.metric.name)
     };
-    let store = &shared.state.store;
     let mut after = query.after.unwrap_or(-1);
     let name = Some(attempt.attempt.to_string());
     let Some(points) = query.points else {

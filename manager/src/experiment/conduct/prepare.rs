@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trial_protocol::{MetricValue, StopReason};
+use trial_protocol::{AttemptId, MetricValue, StopReason};
 
 use super::patience::Watch;
 use super::steer::learnt;
@@ -221,7 +221,9 @@ impl Run {
         let mut steps = Steps::new(c.spec.objective.as_deref());
         if c.advice.assesses() {
             let rows = c.store.metrics(&row.id).await?;
-            for known in rows.iter().filter(|known| known.attempt == row.attempt) {
+            let keeper = ids::of_old_keeper(&row.attempt);
+            let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
+            for known in rows.iter().filter(|known| own(&known.attempt)) {
                 if steps.enter(&known.metric) {
                     c.advice.seen(&row.id, known.metric.sequence, &known.metric.value);
                 }

@@ -48,12 +48,16 @@ impl Bed {
     }
 
     async fn say(&self, lane: Lane, bodies: Vec<ReportBody>) {
+        self.say_as("a", lane, bodies).await;
+    }
+
+    async fn say_as(&self, attempt: &str, lane: Lane, bodies: Vec<ReportBody>) {
         let reports = (0..).zip(bodies);
         let batch = ReportBatch {
             offer: Offer::new([]),
             experiment: ExperimentId::new("e").unwrap(),
             trial: trial("t"),
-            attempt: AttemptId::new("a").unwrap(),
+            attempt: AttemptId::new(attempt).unwrap(),
             lane,
             reports: reports
                 .map(|(seq, body)| Report { seq, observed_at_ms: 5000, body })
@@ -105,6 +109,37 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
     assert_eq!(metrics.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
     let told = bed.store.told(&attempts[0], 10).await.unwrap();
     assert_eq!(told.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["ended"]);
+}
+
+#[tokio::test]
+async fn an_old_keeper_s_word_stands_for_an_agent_s_that_has_none() {
+    use MetricKind::{Final, Intermediate};
+    let bed = Bed::new().await;
+    let started = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
+    let seen = async || {
+        let glance = bed.store.glances(vec![1]).await.unwrap().remove(0);
+        let of = |metrics: &[Metric]| {
+            metrics.iter().map(|metric| metric.value.number().unwrap()).collect::<Vec<_>>()
+        };
+        let voice = bed.store.reporting(&trial("t")).await.unwrap().map(|row| row.attempt);
+        let voice = voice.map(|attempt| attempt.to_string()).unwrap_or_default();
+        (of(&glance.finals), of(&glance.latest), glance.facts_through, voice)
+    };
+    assert_eq!(seen().await, (vec![], vec![], None, String::new()));
+    bed.say_as("a", Lane::Facts, vec![started()]).await;
+    assert_eq!(seen().await, (vec![], vec![], Some(0), "a".to_owned()));
+    let keeper = vec![metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
+    bed.say_as("a-legacy", Lane::Facts, keeper).await;
+    let (finals, latest, through, voice) = seen().await;
+    assert_eq!((finals, latest, voice.as_str()), (vec![0.7], vec![0.5], "a-legacy"));
+    assert!(through > Some(0), "whoever waits for news notices");
+    // The agent sees the same output, a little later.
+    let agent =
+        vec![started(), metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
+    bed.say_as("a", Lane::Facts, agent).await;
+    let (finals, latest, now, voice) = seen().await;
+    assert_eq!((finals, latest, voice.as_str()), (vec![0.7], vec![0.5], "a"), "each once");
+    assert!(now > through);
 }
 
 #[tokio::test]
@@ -210,7 +245,18 @@ async fn of_a_trial_that_prints_for_ever_the_start_and_the_end_are_kept() {
 fn every_statement_goes_by_an_index() {
     let mut connection = Connection::open_in_memory().unwrap();
     migrate(&mut connection, 0, MIGRATIONS).unwrap();
-    let statements = [CHANGES, HEARD, ATTEMPTS, SUMS, LAST_REPORTS, LANE, METRICS, TIMELINE];
+    let statements = [
+        CHANGES,
+        HEARD,
+        OLD_KEEPER,
+        REPORTED,
+        ATTEMPTS,
+        SUMS,
+        LAST_REPORTS,
+        LANE,
+        METRICS,
+        TIMELINE,
+    ];
     let statements = statements.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS]);
     for sql in statements {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();

@@ -1,0 +1,39 @@
+//! NNI's own keeper, unchanged, in the trials of a search: what it posts to the old server's place reaches the tuner.
+
+use std::net::TcpListener;
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, nni_python};
+
+const TRIAL: &str = "import nni
+x = nni.get_next_parameter()['x']
+nni.report_intermediate_result(x / 2)
+nni.report_final_result(x)
+";
+
+/// As in NNI's run script, nobody but the keeper sees the trial's output.
+#[test]
+fn what_an_old_keeper_posts_is_the_trial_s_result() {
+    let Some(python) = nni_python() else { return };
+    let bed = TestBed::new();
+    bed.write("code/trial.py", TRIAL);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let python = python.display();
+    let keeper = format!(
+        "NNI_PLATFORM=frameworkcontroller {python} -m nni.tools.trial_tool.trial_keeper --trial_command '{python} trial.py' \
+         --nnimanager_ip 127.0.0.1 --nnimanager_port {port} --nni_manager_version 3.0 --log_collection none \
+         1>\"$NNI_OUTPUT_DIR/trialkeeper_stdout\" 2>\"$NNI_OUTPUT_DIR/trialkeeper_stderr\""
+    );
+    let search = Search::new(&keeper, 2).with("trialConcurrency", 2);
+    let mut command = search.command(&bed);
+    command.args(["--legacy-port", &port]);
+    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    outcome.expect_done(2, 0);
+    for trial in &outcome.trials {
+        let x = trial.parameters["x"].as_f64().unwrap();
+        assert_eq!(trial.final_result, json!(x), "{trial:?}");
+        assert_eq!(trial.intermediate, [json!(x / 2.0)], "{trial:?}");
+    }
+}
