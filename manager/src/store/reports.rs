@@ -22,6 +22,10 @@ const LOG_END: i64 = 63 << 20;
 pub(super) const FORGET_CHUNKS: &str = "DELETE FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
 
+/// Who speaks: the trial, and the attempt if it was heard of.
+pub(super) const SPEAKER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt FROM trial t \
+     LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
+
 /// What a write of a batch found out.
 #[derive(Debug)]
 pub(super) struct Written {
@@ -138,10 +142,7 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
         && reports.any(|(report, raw)| kind_of(&report.body, raw.get()) == "ended");
     // No `RETURNING`: SQLite makes a table in memory for it, which costs more than all the rest of a small batch.
     let (trial, name) = (batch.trial.as_str(), batch.attempt.as_str());
-    let mut find = c.prepare_cached(
-        "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt FROM trial t \
-         LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1",
-    )?;
+    let mut find = c.prepare_cached(SPEAKER)?;
     let mut rows = find.query(params![trial, name])?;
     let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
     if let Some(about) = &arrival.about

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::Error;
@@ -70,6 +71,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     )
     .map_err(|error| failed_open(path, error))?;
     connection.busy_timeout(PATIENCE)?;
+    compile_once(&connection)?;
     Ok(connection)
 }
 
@@ -135,8 +137,14 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // Pages that change in commit after commit are folded into the file once per 32 MiB of log.
     connection.pragma_update(None, "wal_autocheckpoint", 8192)?;
+    compile_once(connection)
+}
+
+/// Has SQLite compile a statement once. Without its "query planner stability guarantee" it compiles many anew for each
+/// value that they are run with, in case another plan suits that better, which costs several times as much as to run them.
+pub(super) fn compile_once(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(64);
-    Ok(())
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 /// Takes the lock file beside the database. SQLite's own locks let a second writer in between two commits.

@@ -1,4 +1,4 @@
-use rusqlite::Connection;
+use rusqlite::{Connection, StatementStatus};
 use serde_json::json;
 use trial_protocol::{
     AttemptId, Cause, Evidence, ExperimentId, Lane, LogChunk, LogText, Metric, MetricKind, Offer,
@@ -6,8 +6,8 @@ use trial_protocol::{
 };
 
 use super::*;
-use crate::store::reports::FORGET_CHUNKS;
-use crate::store::schema::{MIGRATIONS, migrate};
+use crate::store::reports::{FORGET_CHUNKS, SPEAKER};
+use crate::store::schema::{MIGRATIONS, compile_once, migrate};
 use crate::store::{NewTrial, TrialChange};
 
 fn trial(id: &str) -> TrialJobId {
@@ -240,12 +240,9 @@ async fn of_a_trial_that_prints_for_ever_the_start_and_the_end_are_kept() {
     assert_eq!(String::from_utf8(part.bytes).unwrap(), expected);
 }
 
-/// A statement that reads a whole table is slow once the table is large.
-#[test]
-fn every_statement_goes_by_an_index() {
-    let mut connection = Connection::open_in_memory().unwrap();
-    migrate(&mut connection, 0, MIGRATIONS).unwrap();
-    let statements = [
+/// The statements of what is shown, and of what is asked for each batch.
+fn statements() -> impl Iterator<Item = &'static str> {
+    let shown = [
         CHANGES,
         HEARD,
         OLD_KEEPER,
@@ -257,8 +254,15 @@ fn every_statement_goes_by_an_index() {
         METRICS,
         TIMELINE,
     ];
-    let statements = statements.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS]);
-    for sql in statements {
+    shown.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS, SPEAKER])
+}
+
+/// A statement that reads a whole table is slow once the table is large.
+#[test]
+fn every_statement_goes_by_an_index() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    migrate(&mut connection, 0, MIGRATIONS).unwrap();
+    for sql in statements() {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let wanted = statement.parameter_count();
         let values = rusqlite::params_from_iter(vec![1; wanted]);
@@ -269,5 +273,21 @@ fn every_statement_goes_by_an_index() {
             let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
             assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
         }
+    }
+}
+
+/// A statement that is compiled anew for each value costs several times as much.
+#[test]
+fn every_statement_is_compiled_once() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    migrate(&mut connection, 0, MIGRATIONS).unwrap();
+    compile_once(&connection).unwrap();
+    for sql in statements() {
+        let mut statement = connection.prepare(sql).unwrap();
+        for value in 0..3 {
+            let values = vec![value; statement.parameter_count()];
+            statement.query(rusqlite::params_from_iter(values)).unwrap().next().unwrap();
+        }
+        assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{sql}");
     }
 }
