@@ -1,8 +1,10 @@
 //! The spool's promises.
 
+mod crashes;
 mod ingestion;
+mod shedding;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 
@@ -48,6 +50,19 @@ fn metric(number: u32) -> ReportBody {
 fn log(bytes: usize) -> ReportBody {
     let text = LogText::Text("x".repeat(bytes));
     ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes: 0, text })
+}
+
+fn verdict() -> trial_protocol::Verdict {
+    trial_protocol::Verdict {
+        cause: trial_protocol::Cause::Succeeded,
+        class: trial_protocol::Class::None,
+        confidence: trial_protocol::Confidence::Certain,
+        exit: None,
+        message: String::new(),
+        stop: None,
+        duration_ms: None,
+        evidence: trial_protocol::Evidence::default(),
+    }
 }
 
 fn seqs(records: &[Record]) -> Vec<u64> {
@@ -133,17 +148,7 @@ async fn no_seq_is_used_twice_whatever_reached_the_disk() {
 async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
     let spool = Spool::open(Options { limit_bytes: 0, ..options(None) }).spool;
     (0..5).for_each(|_| spool.append(0, log(100)));
-    let verdict = trial_protocol::Verdict {
-        cause: trial_protocol::Cause::Succeeded,
-        class: trial_protocol::Class::None,
-        confidence: trial_protocol::Confidence::Certain,
-        exit: None,
-        message: String::new(),
-        stop: None,
-        duration_ms: None,
-        evidence: trial_protocol::Evidence::default(),
-    };
-    spool.append(0, ReportBody::Ended(Box::new(verdict)));
+    spool.append(0, ReportBody::Ended(Box::new(verdict())));
     let bodies: Vec<_> = drain(&spool, Lane::Facts).await.iter().map(body).collect();
     let [.., ReportBody::Shed(shed), ReportBody::Ended(_)] = bodies.as_slice() else {
         panic!("{bodies:?}");

@@ -1,8 +1,6 @@
 //! Spool and ingestion together, against a model: whatever is lost, repeated or cut off between the two, the
 //! store ends up with what was appended, in order, each once.
 
-use std::collections::BTreeMap;
-
 use super::*;
 
 /// What the model does next.
