@@ -27,7 +27,7 @@ mod grown;
 use grown::Grown;
 
 /// Bytes of one stream that may wait for the disk.
-pub const ROOM: usize = 128 * 1024;
+pub const ROOM: usize = 64 * 1024;
 
 /// The longest that a pump waits for a disk that does not take anything.
 pub const PATIENCE: Duration = Duration::from_secs(1);

@@ -24,7 +24,8 @@ use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
 use crate::last_bytes::LastBytes;
 use crate::log_ship::Shipper;
 
-/// Bytes read at once: what a pipe holds.
+/// Bytes read at once, at first and once so many come: what a pipe holds. Most trials leave one stream silent.
+const FIRST_CHUNK: usize = 4 * 1024;
 const CHUNK: usize = 64 * 1024;
 
 /// Stack of a thread that reads what the trial says, in bytes. JSON is read up to 128 levels deep, which takes several
@@ -102,11 +103,15 @@ impl Pump {
 
     fn carry(mut self, mut source: &File, sink: File, mut scanner: StreamScanner) {
         let mut sink = Sink { file: sink, open: true, told: false };
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; FIRST_CHUNK];
         drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
         loop {
             let bytes = match source.read(&mut buffer) {
                 Ok(0) => break,
+                Ok(FIRST_CHUNK) if buffer.len() == FIRST_CHUNK => {
+                    buffer.resize(CHUNK, 0);
+                    &buffer[..FIRST_CHUNK]
+                }
                 Ok(length) => &buffer[..length],
                 Err(source) if source.kind() == io::ErrorKind::Interrupted => continue,
                 Err(source) => {

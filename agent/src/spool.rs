@@ -211,6 +211,8 @@ impl Spool {
             orders: VecDeque::new(),
             life: Life::Open,
             impatient: false,
+            idle: false,
+            settling: 0,
         };
         let mut files = None;
         if let Some((dir, _)) = &held {
@@ -293,8 +295,7 @@ impl Spool {
             state.tell_shed(observed_at_ms, self.shared.limit_bytes);
         }
         let offered = state.disk == DiskState::Absent;
-        drop(state);
-        self.shared.work.notify_one();
+        self.shared.wake(state);
         if offered {
             self.shared.notify_readers();
         }
@@ -308,9 +309,11 @@ impl Spool {
             && !state.impatient
             && state.bulk.unwritten_bytes() > UNWRITTEN_BYTES
         {
+            state.settling += 1;
             let waited = self.shared.room.wait_timeout(state, PATIENCE);
             let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = woken;
+            state.settling -= 1;
             // Set back when the disk has taken something.
             state.impatient |= timeout.timed_out();
         }
@@ -323,8 +326,7 @@ impl Spool {
         let taken =
             state.life == Life::Open && state.push_text(text, keep, self.shared.limit_bytes);
         let offered = state.disk == DiskState::Absent;
-        drop(state);
-        self.shared.work.notify_one();
+        self.shared.wake(state);
         if offered {
             self.shared.notify_readers();
         }
@@ -345,9 +347,9 @@ impl Spool {
             let after = own.acked;
             let (sender, answer) = oneshot::channel();
             state.orders.push_back(disk::Order::Read { lane, after, through, max_bytes, sender });
+            self.shared.wake(state);
             answer
         };
-        self.shared.work.notify_one();
         match answer.await {
             Ok(Ok(found)) if found.is_empty() => {
                 // What was to be read is damaged: go on with what is left.
@@ -377,8 +379,7 @@ impl Spool {
         if state.disk != DiskState::Absent {
             state.orders.push_back(disk::Order::Ack { lane, through });
         }
-        drop(state);
-        self.shared.work.notify_one();
+        self.shared.wake(state);
     }
 
     /// Waits until `lane` holds a report that can be delivered.
@@ -421,8 +422,8 @@ impl Spool {
                         return;
                     }
                     state.life = Life::Closing;
+                    self.shared.wake(state);
                 }
-                self.shared.work.notify_one();
                 notified.await;
             }
         };
@@ -440,6 +441,25 @@ fn first_of_a_later_process(now_ms: i64) -> u64 {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread look at what there is to do. One that is at work looks anyway; waking it is a system call, and
+    /// lines come by the thousand.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        if idle {
+            self.work.notify_one();
+        }
+    }
+
+    /// Tells those who wait for the disk that it has taken something.
+    fn make_room(&self, state: MutexGuard<'_, State>) {
+        let awaited = state.settling > 0;
+        drop(state);
+        if awaited {
+            self.room.notify_all();
+        }
     }
 
     fn readable(&self, lane: Lane) -> &Notify {

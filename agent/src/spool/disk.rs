@@ -107,7 +107,8 @@ impl LaneWriter {
             self.open = Some(Open { first: first.seq, file, bytes });
         }
         let Some(open) = &mut self.open else { return Ok(()) };
-        let mut bytes = Vec::new();
+        let sizes = records.iter().map(|record| record::HEADER + record.json.len());
+        let mut bytes = Vec::with_capacity(sizes.sum());
         for record in records {
             record::encode(record, &mut bytes);
         }
@@ -224,6 +225,7 @@ impl Disk {
                 (None, false) => Some(left),
                 (None, true) => None,
             };
+            state.idle = true;
             state = match wait {
                 Some(wait) => {
                     let (state, timeout) = self
@@ -297,9 +299,10 @@ impl Disk {
         }
         self.retry_at = (!well).then(|| Instant::now() + RETRY);
         if failing == well {
-            self.shared.lock().disk = if well { DiskState::Well } else { DiskState::Failing };
+            let mut state = self.shared.lock();
+            state.disk = if well { DiskState::Well } else { DiskState::Failing };
+            self.shared.make_room(state);
             self.shared.notify_readers();
-            self.shared.room.notify_all();
         }
         well
     }
@@ -315,8 +318,7 @@ impl Disk {
         own.handed = own.handed.max(to);
         own.spill();
         state.impatient = false;
-        drop(state);
-        self.shared.room.notify_all();
+        self.shared.make_room(state);
     }
 
     fn obey(&mut self, orders: Vec<Order>) {

@@ -65,6 +65,10 @@ pub(super) struct State {
     pub(super) life: Life,
     /// The disk was waited for in vain, and has taken nothing since.
     pub(super) impatient: bool,
+    /// The disk thread waits for work, and nobody has woken it since.
+    pub(super) idle: bool,
+    /// How many wait until the disk has taken something.
+    pub(super) settling: usize,
 }
 
 /// Whether reports are safe on a disk.
@@ -124,7 +128,11 @@ impl State {
         let lane = self.lane_mut(body.lane());
         let seq = lane.next_seq;
         let json = Report { seq, observed_at_ms, body };
-        let json = serde_json::to_string(&json).expect("reports have string keys only");
+        // A piece of log is most of what there is in memory; grown by doubling it would have twice the room.
+        let length = usize::try_from(log_bytes).unwrap_or(0);
+        let mut bytes = Vec::with_capacity(128 + length + length / 16);
+        serde_json::to_writer(&mut bytes, &json).expect("reports have string keys only");
+        let json = String::from_utf8(bytes).expect("JSON is text");
         let size = json.len();
         let sheds = match class {
             Class::Log | Class::Sample => true,
