@@ -27,7 +27,9 @@ const REPORTED: &str = "SELECT 1 FROM report \
      WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
 const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
      FROM attempt WHERE trial = ? ORDER BY key";
-const SUMS: &str = "SELECT kind, body FROM report \
+// The planner takes the primary key of a table without row ids for better than any other index, and would pass over all
+// metrics of an attempt to find the few reports that are none: hence the names of indexes.
+const SUMS: &str = "SELECT kind, body FROM report INDEXED BY report_that_sums_up \
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
 const LAST_REPORTS: &str =
     "SELECT kind, body FROM report WHERE attempt = ? AND lane = 0 ORDER BY seq DESC LIMIT ?";
@@ -36,7 +38,11 @@ const LANE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM re
 const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
      JOIN attempt a ON a.key = r.attempt \
      WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq LIMIT ?";
+const STEPS: &str = "SELECT count(*) FROM report \
+     WHERE attempt = ?1 AND lane = 0 AND kind = 'metric' AND sums_up = 0 \
+     AND (?2 IS NULL OR CASE WHEN json_valid(body) THEN body ->> '$.name' = ?2 END)";
 const TIMELINE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
+     INDEXED BY report_beside_metrics \
      WHERE attempt = ? AND lane = 0 AND kind <> 'metric' ORDER BY seq LIMIT ?";
 
 /// A step of some trial's life: which trial it was.
@@ -154,6 +160,17 @@ impl Store {
             let mut statement = c.prepare_cached(METRICS)?;
             let rows = statement.query_and_then(params![attempt, after, limit], metric_row)?;
             rows.filter_map(Result::transpose).collect()
+        })
+        .await
+    }
+
+    /// How many intermediate results one attempt has reported of the metric `name`, or of all. Takes as long as reading
+    /// them.
+    pub async fn steps(&self, attempt: i64, name: Option<&str>) -> Result<u64, Error> {
+        let name = name.map(str::to_owned);
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(STEPS)?;
+            statement.query_row(params![attempt, name], |row| Ok(unsigned(row, "count(*)")))?
         })
         .await
     }

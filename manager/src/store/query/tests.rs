@@ -107,6 +107,10 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
     let attempts = bed.store.attempts(&trial("t")).await.unwrap();
     let metrics = bed.store.metrics_after(attempts[0].key, 0, 2).await.unwrap();
     assert_eq!(metrics.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
+    for (name, expected) in [(Some("acc"), 2), (Some("loss"), 1), (None, 3), (Some("x"), 0)] {
+        let steps = bed.store.steps(attempts[0].key, name).await.unwrap();
+        assert_eq!(steps, expected, "{name:?}");
+    }
     let told = bed.store.told(&attempts[0], 10).await.unwrap();
     assert_eq!(told.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["ended"]);
 }
@@ -252,6 +256,7 @@ fn statements() -> impl Iterator<Item = &'static str> {
         LAST_REPORTS,
         LANE,
         METRICS,
+        STEPS,
         TIMELINE,
     ];
     shown.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS, SPEAKER])
@@ -272,6 +277,10 @@ fn every_statement_goes_by_an_index() {
             // (The few attempts of one trial may be sorted.)
             let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
             assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
+            // These pass over no metric, of which there may be millions.
+            let own = [(SUMS, "report_that_sums_up"), (TIMELINE, "report_beside_metrics")];
+            let own = own.iter().find(|(few, _)| *few == sql);
+            assert!(own.is_none_or(|(_, index)| step.contains(index)), "{sql}\n  {step}");
         }
     }
 }
