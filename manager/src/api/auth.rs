@@ -117,6 +117,7 @@ impl Gate {
                 "the token is trial {}'s; this needs the user's",
                 holder.trial
             )),
+            Err(_) if self.0.user.reveal().is_err() => self.wanted(),
             Err(_) => {
                 Error::Unauthorized("the token is not this experiment's user token".to_owned())
             }
@@ -125,6 +126,12 @@ impl Gate {
 
     fn wanted(&self) -> Error {
         let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
+        if self.0.user.reveal().is_err() {
+            return Error::Unauthorized(format!(
+                "nobody can be let in: the file {file} in the experiment's folder is gone or cannot be read; put it back, or \
+                 stop the experiment, and `trial-manager resume` makes a new one"
+            ));
+        }
         Error::Unauthorized(format!(
             "send the user's token as a bearer token; it is in the file {file} in the experiment's folder (a program that \
              cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"
@@ -362,6 +369,23 @@ mod tests {
             let found = bed.gate(*reach).admit(method, &headers(pairs));
             let found = found.map(drop).map_err(|error| error.code());
             assert_eq!(found, *expected, "{says}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_gone_is_told_as_such() {
+        let bed = Bed::new();
+        let gate = bed.gate(Reach::Machine);
+        std::fs::remove_file(bed.folder.path().join("user.token")).unwrap();
+        let local = ("host", "127.0.0.1:8080");
+        for pairs in [&[local][..], &[local, ("authorization", bed.token.as_str())]] {
+            let refused = gate.admit(&Method::POST, &headers(pairs)).unwrap_err();
+            let (status, _, detail) = refused.parts();
+            assert_eq!(status, StatusCode::UNAUTHORIZED);
+            assert!(
+                detail.contains("the file user.token") && detail.contains("is gone"),
+                "{detail}"
+            );
         }
     }
 
