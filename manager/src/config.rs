@@ -31,6 +31,9 @@ use self::section::Problem;
 use crate::search_space::SearchSpace;
 use crate::tuner::OptimizeMode;
 
+/// The most trials that may run at a time: what is more is a slip of the finger, and would all be asked for at once.
+pub const MOST_AT_A_TIME: usize = 100_000;
+
 /// An experiment as wanted; every field is checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExperimentSpec {
@@ -42,7 +45,7 @@ pub struct ExperimentSpec {
     pub trial_command: String,
     /// `trialCodeDirectory`: absolute, an existing directory.
     pub trial_code_directory: PathBuf,
-    /// `trialConcurrency`, at least 1.
+    /// `trialConcurrency`, from 1 to [`MOST_AT_A_TIME`].
     pub trial_concurrency: usize,
     /// `trialGpuNumber`. `None`: GPUs are left alone; `Some(0)`: hidden from the trial.
     pub trial_gpu_number: Option<u32>,

@@ -155,6 +155,11 @@ pub trait TrainingService: Send + Sync {
         std::future::pending::<()>().await;
     }
 
+    /// Trials that it can run at a time. `None`: it knows of no bound.
+    fn room(&self) -> Option<usize> {
+        None
+    }
+
     /// Waits for what still watches jobs; called once, when no job is left that anybody waits for.
     async fn close(&self);
 }

@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section, kind};
-use super::{ExperimentSpec, algorithms, command, document, notifications, service, units};
+use super::{
+    ExperimentSpec, MOST_AT_A_TIME, algorithms, command, document, notifications, service, units,
+};
 use crate::nearest::advice;
 use crate::search_space::SearchSpace;
 
@@ -74,6 +76,13 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
             top.fault("trialConcurrency", "is missing; say how many trials may run at a time")
         );
     };
+    let at_a_time = usize::try_from(concurrency).ok().filter(|number| *number <= MOST_AT_A_TIME);
+    let at_a_time = at_a_time.ok_or_else(|| {
+        top.fault(
+            "trialConcurrency",
+            format!("is {concurrency}; at most {MOST_AT_A_TIME} is possible"),
+        )
+    })?;
     canonical.put("trialConcurrency", concurrency);
     canonical.put("trialGpuNumber", shared.gpus);
     let max_experiment_duration = duration(&mut top, "maxExperimentDuration", &mut canonical)?;
@@ -127,7 +136,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         search_space,
         trial_command: service.command,
         trial_code_directory: service.code,
-        trial_concurrency: usize::try_from(concurrency).unwrap_or(usize::MAX),
+        trial_concurrency: at_a_time,
         trial_gpu_number: service.gpus,
         max_trial_number,
         max_experiment_duration,

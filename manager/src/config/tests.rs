@@ -190,6 +190,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"experimentName": 5}),                "experimentName: expected a string, found 5; put it in quotes"),
         (json!({"experimentType": "nas"}),            "experimentType: `nas` is not known; allowed: hpo"),
         (json!({"trialConcurrency": null}),           "trialConcurrency: is missing; say how many trials may run at a time"),
+        (json!({"trialConcurrency": 1_000_000}),      "trialConcurrency: is 1000000; at most 100000 is possible"),
         (json!({"trialConcurrency": 0}),              "trialConcurrency: expected an integer of at least 1, found 0"),
         (json!({"trialConcurrency": "2"}),            "trialConcurrency: expected an integer of at least 1, found the string \"2\""),
         (json!({"maxTrialNumber": 2.5}),              "maxTrialNumber: expected an integer of at least 1, found 2.5"),

@@ -274,6 +274,10 @@ impl TrainingService for Local {
         });
     }
 
+    fn room(&self) -> Option<usize> {
+        self.shared.gpus().room()
+    }
+
     async fn close(&self) {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
 use super::{Job, Run};
+use crate::config::MOST_AT_A_TIME;
 use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::experiment::result::Steps;
@@ -113,6 +114,21 @@ impl Run {
         ] {
             if zero {
                 return Err(Refused::Zero(name));
+            }
+        }
+        if let Some(concurrency) = concurrency {
+            let room = self.c.service.room();
+            if let Some(room) = room.filter(|room| concurrency > *room) {
+                let why = format!(
+                    "the GPUs have room for {room} trials at a time, not for {concurrency}"
+                );
+                return Err(Refused::Wrong(why));
+            }
+            if concurrency > MOST_AT_A_TIME {
+                let why = format!(
+                    "trialConcurrency is {concurrency}; at most {MOST_AT_A_TIME} is possible"
+                );
+                return Err(Refused::Wrong(why));
             }
         }
         let mut canonical = self.c.spec.canonical.clone();

@@ -33,3 +33,17 @@ async fn a_trial_that_reports_has_begun_whatever_its_keeper_says_of_that() {
     bed.say(&trial, 0, vec![result(7.0)]).await;
     assert!(bed.trial(JobState::Running).await.started_at_ms.is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
+    let (folder, store) = Bed::new().await.died().await;
+    let service = Service { alive: true, room: Some(2), ..Service::default() };
+    let bed = Bed::start(folder, store, service, (1, 9), None);
+    let limit = async |concurrency| {
+        let limits = NewLimits { concurrency: Some(concurrency), ..NewLimits::default() };
+        bed.handle.command(Command::Limit(limits)).await.map_err(|refused| refused.to_string())
+    };
+    let refused = limit(3).await.unwrap_err();
+    assert_eq!(refused, "the GPUs have room for 2 trials at a time, not for 3");
+    limit(2).await.unwrap();
+}

@@ -20,6 +20,8 @@ pub(super) struct Service {
     pub(super) left: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
     pub(super) intake: OnceLock<Intake>,
+    /// Trials that it can run at a time.
+    pub(super) room: Option<usize>,
 }
 
 impl Service {
@@ -63,6 +65,10 @@ impl TrainingService for Service {
 
     async fn finish(&self, trial: &TrialJobId) {
         self.finished.lock().unwrap().push(trial.clone());
+    }
+
+    fn room(&self) -> Option<usize> {
+        self.room
     }
 
     async fn close(&self) {}
