@@ -22,6 +22,7 @@ mod ticket;
 pub mod tls;
 mod user;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -59,6 +60,17 @@ pub struct State {
     pub board: Board,
     /// Talks to the experiment.
     pub handle: Handle,
+    /// Where all this is.
+    pub place: Place,
+}
+
+/// Where a manager is.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The port that it listens on. `None`: nobody listens.
+    pub port: Option<u16>,
+    /// The experiment's folder.
+    pub folder: PathBuf,
 }
 
 /// [`State`], and what the routes share beside it.
@@ -69,6 +81,7 @@ struct Shared {
     quota: quota::Quota,
     changes: user::Changes,
     tickets: ticket::Tickets,
+    steps: nni::Steps,
 }
 
 /// Everything the manager serves.
@@ -93,5 +106,6 @@ pub fn router(state: State) -> Router {
             quota: quota::Quota::default(),
             changes: user::Changes::default(),
             tickets: ticket::Tickets::default(),
+            steps: nni::Steps::default(),
         })
 }

@@ -213,7 +213,7 @@ impl Error {
             | Self::Tls(_)
             | Self::Code(_)
             | Self::Secret(_) => true,
-            Self::Store(error) => matches!(
+            Self::Store(error) | Self::Refused(Refused::Store(error)) => matches!(
                 error,
                 store::Error::Open { .. }
                     | store::Error::InUse { .. }
@@ -337,6 +337,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         board: Board::new(store.clone(), spec.objective.clone()),
         handle: handle.clone(),
         clock: Arc::clone(&clock),
+        place: api::Place { port: Some(address.port()), folder: dir.path().to_owned() },
     };
     let mut router = api::router(state.clone());
     if let Some(program) = ready.program() {

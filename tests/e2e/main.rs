@@ -20,6 +20,7 @@ mod hanging;
 mod interrupt;
 mod kube;
 mod nni_client;
+mod nni_pages;
 mod notifications;
 mod old_keeper;
 mod open;

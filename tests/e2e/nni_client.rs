@@ -39,7 +39,7 @@ print(json.dumps({
 
 /// Does everything that NNI's client can do to a search, one after the other.
 const STEERING: &str = r#"
-import json, sys
+import json, os, sys
 from nni.experiment import Experiment
 
 experiment = Experiment.connect(int(sys.argv[1]))
@@ -66,8 +66,9 @@ print(json.dumps({
     "space": list(params["searchSpace"]),
     "statistics": sorted(entry["trialJobStatus"] for entry in experiment.get_job_statistics()),
     "all metrics": len(experiment.get_job_metrics()) > 0,
-    "metadata": experiment.get_experiment_metadata(experiment.id)["id"] == experiment.id,
+    "metadata": experiment.get_experiment_metadata(experiment.id)["port"] == int(sys.argv[1]),
     "experiments": len(experiment.get_all_experiments_metadata()),
+    "logs": os.path.exists(os.path.join(running[0].logPath, "stdout")),
     "killed": running[0].trialJobId,
 }), flush=True)
 experiment.stop()
@@ -115,6 +116,7 @@ fn nni_s_python_client_steers_a_search_with_a_netrc_and_stops_it() {
         "all metrics": true,
         "metadata": true,
         "experiments": 1,
+        "logs": true,
     });
     expected["killed"] = told["killed"].clone();
     assert_eq!(told, expected);

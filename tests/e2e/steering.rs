@@ -143,3 +143,34 @@ fn what_is_not_right_is_named_with_its_place() {
     assert_eq!(told.code, Some(1), "{}", told.stderr);
     assert!(told.stderr.contains("nobody runs experiment"), "{}", told.stderr);
 }
+
+#[test]
+fn a_trial_of_a_search_that_is_only_shown_runs_once_more_with_the_next_resume() {
+    let bed = TestBed::new();
+    // The first time it fails.
+    let search = Search::new("echo score=1; mkdir ../once || exit 0; exit 3", 1);
+    let id = search.run(&bed).id;
+    let folder = bed.data().join(&id);
+    let mut serve = bed.manager();
+    serve.args(["serve", "--experiment", &id, "--port", "0", "--data-dir"]).arg(bed.data());
+    let serving = bed.start(&mut serve);
+    let url = wait_for("the pages to be served", BOUND, || {
+        let url = std::fs::read_to_string(folder.join("view.url")).ok()?;
+        Some(url.trim().to_owned())
+    });
+    let asked = |verb: &str| {
+        let mut command = bed.manager();
+        command.args(["trial", verb, "0", "--manager", &url, "--token-file"]);
+        bed.start(command.arg(folder.join("user.token"))).finish(BOUND)
+    };
+    let refused = asked("kill");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("trial-manager resume"), "{}", refused.stderr);
+    let told = asked("retry");
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let (_, page) = trialkeeper_tests::get(&url, "/trials").unwrap();
+    assert!(page.contains("the next `trial-manager resume` runs it"), "{page}");
+    serving.signal(Signal::SIGTERM);
+    assert_eq!(serving.finish(BOUND).code, Some(0));
+    Outcome::of_resume(&bed, &id).expect_done(1, 0);
+}

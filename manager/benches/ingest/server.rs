@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use trial_manager::api::auth::{Gate, Reach};
-use trial_manager::api::{self, Pods, State};
+use trial_manager::api::{self, Place, Pods, State};
 use trial_manager::clock::SystemClock;
 use trial_manager::code_archive::CodeArchive;
 use trial_manager::experiment::Handle;
@@ -61,7 +61,9 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let closing = CancellationToken::new();
     let board = Board::new(store.clone(), None);
     let kept = store.clone();
-    let state = State { intake, store: kept, secret, gate, closing, pods, board, handle, clock };
+    let place = Place { port: None, folder: folder.to_owned() };
+    let state =
+        State { intake, store: kept, secret, gate, closing, pods, board, handle, clock, place };
     let router = api::router(state);
     api::serve(listener, router, async {
         let mut input = Vec::new();

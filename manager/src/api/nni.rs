@@ -4,17 +4,21 @@
 
 mod shapes;
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use axum::Json;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http_body_util::channel::Channel;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use trial_protocol::{MetricKind, TrialJobId};
+use trial_protocol::{MetricKind, Stream, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::auth::User;
@@ -52,7 +56,47 @@ pub(super) fn routes() -> Router<Shared> {
         .route(&path("/export-data"), get(export))
         .route(&path("/trial-file/{trial}/{file}"), get(file))
         .route(&path("/tensorboard"), post(not_here))
-        .route(&path("/tensorboard-tasks"), get(nothing))
+        .route(&path("/tensorboard/{task}"), get(not_here).put(not_here).delete(not_here))
+        .route(&path("/tensorboard-tasks"), get(nothing).delete(nothing))
+        .layer(axum::middleware::map_response(as_nni_refuses))
+}
+
+/// A refusal that no handler made as NNI writes them: its pages show what they find under `error`.
+async fn as_nni_refuses(response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if kind.is_none_or(|kind| kind != "application/problem+json") {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let problem: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, json!({"error": problem["detail"]}).to_string().into())
+}
+
+/// How many intermediate results trials had, as of which revision: what has ended is counted once; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Steps(Arc<Mutex<HashMap<String, (u64, u64)>>>);
+
+impl Steps {
+    async fn of(&self, shared: &Shared, trial: &TrialSummary) -> Result<u64, Error> {
+        let known = self.lock().get(&trial.id).copied();
+        if let Some((_, steps)) = known.filter(|(revision, _)| *revision == trial.revision) {
+            return Ok(steps);
+        }
+        let id = TrialJobId::new(trial.id.clone()).map_err(|_| Error::NotFound)?;
+        let steps = match attempt(shared, &id, None).await? {
+            Some(attempt) => shared.state.store.steps(attempt.key, trial.metric.as_deref()).await?,
+            None => 0,
+        };
+        self.lock().insert(trial.id.clone(), (trial.revision, steps));
+        Ok(steps)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (u64, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A refusal as NNI writes it.
@@ -103,7 +147,7 @@ async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, R
         "params": view::without_secrets(&row.canonical),
         "id": row.id,
         "execDuration": seconds,
-        "logDir": "",
+        "logDir": state.place.folder.to_string_lossy(),
         "startTime": row.created_at_ms,
         "nextSequenceId": snapshot.trials.len(),
         // NNI counts the times it stored its profile; the newest change serves as well.
@@ -189,7 +233,7 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
     let end = row.ended_at_ms.map_or_else(|| json!("N/A"), |at| json!(at));
     Ok(json!({
         "id": row.id,
-        "port": Value::Null,
+        "port": shared.state.place.port,
         "startTime": row.created_at_ms,
         "endTime": end,
         "status": row.state,
@@ -198,7 +242,7 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
         "tag": [],
         "pid": std::process::id(),
         "webuiUrl": [],
-        "logDir": "",
+        "logDir": shared.state.place.folder.parent().unwrap_or(Path::new("")).to_string_lossy(),
         "prefixUrl": Value::Null,
     }))
 }
@@ -238,7 +282,15 @@ async fn jobs(
         query.status.as_deref().is_none_or(|status| status == shapes::status(trial.state))
     };
     let jobs = snapshot.trials.iter().filter(|trial| wanted(trial));
-    Ok(Json(jobs.map(|trial| trial_job(trial)).collect()))
+    let logs = logs(&shared).await?;
+    Ok(Json(jobs.map(|trial| trial_job(trial, logs.as_deref())).collect()))
+}
+
+/// The folder where trials' files lie, if that is on this machine.
+async fn logs(shared: &Shared) -> Result<Option<PathBuf>, Error> {
+    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let platform = row.canonical.pointer("/trainingService/platform").and_then(Value::as_str);
+    Ok((platform == Some("local")).then(|| shared.state.place.folder.clone()))
 }
 
 async fn job(
@@ -248,7 +300,7 @@ async fn job(
 ) -> Result<Json<Value>, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?;
-    Ok(Json(trial_job(trial)))
+    Ok(Json(trial_job(trial, logs(&shared).await?.as_deref())))
 }
 
 async fn kill(
@@ -289,7 +341,7 @@ async fn one_metrics(
 async fn range_metrics(
     _: User,
     State(shared): State<Shared>,
-    Path((min, max)): Path<(u64, u64)>,
+    UrlPath((min, max)): UrlPath<(u64, u64)>,
     Asked(query): Asked<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
@@ -309,7 +361,7 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
             let Ok(id) = TrialJobId::new(trial.id.clone()) else { continue };
             let Ok(found) = shared.state.store.reporting(&id).await else { return };
             let Some(attempt) = found else { continue };
-            let mut after = -1;
+            let (mut after, mut steps) = (-1, 0);
             loop {
                 let rows = shared.state.store.metrics_after(attempt.key, after, CHUNK).await;
                 let Ok(rows) = rows else { return };
@@ -319,11 +371,13 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
                     // NNI knows one metric.
                     let counts = trial.metric.as_ref().is_none_or(|name| *name == row.metric.name);
                     let is_final = row.metric.kind == MetricKind::Final;
+                    let step = steps;
+                    steps += u64::from(counts && !is_final);
                     if counts && kind.is_none_or(|kind| kind.is_final() == is_final) {
                         if text.len() > 1 || !text.starts_with('[') {
                             text.push(',');
                         }
-                        text.push_str(&record(&trial, &row).to_string());
+                        text.push_str(&record(&trial, &row, step).to_string());
                     }
                 }
                 if text.len() > 1
@@ -342,7 +396,12 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
 
 async fn latest(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
-    Ok(Json(latest_records(&snapshot.trials)))
+    let mut steps = Vec::with_capacity(snapshot.trials.len());
+    for trial in &snapshot.trials {
+        let any = trial.latest.is_some();
+        steps.push(if any { shared.steps.of(&shared, trial).await? } else { 0 });
+    }
+    Ok(Json(latest_records(&snapshot.trials, &steps)))
 }
 
 async fn export(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
@@ -353,11 +412,23 @@ async fn export(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Re
 async fn file(
     _: User,
     State(shared): State<Shared>,
-    Path((_, file)): Path<(String, String)>,
+    UrlPath((_, file)): UrlPath<(String, String)>,
     Named(id): Named,
 ) -> Result<Response, Refusal> {
     match file.as_str() {
-        "stdout" | "stderr" => Ok(whole_log(shared, &id, &file).await?),
+        "stdout" | "stderr" => {
+            let stream = if file == "stdout" { Stream::Stdout } else { Stream::Stderr };
+            let empty = match attempt(&shared, &id, None).await? {
+                Some(attempt) => {
+                    shared.state.store.log_part(attempt.key, stream, 0, 0).await?.end == 0
+                }
+                None => true,
+            };
+            if empty {
+                return Ok(format!("{file} is empty.").into_response());
+            }
+            Ok(whole_log(shared, &id, &file).await?)
+        }
         "trial.log" => {
             attempt(&shared, &id, None).await?;
             Ok("trial.log is not kept apart here; see stdout and stderr.".into_response())

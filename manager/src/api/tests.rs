@@ -1,6 +1,7 @@
 //! The routes, called without a socket.
 
 mod doors;
+mod nni;
 mod pods;
 mod portal;
 mod user;
@@ -20,7 +21,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::auth::{Gate, Reach};
 use super::body::BODY_LIMIT_BYTES;
-use super::{Pods, State, router};
+use super::{Place, Pods, State, router};
 use crate::clock::{Clock as _, SystemClock};
 use crate::code_archive::CodeArchive;
 use crate::experiment::{Event, Handle};
@@ -66,8 +67,9 @@ impl Bed {
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
         let told = handle.clone();
+        let place = Place { port: Some(8080), folder: folder.path().join("e") };
         let state =
-            State { intake, store, secret, gate, closing, pods, board, handle: told, clock };
+            State { intake, store, secret, gate, closing, pods, board, handle: told, clock, place };
         Self { router: router(state.clone()), state, folder, handle, events }
     }
 

@@ -36,7 +36,7 @@ pub async fn clean(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), Error> 
 
 /// Marks ended trials to run once more, all or none: the next `resume` finds them waiting. Those that wait already are
 /// left alone.
-pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Error> {
+pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Refused> {
     // Whoever opens it to write keeps managers away, and is kept away by one.
     let store = Store::open(&dir.database())?;
     let marked = mark(&store, trials).await;
@@ -44,7 +44,7 @@ pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Err
     marked
 }
 
-async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Error> {
+async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Refused> {
     let at_ms = SystemClock.now_ms();
     let mut changes = Vec::with_capacity(trials.len());
     for trial in trials {
@@ -54,13 +54,16 @@ async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Error> {
             continue;
         }
         if !row.state.is_final() {
-            return Err(Refused::NotEnded { trial: trial.clone(), state: row.state }.into());
+            return Err(Refused::NotEnded { trial: trial.clone(), state: row.state });
         }
         // As after a failure that is tried again: the manager finds the number of the attempt that is to come.
         let change = TrialChange {
             state: JobState::Waiting,
             at_ms,
-            message: Some("it is to run once more, on request".to_owned()),
+            message: Some(
+                "it is to run once more, on request: the next `trial-manager resume` runs it"
+                    .to_owned(),
+            ),
             exit_code: None,
             attempt: Some(ids::next_attempt(trial, &row.attempt)),
             told: Span::default(),

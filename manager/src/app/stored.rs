@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trial_protocol::ExperimentId;
 
+use super::again;
 use super::door::Door;
 use super::{Error, Settings};
 use crate::api::auth::{Gate, Reach};
@@ -17,7 +19,8 @@ use crate::api::{self, Pods};
 use crate::clock::SystemClock;
 use crate::code_archive::CodeArchive;
 use crate::config;
-use crate::experiment::Handle;
+use crate::experiment::command::{Command, Refused};
+use crate::experiment::{Event, Handle};
 use crate::intake::Intake;
 use crate::layout::ExperimentDir;
 use crate::store::Store;
@@ -27,13 +30,17 @@ use crate::view::Board;
 
 /// Who answers for the experiment, in this process.
 pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
-    Ok(near(state(id, dir, Reach::Machine, CancellationToken::new()).await?))
+    // Nobody listens: what is asked of the experiment is refused.
+    let (handle, _) = Handle::new(1);
+    Ok(near(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
 }
 
 async fn state(
     id: &ExperimentId,
     dir: &ExperimentDir,
     reach: Reach,
+    port: Option<u16>,
+    handle: Handle,
     stop: CancellationToken,
 ) -> Result<api::State, Error> {
     let store = Store::open_to_read(&dir.database())?;
@@ -44,8 +51,6 @@ async fn state(
     let spec = config::from_canonical(&row.canonical)?;
     let secret = Secret::load_or_create(&dir.secret())?;
     let user = UserToken::load_or_create(&dir.user_token())?;
-    // Nobody listens: what is asked of the experiment is refused.
-    let (handle, _) = Handle::new(1);
     let clock = Arc::new(SystemClock);
     Ok(api::State {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
@@ -57,6 +62,7 @@ async fn state(
         handle,
         clock,
         closing: stop,
+        place: api::Place { port, folder: dir.path().to_owned() },
     })
 }
 
@@ -91,7 +97,9 @@ pub async fn view(
     };
     let Door { tls, url, reach, .. } = Door::build(&settings, address, dir, None, None)?;
     let stop = CancellationToken::new();
-    let state = state(id, dir, reach, stop.clone()).await?;
+    let (handle, asked) = Handle::new(1);
+    tokio::spawn(answer(dir.clone(), asked));
+    let state = state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
     // The first page need not wait for all trials to be read.
     state.board.refresh().await?;
     let router = api::router(state);
@@ -106,6 +114,26 @@ pub async fn view(
     write_file(&url_file, 0o644, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file, source })?;
     Ok(Viewing { url, served, stop })
+}
+
+/// Stands in for the experiment's task: marks trials to run once more, and refuses what only a search that runs can do.
+/// It ends with the server.
+async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
+    while let Some(event) = asked.recv().await {
+        if let Event::Commanded { command, reply } = event {
+            let done = match command {
+                Command::Retry(trial) => again(&dir, &[trial]).await,
+                Command::Kill(_)
+                | Command::Flush(_)
+                | Command::LogLevel(..)
+                | Command::Limit(_)
+                | Command::Import(_)
+                | Command::Space(_) => Err(Refused::NotRunning),
+            };
+            // Whoever asked may have gone.
+            drop(reply.send(done));
+        }
+    }
 }
 
 impl Viewing {

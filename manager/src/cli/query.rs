@@ -437,7 +437,7 @@ async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), 
         return Ok(());
     }
     let (experiment, dir) = place.dir().await?;
-    app::again(&dir, &ids).await?;
+    app::again(&dir, &ids).await.map_err(app::Error::from)?;
     let marked = counted(ids.len(), "trial");
     let said = format!("{marked} to run once more; `trial-manager resume {experiment}` runs them");
     // A closed standard error is no reason to fail.

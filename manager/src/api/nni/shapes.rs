@@ -1,5 +1,6 @@
 //! PURE: NNI's JSON shapes (nni 3.0, `nni/experiment/data.py` reads them).
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -78,13 +79,14 @@ fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Va
     })
 }
 
-/// A stored metric as a `MetricDataRecord`.
-pub(super) fn record(trial: &TrialSummary, row: &MetricRow) -> Value {
-    let kind = match row.metric.kind {
-        MetricKind::Intermediate => "PERIODICAL",
-        MetricKind::Final => "FINAL",
+/// A stored metric as a `MetricDataRecord`: the trial's intermediate result number `step`, counted from 0. NNI's pages put
+/// results in that place of a list and bear no hole in it, such as steps that a trial numbers by itself leave.
+pub(super) fn record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value {
+    let (kind, sequence) = match row.metric.kind {
+        MetricKind::Intermediate => ("PERIODICAL", step),
+        MetricKind::Final => ("FINAL", row.metric.sequence),
     };
-    shape(trial, row.observed_at_ms, kind, row.metric.sequence, row.metric.value.as_json())
+    shape(trial, row.observed_at_ms, kind, sequence, row.metric.value.as_json())
 }
 
 fn final_record(trial: &TrialSummary) -> Option<Value> {
@@ -92,18 +94,22 @@ fn final_record(trial: &TrialSummary) -> Option<Value> {
     Some(shape(trial, at_ms, "FINAL", 0, trial.last.as_ref()?))
 }
 
-/// All final results, then each trial's latest intermediate one.
-pub(super) fn latest_records(trials: &[Arc<TrialSummary>]) -> Value {
+/// All final results, then each trial's latest intermediate one; `steps` says how many that trial has.
+pub(super) fn latest_records(trials: &[Arc<TrialSummary>], steps: &[u64]) -> Value {
     let finals = trials.iter().filter_map(|trial| final_record(trial));
-    let latest = trials.iter().filter_map(|trial| {
+    let latest = trials.iter().zip(steps).filter_map(|(trial, steps)| {
         let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
-        Some(shape(trial, at_ms, "PERIODICAL", trial.latest_step?, trial.latest.as_ref()?))
+        Some(shape(trial, at_ms, "PERIODICAL", steps.checked_sub(1)?, trial.latest.as_ref()?))
     });
     finals.chain(latest).collect()
 }
 
-/// A trial as `TrialJobInfo`.
-pub(super) fn trial_job(trial: &TrialSummary) -> Value {
+/// A trial as `TrialJobInfo`; `logs` is the folder of the experiment where its trials' files lie on this machine.
+pub(super) fn trial_job(trial: &TrialSummary, logs: Option<&Path>) -> Value {
+    let log = |name: &str| match logs {
+        Some(folder) => folder.join(&trial.id).join(name).to_string_lossy().into_owned(),
+        None => format!("/api/v1/trials/{}/log/{name}", trial.id),
+    };
     let record = json!({
         "parameter_id": trial.parameter_id.unwrap_or(trial.sequence),
         "parameter_source": if trial.parameter_id.is_some() { "algorithm" } else { "customized" },
@@ -115,7 +121,7 @@ pub(super) fn trial_job(trial: &TrialSummary) -> Value {
         "status": status(trial.state),
         "hyperParameters": [record.to_string()],
         "startTime": trial.started_at_ms.unwrap_or(trial.created_at_ms),
-        "logPath": format!("/api/v1/trials/{}/log/stdout", trial.id),
+        "logPath": if logs.is_some() { log("") } else { log("stdout") },
         "sequenceId": trial.sequence,
     });
     if let Some(at) = trial.ended_at_ms {
@@ -125,7 +131,7 @@ pub(super) fn trial_job(trial: &TrialSummary) -> Value {
         job["message"] = message.as_str().into();
     }
     if trial.state == JobState::Failed {
-        job["stderrPath"] = format!("/api/v1/trials/{}/log/stderr", trial.id).into();
+        job["stderrPath"] = log("stderr").into();
     }
     if trial.state == JobState::Succeeded
         && let Some(record) = final_record(trial)

@@ -1,0 +1,149 @@
+//! NNI's API, called without a socket: the shapes that `samples/nni/manager/rest` recorded of NNI 3.0, member by member.
+
+use axum::http::Method;
+
+use super::*;
+
+/// The members of an object in their order, with the kind of each.
+fn shape(value: &Value) -> Vec<(String, &'static str)> {
+    let kind = |value: &Value| match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    value.as_object().unwrap().iter().map(|(name, value)| (name.clone(), kind(value))).collect()
+}
+
+impl Bed {
+    async fn nni(&self, method: Method, path: &str, token: bool) -> (StatusCode, String) {
+        let mut request = Request::builder().method(method).uri(format!("/api/v1/nni{path}"));
+        request = request.header(header::HOST, "localhost");
+        if token {
+            request = request.header(header::AUTHORIZATION, self.user());
+        }
+        let response = self.send(request.body(Body::empty()).unwrap()).await;
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn got(&self, path: &str) -> Value {
+        let (status, body) = self.nni(Method::GET, path, false).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn answers_have_the_members_of_nni_s() {
+    let bed = Bed::searched().await;
+    let profile = bed.got("/experiment").await;
+    let members = |pairs: &[(&str, &'static str)]| {
+        pairs.iter().map(|(name, kind)| ((*name).to_owned(), *kind)).collect::<Vec<_>>()
+    };
+    let expected = [
+        ("params", "object"),
+        ("id", "string"),
+        ("execDuration", "number"),
+        ("logDir", "string"),
+        ("startTime", "number"),
+        ("nextSequenceId", "number"),
+        ("revision", "number"),
+    ];
+    assert_eq!(shape(&profile), members(&expected));
+    let metadata = bed.got("/experiment-metadata").await;
+    let expected = [
+        ("id", "string"),
+        ("port", "number"),
+        ("startTime", "number"),
+        ("endTime", "string"),
+        ("status", "string"),
+        ("platform", "string"),
+        ("experimentName", "string"),
+        ("tag", "array"),
+        ("pid", "number"),
+        ("webuiUrl", "array"),
+        ("logDir", "string"),
+        ("prefixUrl", "null"),
+    ];
+    assert_eq!(shape(&metadata), members(&expected));
+    assert_eq!((&metadata["port"], &metadata["endTime"]), (&json!(8080), &json!("N/A")));
+    assert_eq!(bed.got("/experiments-info").await, json!([metadata]));
+    let status = bed.got("/check-status").await;
+    assert_eq!(status, json!({"status": "RUNNING", "errors": []}));
+    let statistics = bed.got("/job-statistics").await;
+    let expected = json!([
+        {"trialJobStatus": "SUCCEEDED", "trialJobNumber": 1}, {"trialJobStatus": "WAITING", "trialJobNumber": 1}
+    ]);
+    assert_eq!(statistics, expected);
+    let jobs = bed.got("/trial-jobs").await;
+    let expected = [
+        ("trialJobId", "string"),
+        ("status", "string"),
+        ("hyperParameters", "array"),
+        ("startTime", "number"),
+        ("logPath", "string"),
+        ("sequenceId", "number"),
+        ("endTime", "number"),
+        ("finalMetricData", "array"),
+    ];
+    let mut trial = shape(&jobs[0]);
+    // Beside what it says of its own, a reason.
+    trial.retain(|(name, _)| name != "message");
+    assert_eq!(trial, members(&expected));
+    assert_eq!(bed.got("/trial-jobs/t").await, jobs[0]);
+    assert_eq!(bed.got("/trial-jobs?status=WAITING").await, json!([jobs[1]]));
+    let folder = bed.folder.path().join("e");
+    assert_eq!(jobs[0]["logPath"], folder.join("t").join("").to_str().unwrap());
+    let metrics = bed.got("/metric-data/t").await;
+    let record = |at_ms: i64, kind: &str, sequence: u64, data: &str| json!({"timestamp": at_ms, "trialJobId": "t", "parameterId": "0", "type": kind, "sequence": sequence, "data": data});
+    let (first, second, last) = (
+        record(5, "PERIODICAL", 0, "\"0.1\""),
+        record(5, "PERIODICAL", 1, "\"0.2\""),
+        record(5, "FINAL", 0, "\"0.5\""),
+    );
+    assert_eq!(metrics, json!([first, second, last]));
+    assert_eq!(bed.got("/metric-data?type=FINAL").await, json!([last]));
+    assert_eq!(bed.got("/metric-data-range/0/0").await, metrics);
+    assert_eq!(bed.got("/metric-data-range/1/9").await, json!([]));
+    let ended = |record: &Value| {
+        let mut record = record.clone();
+        record["timestamp"] = json!(7);
+        record
+    };
+    assert_eq!(bed.got("/metric-data-latest").await, json!([ended(&last), ended(&second)]));
+    let exported = json!([{"parameter": {}, "value": "0.5", "trialJobId": "t"}]);
+    assert_eq!(bed.got("/export-data").await, exported);
+    assert_eq!(bed.got("/experiment/imported-data").await, json!([]));
+    let (_, version) = bed.nni(Method::GET, "/version", false).await;
+    assert_eq!(version, "3.0.0");
+    let (_, empty) = bed.nni(Method::GET, "/trial-file/t/stderr", false).await;
+    assert_eq!(empty, "stderr is empty.");
+}
+
+#[tokio::test]
+async fn refusals_are_nni_s_and_its_faults_are_not() {
+    let bed = Bed::searched().await;
+    let (get, put, delete, post) = (Method::GET, Method::PUT, Method::DELETE, Method::POST);
+    #[rustfmt::skip]
+    let table = [
+        (&get,    "/trial-jobs/nobody",                    false, 404, "there is no trial nobody"),
+        (&get,    "/metric-data/nobody",                   false, 404, "there is no trial nobody"),
+        (&get,    "/metric-data?type=BEST",                false, 400, "the query cannot be read: type: unknown variant `BEST`, expected `PERIODICAL` or `FINAL`"),
+        (&get,    "/trial-file/t/..%2f..%2fdb",            false, 400, "stdout, stderr and trial.log can be shown"),
+        (&put,    "/experiment?update_type=MAX_TRIAL_NUM", false, 401, "send the user's token as a bearer token; it is in the file user.token in the experiment's folder (a program that cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"),
+        (&put,    "/experiment?update_type=TRIAL_NUMBER",  true,  400, "update_type is \"TRIAL_NUMBER\"; SEARCH_SPACE, TRIAL_CONCURRENCY, MAX_TRIAL_NUM and MAX_EXEC_DURATION are possible"),
+        (&put,    "/experiment?update_type=MAX_TRIAL_NUM", true,  400, "params.maxTrialNumber is missing"),
+        (&delete, "/trial-jobs/no.id",                     true,  400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
+        (&post,   "/trial-jobs",                           true,  501, "this manager does not do that over NNI's API; see docs/rest-api.md"),
+        (&get,    "/tensorboard/x",                        false, 501, "this manager does not do that over NNI's API; see docs/rest-api.md"),
+    ];
+    for (method, path, token, status, error) in table {
+        let (found, body) = bed.nni(method.clone(), path, token).await;
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((found.as_u16(), &body), (status, &json!({"error": error})), "{method} {path}");
+    }
+}

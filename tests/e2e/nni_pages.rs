@@ -1,0 +1,110 @@
+//! NNI's own web pages, as its wheel brings them and unchanged, over this manager's API: every page, without a complaint.
+
+use std::process::Command;
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, Running, TestBed, nni_python, seed, wait_for};
+
+/// One address for the pages and the API, as NNI's manager has it: the files of `nni_node`, and what is below `/api` or
+/// `/login` from the manager. Prints its port.
+const FRONT: &str = r#"
+import http.client, http.server, os, sys, urllib.parse
+import nni_node
+
+pages = os.path.join(os.path.dirname(nni_node.__file__), "static")
+manager = int(sys.argv[1])
+
+class Front(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, *args):
+        super().__init__(*args, directory=pages)
+
+    def log_message(self, *args):
+        pass
+
+    def answer(self):
+        path = urllib.parse.urlparse(self.path).path
+        if path.startswith("/api/") or path == "/login":
+            length = int(self.headers.get("content-length") or 0)
+            upstream = http.client.HTTPConnection("127.0.0.1", manager)
+            upstream.request(self.command, self.path, self.rfile.read(length), dict(self.headers))
+            answer = upstream.getresponse()
+            body = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                    self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        if not os.path.isfile(os.path.join(pages, path.lstrip("/"))):
+            self.path = "/index.html"
+        super().do_GET()
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+
+/// Serves a stored search, and NNI's pages over it: who does, and where.
+fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Running, String) {
+    seed::make(&bed.data(), "small", trials, 5, 10).unwrap();
+    // A trial that numbers its steps by itself leaves holes, which NNI's pages bear in no list.
+    let store = rusqlite::Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    let sparse = "UPDATE report SET body = json_set(body, '$.sequence', 10 * seq) \
+                  WHERE attempt <= 5 AND kind = 'metric' AND sums_up = 0";
+    assert_eq!(store.execute(sparse, []).unwrap(), 25);
+    drop(store);
+    let mut serve = bed.manager();
+    serve.args(["serve", "--experiment", "small", "--port", "0", "--data-dir"]).arg(bed.data());
+    let serving = bed.start(&mut serve);
+    let port = wait_for("the manager to listen", BOUND, || {
+        let url = std::fs::read_to_string(bed.data().join("small/view.url")).ok()?;
+        Some(url.trim().rsplit(':').next()?.to_owned())
+    });
+    let front = bed.write("front.py", FRONT);
+    let front = bed.start(Command::new(python).arg(front).arg(port));
+    let port = wait_for("the pages to be served", BOUND, || {
+        let said = String::from_utf8(front.stdout()).unwrap();
+        said.lines().next().filter(|_| said.ends_with('\n')).map(str::to_owned)
+    });
+    (serving, front, format!("http://127.0.0.1:{port}"))
+}
+
+/// Shows the charts of a page, one after the other.
+const TABS: &str = "const tabs = [...document.querySelectorAll('[role=tab]')];
+for (const tab of tabs) tab.click(); return tabs.length";
+
+#[test]
+fn every_page_of_nni_s_shows_the_search_without_a_complaint() {
+    let (Some(browser), Some(python)) = (Browser::start(), nni_python()) else { return };
+    // From 100 trials on they ask for metrics in groups, and for the latest.
+    for trials in [20, 130] {
+        let bed = TestBed::new();
+        let (_serving, _front, url) = served(&bed, &python, trials);
+        browser.looks(1600, 1200, false);
+        for (path, shown) in [
+            ("/oview", ["a large search", "SUCCEEDED"]),
+            ("/experiment", ["small", "a large search"]),
+            ("/detail", ["SUCCEEDED", "t00002"]),
+        ] {
+            browser.open(&format!("{url}{path}"));
+            for text in shown {
+                let what = format!("{path} to show {text}");
+                let holds = format!("return document.body.innerText.includes({})", json!(text));
+                browser.wait(&what, BOUND, &holds);
+            }
+        }
+        // The last one's charts, one after the other.
+        assert_eq!(browser.script(TABS), json!(4), "results, parameters, durations, steps");
+        browser.wait("the steps' chart", BOUND, "return document.querySelector('canvas') !== null");
+        let goes_on = "return document.body.innerText.includes('Trial jobs')";
+        assert_eq!(browser.script(goes_on), json!(true), "a fault of theirs empties the page");
+        // They ask Microsoft's servers for letters and icons.
+        let mut complaints = browser.complaints();
+        complaints.retain(|said| !said.contains(".cdn.office.net"));
+        assert_eq!(complaints, [""; 0], "{trials} trials");
+    }
+}
