@@ -150,6 +150,20 @@ impl Intake {
 
 impl Inner {
     async fn accept(&self, arrival: Arc<Arrival>) -> Result<ReportAck, Error> {
+        let (trial, attempt) = (arrival.batch.trial.clone(), arrival.batch.attempt.clone());
+        let through = self.take_in(arrival).await?;
+        Ok(ReportAck {
+            offer: self.offer.clone(),
+            through,
+            directives: self.handle.directives(&trial, &attempt),
+            lease_ms: None,
+            token: None,
+            other: std::collections::BTreeMap::new(),
+        })
+    }
+
+    /// Stores a batch and tells of what is new in it; how far its lane is stored then.
+    async fn take_in(&self, arrival: Arc<Arrival>) -> Result<Option<u64>, Error> {
         let batch = &arrival.batch;
         if let Err(source) = self.offer.agree(&batch.offer) {
             return Err(Error::NoCommonVersion { offer: self.offer.clone(), source });
@@ -178,16 +192,8 @@ impl Inner {
             Lane::Bulk => Vec::new(),
         };
         self.handle.obeyed(&trial, &attempt, &obeyed);
-        self.handle.reported(trial.clone(), attempt.clone(), fresh).await;
+        self.handle.reported(trial, attempt, fresh).await;
         drop(turn);
-
-        Ok(ReportAck {
-            offer: self.offer.clone(),
-            through: ingested.through,
-            directives: self.handle.directives(&trial, &attempt),
-            lease_ms: None,
-            token: None,
-            other: std::collections::BTreeMap::new(),
-        })
+        Ok(ingested.through)
     }
 }

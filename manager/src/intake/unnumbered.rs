@@ -213,7 +213,7 @@ impl All {
             let arrival = Arrival { about: Some(position.about.clone()), ..Arrival::from(batch) };
             let arrival = Arc::new(arrival);
             let error = loop {
-                match self.intake.inner.accept(Arc::clone(&arrival)).await {
+                match self.intake.inner.take_in(Arc::clone(&arrival)).await {
                     Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
                         sleep(PAUSE).await;
                     }

@@ -41,27 +41,34 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
     check(batch)?;
     let Heard { trial, attempt, through } = heard(c, arrival, now_ms)?;
 
-    let mut insert_chunk = c.prepare_cached(
-        "INSERT OR IGNORE INTO log_chunk \
-         (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-    )?;
     let mut insert_report = c.prepare_cached(
         "INSERT OR IGNORE INTO report \
          (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
-    let mut forget_chunks = c.prepare_cached(FORGET_CHUNKS)?;
+    // To look for a statement costs about as much as to run it: each once, and those only that are run.
+    let mut of_chunks = match batch.lane {
+        Lane::Facts => None,
+        Lane::Bulk => Some((
+            c.prepare_cached(
+                "INSERT OR IGNORE INTO log_chunk \
+                 (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?)",
+            )?,
+            c.prepare_cached(FORGET_CHUNKS)?,
+        )),
+    };
     let mut fresh = Vec::with_capacity(batch.reports.len());
     for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
         let seq = storable("seq", report.seq)?;
-        let kind = kind_of(&report.body, raw.get());
-        let chunk = match (batch.lane, &report.body) {
-            (Lane::Bulk, ReportBody::Log(chunk)) => decoded(chunk).map(|bytes| (chunk, bytes)),
+        let chunk = match (&mut of_chunks, &report.body) {
+            (Some(of_chunks), ReportBody::Log(chunk)) => {
+                decoded(chunk).map(|bytes| (of_chunks, chunk, bytes))
+            }
             _ => None,
         };
         let stored = match chunk {
-            Some((chunk, bytes)) => {
+            Some(((insert_chunk, forget_chunks), chunk, bytes)) => {
                 let (stream, offset) =
                     (stream_word(chunk.stream), storable("offset_bytes", chunk.offset_bytes)?);
                 let at_ms = report.observed_at_ms;
@@ -78,7 +85,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
                 seq,
                 report.observed_at_ms,
                 now_ms,
-                kind,
+                kind_of(&report.body, raw.get()),
                 raw.get(),
                 batch.lane == Lane::Facts && sums_up(&report.body),
             ])?,
@@ -151,24 +158,30 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
         return Err(Error::Superseded(parsed(row, "attempt", AttemptId::new)?));
     }
     let (trial, known): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
-    let (column, before) = match batch.lane {
-        Lane::Facts => ("facts_through", unsigned_if_any(row, "facts_through")?),
-        Lane::Bulk => ("bulk_through", unsigned_if_any(row, "bulk_through")?),
+    let before = match batch.lane {
+        Lane::Facts => unsigned_if_any(row, "facts_through")?,
+        Lane::Bulk => unsigned_if_any(row, "bulk_through")?,
     };
     let through = before.max(last);
     let number = through.map(|seq| storable("seq", seq)).transpose()?;
+    let (facts, bulk) = match batch.lane {
+        Lane::Facts => (number, None),
+        Lane::Bulk => (None, number),
+    };
     let attempt = if let Some(attempt) = known {
-        let sql = format!(
-            "UPDATE attempt SET last_heard_ms = max(last_heard_ms, ?), {column} = ?, ended = max(ended, ?) \
-             WHERE key = ?"
-        );
-        c.prepare_cached(&sql)?.execute(params![now_ms, number, ended, attempt])?;
+        c.prepare_cached(
+            "UPDATE attempt SET last_heard_ms = max(last_heard_ms, ?), ended = max(ended, ?), \
+             facts_through = coalesce(?, facts_through), bulk_through = coalesce(?, bulk_through) \
+             WHERE key = ?",
+        )?
+        .execute(params![now_ms, ended, facts, bulk, attempt])?;
         attempt
     } else {
-        let sql = format!(
-            "INSERT INTO attempt (trial, name, last_heard_ms, {column}, ended) VALUES (?, ?, ?, ?, ?)"
-        );
-        c.prepare_cached(&sql)?.execute(params![trial, name, now_ms, number, ended])?;
+        c.prepare_cached(
+            "INSERT INTO attempt (trial, name, last_heard_ms, ended, facts_through, bulk_through) \
+             VALUES (?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![trial, name, now_ms, ended, facts, bulk])?;
         c.last_insert_rowid()
     };
     Ok(Heard { trial, attempt, through })
