@@ -68,9 +68,10 @@ impl Store {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let told = Arc::clone(&shared);
+        let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || writer::run(opened, receiver, &told))
+            .spawn(move || writer::run(opened, receiver, &told, callers.as_ref()))
             .expect("a process that cannot start one thread cannot do anything");
         Ok(Self {
             inner: Arc::new(Inner {

@@ -9,6 +9,7 @@
 use std::fs::File;
 
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Error;
@@ -105,12 +106,18 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> Job for Write<T,
     }
 }
 
-/// Writes until told to close or until every handle is gone, then leaves a checkpointed database.
-pub(super) fn run(opened: Opened, mut queue: mpsc::Receiver<Message>, shared: &Shared) {
+/// Writes until told to close or until every handle is gone, then leaves a checkpointed database. `callers`: where
+/// those wait who are to be answered.
+pub(super) fn run(
+    opened: Opened,
+    mut queue: mpsc::Receiver<Message>,
+    shared: &Shared,
+    callers: Option<&Handle>,
+) {
     let Opened { mut connection, lock } = opened;
     while let Some(message) = queue.blocking_recv() {
         match message {
-            Message::Write(job) => write_group(&mut connection, job, &mut queue, shared),
+            Message::Write(job) => write_group(&mut connection, job, &mut queue, shared, callers),
             Message::Close => queue.close(),
         }
     }
@@ -123,6 +130,7 @@ fn write_group(
     first: Box<dyn Job>,
     queue: &mut mpsc::Receiver<Message>,
     shared: &Shared,
+    callers: Option<&Handle>,
 ) {
     let mut group = Vec::new();
     let mut waiting = Some(first);
@@ -153,7 +161,14 @@ fn write_group(
                 job.finish(Err(error));
             }
         }
-        result => group.into_iter().for_each(|job| job.finish(result.clone())),
+        result => {
+            let answer = move || group.into_iter().for_each(|job| job.finish(result.clone()));
+            match callers {
+                // Woken from this thread, each of them would cost it a call of the system's.
+                Some(callers) => drop(callers.spawn(async move { answer() })),
+                None => answer(),
+            }
+        }
     }
 }
 
