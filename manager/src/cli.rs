@@ -21,6 +21,7 @@ mod ask;
 mod clean;
 mod doctor;
 mod export;
+mod follow;
 mod named;
 mod open;
 mod pages;
@@ -56,7 +57,7 @@ struct Cli {
 enum Command {
     /// Run the experiment of a file to its end.
     Run {
-        /// Experiment file, YAML or JSON, in NNI's form.
+        /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
         #[command(flatten)]
         common: Common,
@@ -72,7 +73,7 @@ enum Command {
     ///
     /// Exit code: 0 if nothing fails, 1 if something does, 2 if the file is refused.
     Doctor {
-        /// Experiment file, YAML or JSON, in NNI's form.
+        /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
         /// Also run a trial that does nothing but report back, the way the experiment's own are run.
         #[arg(long)]

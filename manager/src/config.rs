@@ -18,6 +18,7 @@ mod v1;
 #[cfg(test)]
 mod tests;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -132,14 +133,21 @@ pub struct Error {
     pub problem: String,
 }
 
-/// Reads and checks an experiment file.
+/// Reads and checks an experiment file; `-` is standard input, whose relative paths are relative to the working directory.
 pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
+    let (file, bytes, base) = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes);
+        (Path::new("standard input"), read, std::env::current_dir())
+    } else {
+        let folder = |path: PathBuf| path.parent().unwrap_or(Path::new("/")).to_owned();
+        (file, std::fs::read(file), std::fs::canonicalize(file).map(folder))
+    };
     let fault = |problem: String| Error { file: file.to_owned(), problem };
-    let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
+    let bytes = bytes.map_err(|error| fault(format!("cannot be read: {error}")))?;
     let document = document::parse(&bytes).map_err(fault)?;
-    let absolute = std::fs::canonicalize(file)
-        .map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
-    let base = absolute.parent().unwrap_or(Path::new("/"));
+    let base = base.map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
+    let base = base.as_path();
     if v1::is_v1(&document) {
         let converted = v1::convert(document).map_err(|problem| problem.in_file(file))?;
         return check::check(converted.v2.clone(), base).map_err(|problem| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
 /// Runs a command that must be refused, and returns what it says.
 #[track_caller]
@@ -135,4 +135,24 @@ fn a_bad_command_line_is_refused() {
     for (words, named) in table {
         refused(&bed, bed.manager().args(words), &[named]);
     }
+}
+
+#[test]
+fn an_experiment_is_taken_from_standard_input_and_called_that() {
+    let bed = TestBed::new();
+    let piped = |text: &str| {
+        bed.write("given", text);
+        let manager = bed.manager();
+        let mut command = Command::new("sh");
+        let line = "exec \"$0\" run - --port 0 --output json --data-dir data <given";
+        command.args(["-c", line]).arg(manager.get_program()).current_dir(bed.folder()).env_clear();
+        command.envs(manager.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        bed.start(&mut command).finish(BOUND)
+    };
+    let refused = piped("trialCommand: [");
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("standard input: line 1"), "{}", refused.stderr);
+    // What is relative is so to where one stands.
+    Search::new("test -f ../given && echo score=1", 1).write(&bed);
+    Outcome::of(piped(&bed.read("experiment.yml"))).expect_done(1, 0);
 }

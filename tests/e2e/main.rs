@@ -16,6 +16,7 @@ mod doctor;
 mod examples;
 mod failing;
 mod faults;
+mod following;
 mod hanging;
 mod interrupt;
 mod kube;

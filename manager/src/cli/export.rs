@@ -80,6 +80,13 @@ fn plain(value: &Value) -> String {
     }
 }
 
+/// A text as a spreadsheet takes it for one: what begins like a formula would be worked out by whoever opens the file
+/// (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
+fn inert(text: String) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    if is_formula && text.parse::<f64>().is_err() { format!("'{text}") } else { text }
+}
+
 /// A line per trial (RFC 4180), with a column for each parameter.
 fn csv(trials: &[Trial]) -> String {
     const OWN: [&str; 9] = [
@@ -97,7 +104,9 @@ fn csv(trials: &[Trial]) -> String {
     let parameters = |trial: &Value| {
         let none = Value::Null;
         let flat = view::flat(trial.get("parameters").unwrap_or(&none));
-        flat.into_iter().map(|(name, value)| (name, plain(value))).collect::<BTreeMap<_, _>>()
+        flat.into_iter()
+            .map(|(name, value)| (name, inert(plain(value))))
+            .collect::<BTreeMap<_, _>>()
     };
     for (trial, _) in trials {
         names.extend(
@@ -116,8 +125,9 @@ fn csv(trials: &[Trial]) -> String {
     let mut lines = vec![header.collect::<Vec<_>>().join(",")];
     for (trial, _) in trials {
         let known = parameters(trial);
-        let own =
-            OWN.into_iter().map(|name| field(&trial.get(name).map(plain).unwrap_or_default()));
+        let own = OWN
+            .into_iter()
+            .map(|name| field(&inert(trial.get(name).map(plain).unwrap_or_default())));
         let rest =
             names.iter().map(|name| known.get(name).map(|text| field(text)).unwrap_or_default());
         lines.push(own.chain(rest).collect::<Vec<_>>().join(","));
@@ -302,6 +312,22 @@ mod tests {
                         0,t,SUCCEEDED,0.5,,,,,,\"re,\"\"lu\",3,\r\n\
                         1,u,FAILED,,,,,,,,,1\r\n";
         assert_eq!(csv(&trials()), expected);
+    }
+
+    #[test]
+    fn no_spreadsheet_takes_a_text_for_a_formula() {
+        #[rustfmt::skip]
+        let table = [
+            ("=HYPERLINK(\"http://x\")", "'=HYPERLINK(\"http://x\")"), ("@SUM(A1)", "'@SUM(A1)"), ("-O2", "'-O2"),
+            ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"), ("\t=1", "'\t=1"), ("\r=1", "'\r=1"),
+            ("-0.5", "-0.5"), ("+1e-4", "+1e-4"), ("-Infinity", "-Infinity"), ("relu", "relu"), ("", ""),
+        ];
+        for (text, shown) in table {
+            assert_eq!(inert(text.to_owned()), shown);
+        }
+        let trial = json!({"id": "t", "sequence": 0, "final": "=1+1", "parameters": {"a": "=1+1", "b": -1}});
+        let text = csv(&[(trial, vec![])]);
+        assert!(text.ends_with(",,,,,'=1+1,-1\r\n") && text.contains("0,t,,'=1+1,"), "{text}");
     }
 
     #[test]

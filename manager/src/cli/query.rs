@@ -1,5 +1,6 @@
 //! `experiment`, `trial` and `metrics`: asked of whoever answers, shown as a table or as data.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::{Error, Format, Place, experiments};
+use super::follow;
 use super::named::TrialName;
 use super::pages::{all_metrics, escaped, found};
 use super::progress::counted;
@@ -295,10 +297,24 @@ fn told(done: Result<(), Error>) -> u8 {
 fn print(format: Format, value: &Value, table: impl FnOnce(&Value) -> String) -> Result<(), Error> {
     let text = match format {
         Format::Table => table(value),
-        Format::Json => format!("{value:#}\n"),
+        Format::Json => format!("{}\n", escaped_json(&format!("{value:#}"))),
         Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default(),
     };
     written(text.as_bytes())
+}
+
+/// JSON whose texts steer no terminal: what JSON lets stand as it is, and terminals do not, is escaped.
+fn escaped_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        // All of these have four digits; line ends stand between members only.
+        if c.is_control() && c != '\n' || view::turns_writing(c) {
+            write!(escaped, "\\u{:04x}", u32::from(c)).unwrap_or_default();
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
 }
 
 /// Writes on standard output. A reader that has gone is no error; a full disk is.
@@ -380,30 +396,12 @@ async fn one(
 async fn logs(place: &Place, trial: &TrialName, follow: bool, stream: &str) -> Result<(), Error> {
     let client = place.client().await?;
     let trial = trial.find(&client).await?;
-    if !follow {
-        let path = format!("/api/v1/trials/{trial}/log/{stream}");
-        let bytes = client.bytes("GET", &path, None).await?;
-        return written(&bytes);
+    if follow {
+        return follow::follow(place, client, &trial, stream).await;
     }
-    let mut lines = client.lines(&format!("/api/v1/trials/{trial}/events")).await?;
-    let mut event = String::new();
-    while let Some(line) = lines.next().await {
-        if let Some(name) = line.strip_prefix("event: ") {
-            name.clone_into(&mut event);
-        } else if let Some(data) = line.strip_prefix("data: ")
-            && event == "log"
-        {
-            let data: Value = serde_json::from_str(data).unwrap_or_default();
-            let text = data.get("text").and_then(Value::as_str).unwrap_or_default();
-            if data.get("stream").and_then(Value::as_str) == Some(stream) {
-                let mut stdout = std::io::stdout().lock();
-                if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
-                    break;
-                }
-            }
-        }
-    }
-    Ok(())
+    let path = format!("/api/v1/trials/{trial}/log/{stream}");
+    let bytes = client.bytes("GET", &path, None).await?;
+    written(&bytes)
 }
 
 async fn each(
@@ -473,5 +471,21 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
             show(&error);
             BAD_INPUT
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_steers_no_terminal_and_says_the_same() {
+        let value = json!({"a\u{9b}31m": ["\u{1b}[2J\n\t\u{7f}", "x\u{202e}y\u{61c}", "é€😀"]});
+        let text = escaped_json(&format!("{value:#}"));
+        let steers = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);
+        assert!(!text.contains(steers) && text.contains("é€😀"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        let yaml = serde_saphyr::to_string(&value).unwrap();
+        assert!(!yaml.contains(|c: char| c.is_control() && c != '\n'), "{yaml:?}");
     }
 }

@@ -1,0 +1,43 @@
+//! `trial logs -f` over a trial that outlives its manager.
+
+use nix::sys::signal::Signal;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+#[test]
+fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command = "echo one €; echo >>../waits; read _ <../gate; echo two; echo score=1";
+    let running = Search::new(command, 1).start(&bed);
+    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let logs = || {
+        let mut command = bed.manager();
+        bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data()))
+    };
+    let following = logs();
+    wait_for("the first line", BOUND, || {
+        (following.stdout() == "one €\n".as_bytes()).then_some(())
+    });
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    // Whoever begins to look now is not left waiting.
+    let late = logs().finish(BOUND);
+    assert_eq!(
+        (late.code, late.stdout.as_slice()),
+        (Some(1), "one €\n".as_bytes()),
+        "{}",
+        late.stderr
+    );
+    assert!(late.stderr.contains("nobody runs experiment"), "{}", late.stderr);
+    gate.open(1);
+    let id = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    Outcome::of_resume(&bed, id.to_str().unwrap()).expect_done(1, 0);
+    let followed = following.finish(BOUND);
+    let said = String::from_utf8(followed.stdout).unwrap();
+    assert_eq!(
+        (followed.code, said.as_str()),
+        (Some(0), "one €\ntwo\nscore=1\n"),
+        "{}",
+        followed.stderr
+    );
+}
