@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use serde_json::json;
 use trialkeeper_tests::{BOUND, Snapshots, TestBed, seed};
 
 /// Runs the manager; its exit code and both streams, as they are kept.
@@ -104,15 +105,87 @@ fn what_is_read_is_shown_as_it_was() {
         ("experiment-export-csv", "experiment export --form csv"),
         ("experiment-export-json", "experiment export --form json"),
         ("experiment-export-folder", "experiment export --form mlflow --to mlflow"),
+        ("experiment-export-events", "experiment export --form tensorboard --to tensorboard"),
         ("check", "check small"),
         ("top", "top"),
+        ("resume", "resume small --port 0"),
+        ("resume-json", "resume small --port 0 -o json"),
+        ("backup", "backup small copy.db"),
+        ("clean", "clean small"),
+        ("completions-fish", "completions fish"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
         snapshots.compare(name, &said(&bed, &words, &place));
     }
-    let mut files = String::new();
-    tree(&bed.path("mlflow"), "", &mut files);
-    snapshots.compare("experiment-export-folder-files", &files);
+    for (name, folder) in [("folder", "mlflow"), ("events", "tensorboard")] {
+        let mut files = String::new();
+        tree(&bed.path(folder), "", &mut files);
+        snapshots.compare(&format!("experiment-export-{name}-files"), &files);
+    }
+    for shell in ["bash", "zsh"] {
+        // They say the same as that of fish, in more words.
+        let text = said(&bed, &["completions", shell], &place);
+        for word in ["trial-manager", "experiment", "log-level", "--max-trial-number"] {
+            assert!(text.contains(word), "{shell} does not complete {word}");
+        }
+    }
+    // What changes it comes last.
+    for (name, line) in [
+        ("trial-retry", "trial retry t00001"),
+        ("trial-retry-failed", "trial retry --failed"),
+        ("experiment-show-marked", "experiment show"),
+        ("experiment-rm", "experiment rm small"),
+        ("experiment-ls-empty", "experiment ls"),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        snapshots.compare(name, &said(&bed, &words, &place));
+    }
+    snapshots.finish();
+}
+
+/// A search of which one trial runs, on a machine with a GPU, and whose manager was killed.
+#[test]
+fn what_runs_is_shown_as_it_was() {
+    let bed = TestBed::new();
+    small_store(&bed);
+    let store = rusqlite::Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    let sample = json!({"kind": "sample", "process": {"memory_bytes": 1_500_000_000},
+        "cgroup": {"memory_bytes": 3_000_000_000_u64, "memory_limit_bytes": 4_000_000_000_u64},
+        "gpus": [{"utilization_percent": 87, "memory_used_bytes": 9_000_000_000_u64}]});
+    store
+        .execute("UPDATE report SET body = ? WHERE attempt = 4 AND lane = 1", [sample.to_string()])
+        .unwrap();
+    store
+        .execute_batch(
+            "UPDATE experiment SET state = 'RUNNING', ended_at_ms = NULL, elapsed_ms = 0;
+             UPDATE trial SET state = 'RUNNING', ended_at_ms = NULL, exit_code = NULL WHERE key = 4;
+             DELETE FROM report WHERE attempt = 4 AND (kind = 'ended' OR lane = 0 AND sums_up = 1);",
+        )
+        .unwrap();
+    drop(store);
+    let data = bed.data().display().to_string();
+    let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
+    let mut snapshots = Snapshots::new("cli/run");
+    for (name, line) in [
+        ("top", "top"),
+        ("experiment-ls", "experiment ls"),
+        ("trial-show", "trial show 3"),
+        ("trial-logs-followed", "trial logs -f 3"),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        snapshots.compare(name, &said(&bed, &words, &place));
+    }
+    bed.write("code/trial.sh", "echo score=1\n");
+    bed.write(
+        "experiment.yml",
+        "trialCommand: sh trial.sh\ntrialCodeDirectory: code\ntrialConcurrency: 1\nmaxTrialNumber: 1\n\
+         searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntuner: {name: Random}\ntrainingService: {platform: local}\n",
+    );
+    snapshots.compare("doctor", &said(&bed, &["doctor", "experiment.yml", "--port", "0"], &place));
+    let probed = said(&bed, &["doctor", "experiment.yml", "--probe", "--port", "0"], &place);
+    snapshots.compare("doctor-probe", &probed);
+    let amiss = said(&bed, &["doctor", "experiment.yml", "--agent", "nowhere", "--probe"], &place);
+    snapshots.compare("doctor-amiss", &amiss);
     snapshots.finish();
 }
 
@@ -127,8 +200,10 @@ fn tree(folder: &Path, prefix: &str, into: &mut String) {
         if path.is_dir() {
             tree(&path, &format!("{shown}/"), into);
         } else {
-            writeln!(into, "{shown}: {}", std::fs::read_to_string(&path).unwrap().trim_end())
-                .unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let held = String::from_utf8(bytes);
+            let held = held.unwrap_or_else(|bytes| bytes.as_bytes().escape_ascii().to_string());
+            writeln!(into, "{shown}: {}", held.trim_end()).unwrap();
         }
     }
 }
@@ -159,6 +234,13 @@ fn mistakes_are_told_as_they_were() {
         ("unknown-order", "trial ls --sort colour"),
         ("no-trial-to-kill", "trial kill"),
         ("not-running", "trial kill t00001"),
+        ("nothing-to-stop", "experiment stop"),
+        ("nothing-to-limit", "experiment limit --trial-concurrency 2"),
+        ("nothing-to-flush", "trial flush t00001"),
+        ("nothing-to-log", "trial log-level debug t00001"),
+        ("no-results-to-import", "experiment import absent.json"),
+        ("no-space-to-search", "experiment update --search-space absent.json"),
+        ("no-port-to-serve-on", "serve --host 203.0.113.1 --port 1"),
         ("not-served", "open --print"),
         ("folder-wanted", "experiment export --form tensorboard"),
         ("export-in-vain", "experiment export --form csv --to absent/out.csv"),
