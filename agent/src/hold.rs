@@ -26,7 +26,7 @@ use crate::reap::Reaper;
 use crate::run_dir::{VERDICT_FILE, replace};
 use crate::signals::number;
 use crate::supervise::trial_exit;
-use crate::tree;
+use crate::tree::Leftovers;
 use crate::trial::Trial;
 use crate::trial::hand_over::{Estate, inherited};
 use crate::verdict::{
@@ -86,7 +86,7 @@ struct Holder {
     /// The trial's own process is gone, and nobody knows how it ended.
     lost: bool,
     stop: Option<Stop>,
-    leftovers: Vec<String>,
+    leftovers: Leftovers,
 }
 
 /// One of the trial's streams on its way.
@@ -131,7 +131,7 @@ impl Holder {
             lost: false,
             // By whom is not known any more; TERM is what everybody sends.
             stop: live.stopping.then_some(ASKED),
-            leftovers: Vec::new(),
+            leftovers: Leftovers::default(),
         })
     }
 
@@ -246,7 +246,7 @@ impl Holder {
             None => return,
             Some(Effect::Terminate) => {
                 if reaped {
-                    tree::name_each(&mut self.leftovers, &self.trial.tree());
+                    self.leftovers.add(&self.trial.tree());
                 }
                 self.trial.terminate(reaped);
                 Signal::SIGTERM
@@ -254,7 +254,7 @@ impl Holder {
             Some(Effect::Kill) => {
                 let killed = self.trial.kill(reaped);
                 if reaped {
-                    tree::name_each(&mut self.leftovers, &killed);
+                    self.leftovers.add(&killed);
                 }
                 Signal::SIGKILL
             }
@@ -276,12 +276,14 @@ impl Holder {
             }
             None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
         };
+        let leftovers = std::mem::take(&mut self.leftovers);
         let mut verdict = conclude(&Known {
             end,
             stop: self.stop,
             stdout_tail: stdout.last.bytes().to_vec(),
             stderr_tail: stderr.last.bytes().to_vec(),
-            leftovers: std::mem::take(&mut self.leftovers),
+            leftovers_count: leftovers.count(),
+            leftovers: leftovers.into_names(),
             ..Known::default()
         });
         verdict.message.push_str(

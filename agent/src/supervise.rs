@@ -28,7 +28,7 @@ use crate::output::Heard;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
 use crate::signals::{Caught, Sender, Signals, number};
-use crate::tree::{self, Process};
+use crate::tree::{self, Leftovers, Process};
 use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
 
@@ -103,8 +103,8 @@ pub struct Ending {
     pub stop: Option<Stop>,
     /// Who sent the signal that counts, if one does.
     pub sender: Option<SignalSender>,
-    /// Who was left of it and had to be ended, as `pid name`.
-    pub leftovers: Vec<String>,
+    /// Who was left of it and had to be ended.
+    pub leftovers: Leftovers,
     /// Whether TERM has come: then somebody waits for our end too.
     pub terminated: bool,
 }
@@ -361,9 +361,10 @@ impl World {
     fn note_left(&self, what: &str) {
         let tree = self.trial.tree();
         if !tree.is_empty() {
-            let named: Vec<_> =
-                tree.iter().map(|member| format!("{} {}", member.pid, member.name)).collect();
-            self.book.note("leftovers", format!("trialkeeper {what}: {}", named.join(", ")));
+            let mut left = Leftovers::default();
+            left.add(&tree);
+            let names = left.into_names().join(", ");
+            self.book.note("leftovers", format!("trialkeeper {what}: {names}"));
         }
     }
 
@@ -451,7 +452,7 @@ impl Memory {
 
     /// Remembers who was left of the trial, each once.
     fn left(&mut self, tree: &[Process]) {
-        tree::name_each(&mut self.ending.leftovers, tree);
+        self.ending.leftovers.add(tree);
     }
 
     fn conclude(mut self, world: &World, phase: &Phase) -> Ending {

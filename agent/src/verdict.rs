@@ -48,8 +48,10 @@ pub struct Known {
     pub gpus: Vec<GpuSample>,
     /// GPUs that vanished during the trial, by UUID or index.
     pub gpus_lost: Vec<String>,
-    /// Processes that were left of it and were ended, as `pid name`.
+    /// Processes that were left of it and were ended, as `pid name`; of very many, the first.
     pub leftovers: Vec<String>,
+    /// How many they were.
+    pub leftovers_count: usize,
 }
 
 /// How a trial's process ended.
@@ -152,8 +154,8 @@ pub fn conclude(known: &Known) -> Verdict {
             message: format!("trialkeeper itself failed: {why}. The trial is not to blame."),
         },
     };
-    if !known.leftovers.is_empty() {
-        let count = known.leftovers.len();
+    if known.leftovers_count > 0 {
+        let count = known.leftovers_count;
         let noun = if count == 1 { "process" } else { "processes" };
         conclusion.message =
             format!("{} It left {count} {noun} behind, which had to be ended.", conclusion.message);

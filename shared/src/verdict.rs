@@ -147,7 +147,8 @@ pub struct Evidence {
     /// The last reading of each GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
-    /// Processes that were still there long after the trial's own process had ended, and were ended, as `pid name`.
+    /// Processes that were still there long after the trial's own process had ended, and were ended, as `pid name`; of
+    /// very many the first, and how many more there were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<String>,
     /// Raw wait status as `waitpid` gave it.
