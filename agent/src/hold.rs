@@ -80,7 +80,7 @@ struct Holder {
     reaper: Reaper,
     grace: Duration,
     drain: Duration,
-    /// How the trial's own process ended, if the program before us had reaped it.
+    /// How the trial's own process ended, if the program before us had seen it.
     reaped_before: Option<ExitStatus>,
     status: Option<ExitStatus>,
     /// The trial's own process is gone, and nobody knows how it ended.
@@ -228,7 +228,9 @@ impl Holder {
         let children = self.reaper.sweep();
         let processes = children && !self.trial.tree().is_empty();
         let left = Left { output: self.open() > 0, processes };
-        if let Some(status) = self.reaped_before.take().or_else(|| self.exit.try_recv().ok()) {
+        // What the program before us had noted, it may have left to us to reap.
+        let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
+        if let (Some(status), None) = (ended, self.status) {
             self.status = Some(status);
             self.trial.reaped(false);
             return Some(Event::Exited { exit: trial_exit(status), left });

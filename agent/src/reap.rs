@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::unistd::Pid;
-use rustix::process::WaitOptions;
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
 use tokio::sync::oneshot;
 
 /// Whose process a child is.
@@ -41,11 +41,11 @@ struct Entry {
     stopped: Option<i32>,
 }
 
-/// The wait status of the trial's own process, -1 until it was reaped: it can be had only once, and whoever
-/// takes our place needs it.
+/// The wait status of the trial's own process, -1 until it has ended: once that is reaped it cannot be had again, and
+/// whoever takes our place needs it.
 static TRIAL_STATUS: AtomicI32 = AtomicI32::new(-1);
 
-/// The wait status of the trial's own process, if it was reaped. May be called in the handler of a signal.
+/// The wait status of the trial's own process, if it has ended. May be called in the handler of a signal.
 pub fn trial_status() -> Option<i32> {
     Some(TRIAL_STATUS.load(Ordering::Acquire)).filter(|status| *status >= 0)
 }
@@ -98,6 +98,7 @@ impl Reaper {
     /// Reaps everything that has ended, and says whether any child but helpers may still be there.
     pub fn sweep(&self) -> bool {
         let mut table = self.lock();
+        note_trial(&table);
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
@@ -108,6 +109,7 @@ impl Reaper {
                         }
                     } else if let Some(entry) = table.remove(&pid) {
                         if entry.role == Role::Trial {
+                            // It may have ended since it was looked at.
                             TRIAL_STATUS.store(status.as_raw(), Ordering::Release);
                         }
                         // Nobody listens for a helper that was given up.
@@ -162,6 +164,26 @@ pub fn discard(child: Pid) {
     {}
 }
 
+/// Notes how the trial's own process has ended before it is reaped: a thread that fails between the two would have the
+/// status lost for ever.
+fn note_trial(table: &HashMap<u32, Entry>) {
+    let trial = table.iter().find(|(_, entry)| entry.role == Role::Trial);
+    let pid = trial.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
+    let Some(pid) = pid else { return };
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = rustix::process::waitid(WaitId::Pid(pid), look).ok().flatten();
+    if let Some(status) = ended.as_ref().and_then(wait_status) {
+        TRIAL_STATUS.store(status, Ordering::Release);
+    }
+}
+
+/// PURE: the same as `waitpid` gives it: the code in the second byte, or the signal in the first with a mark for a dump.
+fn wait_status(status: &WaitIdStatus) -> Option<i32> {
+    let dumped = if status.dumped() { 0x80 } else { 0 };
+    let killed = || Some(status.terminating_signal()? | dumped);
+    status.exit_status().map(|code| (code & 0xff) << 8).or_else(killed)
+}
+
 /// Whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a walk
 /// through `/proc`. Nobody reaps while they are read, so they can only grow. Where there are none, the answer is no.
 fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
@@ -177,4 +199,22 @@ fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
                 thread.and_then(|thread| std::fs::read_to_string(thread.path().join("children")));
             children.is_ok_and(|children| children.split_ascii_whitespace().all(is_helper))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_read_before_it_is_reaped_as_it_is_after() {
+        for line in
+            ["exit 0", "exit 7", "exit 255", "kill -TERM $$", "kill -KILL $$", "kill -64 $$"]
+        {
+            let mut child = Command::new("sh").args(["-c", line]).spawn().unwrap();
+            let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let seen = rustix::process::waitid(WaitId::Pid(pid), look).unwrap().unwrap();
+            assert_eq!(wait_status(&seen), Some(child.wait().unwrap().into_raw()), "{line}");
+        }
+    }
 }
