@@ -9,12 +9,12 @@ mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kube::Client;
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
     Request,
 };
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 pub use self::error::Error;
@@ -136,8 +136,7 @@ impl Cluster {
 
     /// Reads an object. `None`: there is none.
     pub async fn get(&self, kind: Kind, name: &str) -> Result<Option<Thing>, Error> {
-        let found = self.within(self.api(kind).get_opt(name)).await?;
-        Ok(found.map(Thing::from))
+        self.within(self.things(kind).get_opt(name)).await
     }
 
     /// The last lines that a pod's container has printed.
@@ -179,8 +178,8 @@ impl Cluster {
     /// Names of the objects of a kind that `selector` fits; at most 500.
     pub async fn names(&self, kind: Kind, selector: &str) -> Result<Vec<String>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
-        let found = self.within(self.api(kind).list(&list)).await?;
-        Ok(found.items.iter().map(ResourceExt::name_any).collect())
+        let found = self.within(self.things(kind).list(&list)).await?;
+        Ok(found.items.into_iter().map(|thing| thing.name).collect())
     }
 
     /// Whether the namespace is there. `None`: we may not look.
@@ -212,6 +211,11 @@ impl Cluster {
         let params = PostParams::default();
         let answer = self.within(api.create(&params, &review)).await?;
         Ok(answer.data.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
+    }
+
+    /// To read what is looked at of objects.
+    fn things(&self, kind: Kind) -> Api<Thing> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
     }
 
     fn api(&self, kind: Kind) -> Api<DynamicObject> {

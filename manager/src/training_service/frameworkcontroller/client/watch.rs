@@ -1,16 +1,17 @@
 //! Watching: everything that a selector fits, listed first and then followed. After a gap (a cut
 //! connection, `410 Gone`) it is listed again, so that what was missed is known.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
-use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::ObjectMeta;
+use kube::core::{ApiResource, DynamicResourceScope, Resource};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as follow};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{Cluster, Kind, error};
 use crate::errors::chain;
@@ -23,25 +24,87 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// later.
 const WATCH_S: u32 = 60;
 
-/// An object as it is read.
-#[derive(Debug, Clone, PartialEq)]
+/// An object as it is read: no more than is looked at. Most of a Framework and of a pod is the spec, and who wrote which
+/// field of it; both are passed over, many times for each trial.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Read")]
 pub struct Thing {
     /// Its name.
     pub name: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Whether it is being deleted.
-    pub deleting: bool,
-    /// Everything but its metadata.
+    /// Its `status`; of an event, what it says of what.
     pub body: Value,
+    /// Name and version, as the library wants them.
+    metadata: ObjectMeta,
 }
 
-impl From<DynamicObject> for Thing {
-    fn from(object: DynamicObject) -> Self {
-        let name = object.name_any();
-        let deleting = object.metadata.deletion_timestamp.is_some();
-        let labels = object.metadata.labels.unwrap_or_default();
-        Self { name, labels, deleting, body: object.data }
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Read {
+    metadata: ReadMetadata,
+    status: Option<Value>,
+    involved_object: Option<Value>,
+    r#type: Option<Value>,
+    reason: Option<Value>,
+    message: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadMetadata {
+    name: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl From<Read> for Thing {
+    fn from(read: Read) -> Self {
+        let Read { metadata, status, involved_object, r#type, reason, message } = read;
+        let fields = [
+            ("status", status),
+            ("involvedObject", involved_object),
+            ("type", r#type),
+            ("reason", reason),
+            ("message", message),
+        ];
+        let there = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            body: Value::Object(there.collect::<Map<_, _>>()),
+            metadata: ObjectMeta {
+                name: metadata.name,
+                resource_version: metadata.resource_version,
+                ..ObjectMeta::default()
+            },
+        }
+    }
+}
+
+/// Of whatever kind its [`ApiResource`] says.
+impl Resource for Thing {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::from(&resource.kind)
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::from(&resource.group)
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::from(&resource.version)
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::from(&resource.plural)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
 }
 
@@ -96,12 +159,12 @@ impl Cluster {
             ..watcher::Config::default()
         };
         let server = self.server.clone();
-        let stream = follow(self.api(kind), config).backoff(Pauses::default());
+        let stream = follow(self.things(kind), config).backoff(Pauses::default());
         Box::pin(stream.map(move |event| match event {
             Ok(Event::Init) => Seen::Begin,
-            Ok(Event::InitApply(object) | Event::Apply(object)) => Seen::There(object.into()),
+            Ok(Event::InitApply(thing) | Event::Apply(thing)) => Seen::There(thing),
             Ok(Event::InitDone) => Seen::Complete,
-            Ok(Event::Delete(object)) => Seen::Gone(object.into()),
+            Ok(Event::Delete(thing)) => Seen::Gone(thing),
             Err(
                 watcher::Error::InitialListFailed(source)
                 | watcher::Error::WatchStartFailed(source)
@@ -111,5 +174,39 @@ impl Cluster {
                 Seen::Trouble(chain(&error))
             }
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_an_object_is_read_what_is_looked_at() {
+        let framework = json!({
+            "apiVersion": "frameworkcontroller.microsoft.com/v1", "kind": "Framework",
+            "metadata": {"name": "f", "resourceVersion": "7", "managedFields": [{"fieldsV1": {"f:spec": {}}}]},
+            "spec": {"taskRoles": []}, "status": {"state": "Completed"},
+        });
+        let thing: Thing = serde_json::from_value(framework).unwrap();
+        assert_eq!(thing.body, json!({"status": {"state": "Completed"}}));
+        assert_eq!(
+            (thing.name.as_str(), thing.meta().resource_version.as_deref()),
+            ("f", Some("7"))
+        );
+        let event = json!({
+            "metadata": {"name": "e"}, "type": "Warning", "reason": "FailedMount", "message": "no",
+            "involvedObject": {"kind": "Pod", "name": "p"}, "source": {}, "eventTime": null,
+        });
+        let thing: Thing = serde_json::from_value(event.clone()).unwrap();
+        for field in ["type", "reason", "message", "involvedObject"] {
+            assert_eq!(thing.body[field], event[field]);
+        }
+        // One that nobody has looked at yet.
+        let unseen = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
+        let thing: Thing = serde_json::from_value(unseen).unwrap();
+        assert_eq!(thing.body, json!({}));
     }
 }
