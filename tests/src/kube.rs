@@ -89,6 +89,11 @@ impl Kube {
         self.shared.objects.list(plural)
     }
 
+    /// An object as it stands.
+    pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
+        self.shared.objects.get(plural, name)
+    }
+
     /// Every object of a kind that ever was, as it was made.
     pub fn made(&self, plural: &str) -> Vec<Value> {
         self.shared.objects.made(plural)

@@ -10,8 +10,13 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{Outcome, Search, TestBed};
@@ -22,7 +27,13 @@ fn main() {
     let concurrency = words.next().unwrap_or(200);
     let speed = words.next().unwrap_or(4);
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), move |_| Play::Recorded("fail5".to_owned(), speed));
+    // Each trial is said to have started, as its agent would: the search is held where none ever does.
+    let (started, starts) = mpsc::channel::<Value>();
+    let kube = Kube::start(bed.folder(), move |framework| {
+        // Whom to tell ends with the search.
+        drop(started.send(framework.clone()));
+        Play::Recorded("fail5".to_owned(), speed)
+    });
     kube.kubeconfig(&bed.path("kubeconfig"));
     let search = Search::new("true", trials).with("trialConcurrency", concurrency).with(
         "trainingService",
@@ -40,16 +51,20 @@ fn main() {
     let stat = format!("/proc/{}/stat", running.pid());
     let (mut peak_kib, mut manager_ms) = (0, 0);
     while running.is_running() {
+        while let Ok(framework) = starts.try_recv() {
+            say_started(&kube, &framework);
+        }
         manager_ms = manager_ms.max(processor_ms(&stat).unwrap_or(0));
         let text = fs::read_to_string(&status).unwrap_or_default();
         let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak =
             peak.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
         peak_kib = peak_kib.max(peak.unwrap_or(0));
-        std::thread::park_timeout(Duration::from_millis(100));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
     let took = began.elapsed();
     let outcome = Outcome::of(running.finish(Duration::from_mins(2)));
+    assert_eq!(outcome.trials.len(), usize::try_from(trials).unwrap(), "{}", outcome.stderr);
 
     // The wall clock, as SQLite reads it, and the same moment as ours.
     let database = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
@@ -105,6 +120,39 @@ fn main() {
     println!("processors: manager {manager_ms} ms, scripted server {own_ms} ms");
     println!("requests: {requests}, at most {per_trial} a trial");
     println!("memory: {} MB at most", peak_kib / 1000);
+}
+
+/// Tells the manager that a trial's command was started. `None`: it could not be told.
+fn say_started(kube: &Kube, framework: &Value) -> Option<()> {
+    let label =
+        |name: &str| framework["metadata"]["labels"][format!("trialkeeper/{name}")].as_str();
+    let (experiment, trial, attempt) = (label("experiment")?, label("trial")?, label("attempt")?);
+    let secret = |name: &str, field: &str| {
+        let text = kube.get("secrets", name)?["data"][field].as_str()?.to_owned();
+        String::from_utf8(BASE64_STANDARD.decode(text).ok()?).ok()
+    };
+    let token = secret(framework["metadata"]["name"].as_str()?, "token")?;
+    let url = secret(&format!("tk{experiment}"), "manager.url")?;
+    let started = json!({
+        "kind": "started", "pid": 1, "command": ["true"], "host": "h", "agent_version": "0.1.0",
+    });
+    let body = json!({
+        "offer": {"oldest": 1, "newest": 1, "capabilities": []},
+        "experiment": experiment, "trial": trial, "attempt": attempt, "lane": "facts",
+        "reports": [{"seq": 0, "observed_at_ms": 0, "body": started}],
+    });
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(url.trim().strip_prefix("http://")?).ok()?;
+    let head = format!(
+        "POST /api/v1/agent/reports HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\
+         Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    Some(())
 }
 
 /// What a process has taken of the processors, in ms, by its `stat` in `/proc` (whose ticks are 10 ms).

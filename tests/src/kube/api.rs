@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::http::{Answer, Request};
+use super::http::{Answer, Event, Request};
 use super::objects::{No, fits, merge, text};
 use super::{Shared, TOKEN};
 
@@ -251,7 +251,7 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
                 return refusal(422, "Invalid", &problem);
             }
             match shared.objects.create(plural, request.body.clone()) {
-                Ok(object) => Answer::Whole(201, object),
+                Ok(object) => Answer::Whole(201, Arc::unwrap_or_clone(object)),
                 Err(No::Taken | No::Missing) => {
                     refusal(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"))
                 }
@@ -274,7 +274,7 @@ fn item(shared: &Arc<Shared>, request: &Request, plural: &str, name: &str) -> An
         return answer;
     }
     let done = match request.method.as_str() {
-        "GET" => shared.objects.get(plural, name).ok_or(No::Missing),
+        "GET" => shared.objects.get(plural, name).map(Arc::new).ok_or(No::Missing),
         "PATCH" if request.content_type == "application/merge-patch+json" => {
             shared.objects.change(plural, name, |object| merge(object, &request.body))
         }
@@ -282,7 +282,7 @@ fn item(shared: &Arc<Shared>, request: &Request, plural: &str, name: &str) -> An
         other => return refusal(415, "UnsupportedMediaType", other),
     };
     match done {
-        Ok(object) => Answer::Whole(200, object),
+        Ok(object) => Answer::Whole(200, Arc::unwrap_or_clone(object)),
         Err(No::Missing | No::Taken) => {
             refusal(404, "NotFound", &format!("{plural} \"{name}\" not found"))
         }
@@ -303,10 +303,10 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
                 return None;
             }
             match shared.objects.next(&plural, after, cuts, QUIET) {
-                Ok(Some((version, kind, object))) => {
-                    after = version;
-                    if fits(&object, &selector) {
-                        return Some(json!({"type": kind, "object": object}));
+                Ok(Some(change)) => {
+                    after = change.version;
+                    if fits(&change.object, &selector) {
+                        return Some(Event::Changed(change));
                     }
                 }
                 Ok(None) if shared.objects.cuts() != cuts => return None,
@@ -314,12 +314,12 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
                     let metadata = json!({"resourceVersion": after.to_string()});
                     let object =
                         json!({"kind": "Bookmark", "apiVersion": "v1", "metadata": metadata});
-                    return Some(json!({"type": "BOOKMARK", "object": object}));
+                    return Some(Event::Word(json!({"type": "BOOKMARK", "object": object})));
                 }
                 Err(_) => {
                     over = true;
                     let status = status(410, "Expired", "too old resource version");
-                    return Some(json!({"type": "ERROR", "object": status}));
+                    return Some(Event::Word(json!({"type": "ERROR", "object": status})));
                 }
             }
         }

@@ -46,9 +46,9 @@ pub(super) fn run(shared: &Arc<Shared>) {
         }
         let cuts = shared.objects.cuts();
         let new = match shared.objects.next("frameworks", after, cuts, LOOK * 20) {
-            Ok(Some((version, kind, framework))) => {
-                after = version;
-                if kind == "ADDED" { vec![framework] } else { Vec::new() }
+            Ok(Some(change)) => {
+                after = change.version;
+                if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
             }
             Ok(None) => Vec::new(),
             // What happened meanwhile is forgotten; what there is, is not.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
+use super::objects::Change;
 use super::{Shared, api};
 
 /// A request.
@@ -27,12 +28,20 @@ impl Request {
     }
 }
 
+/// What a watch tells.
+pub(super) enum Event {
+    /// Something happened to an object.
+    Changed(Arc<Change>),
+    /// A bookmark, or an error.
+    Word(Value),
+}
+
 /// What comes back.
 pub(super) enum Answer {
     /// A status code and JSON.
     Whole(u16, Value),
     /// Watch events, line by line, until the function says that it is over.
-    Watch(Box<dyn FnMut() -> Option<Value>>),
+    Watch(Box<dyn FnMut() -> Option<Event>>),
     /// Nothing: the connection is cut.
     Cut,
 }
@@ -69,10 +78,19 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
                     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
                 )?;
                 while let Some(event) = next() {
-                    let line = format!("{event}\n");
+                    let word;
+                    let line = match &event {
+                        Event::Changed(change) => change.line(),
+                        Event::Word(value) => {
+                            word = format!("{value}\n");
+                            &word
+                        }
+                    };
                     // At once: three small packets would be our own slowness.
                     writer.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
-                    shared.objects.is_told(&event);
+                    if let Event::Changed(change) = event {
+                        shared.objects.is_told(change.version);
+                    }
                 }
                 // Cut in mid-air: a client must not take that for an end.
                 return Ok(());

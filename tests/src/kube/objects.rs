@@ -2,7 +2,7 @@
 //! number that only grows.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -18,18 +18,27 @@ struct State {
     /// Counts the cuts: a watch that began under another number is over.
     cuts: u64,
     uids: u64,
-    objects: BTreeMap<Key, Value>,
-    made: Vec<(String, Value)>,
+    objects: BTreeMap<Key, Arc<Value>>,
+    made: Vec<(String, Arc<Value>)>,
     /// By kind, so that a watch of a quiet one need not look through all the others.
-    history: HashMap<String, Vec<Change>>,
+    history: HashMap<String, Vec<Arc<Change>>>,
 }
 
-#[derive(Clone)]
-struct Change {
-    version: u64,
-    kind: &'static str,
-    object: Value,
+/// What happened to an object.
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) kind: &'static str,
+    pub(super) object: Arc<Value>,
     at: Instant,
+    line: OnceLock<String>,
+}
+
+impl Change {
+    /// The change as a watch tells it; written out once for all watches.
+    pub(super) fn line(&self) -> &str {
+        self.line
+            .get_or_init(|| format!("{{\"type\":\"{}\",\"object\":{}}}\n", self.kind, self.object))
+    }
 }
 
 /// The objects.
@@ -38,7 +47,7 @@ pub(super) struct Objects {
     state: Mutex<State>,
     changed: Condvar,
     /// When a change, by its version, had been written to a watch first.
-    told: Mutex<HashMap<String, Instant>>,
+    told: Mutex<HashMap<u64, Instant>>,
 }
 
 /// Why a change was not made.
@@ -58,7 +67,7 @@ impl Objects {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn create(&self, plural: &str, mut object: Value) -> Result<Value, No> {
+    pub(super) fn create(&self, plural: &str, mut object: Value) -> Result<Arc<Value>, No> {
         let mut state = self.lock();
         let name = text(&object, "/metadata/name");
         let key = (plural.to_owned(), name);
@@ -69,14 +78,15 @@ impl Objects {
         object["metadata"]["uid"] =
             Value::from(format!("00000000-0000-4000-8000-{:012}", state.uids));
         object["metadata"]["creationTimestamp"] = Value::from("2026-11-21T00:00:00Z");
-        state.made.push((plural.to_owned(), object.clone()));
         let object = state.store(key, object, "ADDED");
+        state.made.push((plural.to_owned(), Arc::clone(&object)));
         self.changed.notify_all();
         Ok(object)
     }
 
     pub(super) fn get(&self, plural: &str, name: &str) -> Option<Value> {
-        self.lock().objects.get(&(plural.to_owned(), name.to_owned())).cloned()
+        let object = self.lock().objects.get(&(plural.to_owned(), name.to_owned())).cloned();
+        object.map(Arc::unwrap_or_clone)
     }
 
     /// Changes an object, if it is there.
@@ -85,21 +95,21 @@ impl Objects {
         plural: &str,
         name: &str,
         change: impl FnOnce(&mut Value),
-    ) -> Result<Value, No> {
+    ) -> Result<Arc<Value>, No> {
         let mut state = self.lock();
         let key = (plural.to_owned(), name.to_owned());
         let Some(object) = state.objects.get(&key) else { return Err(No::Missing) };
-        let mut object = object.clone();
+        let mut object = Value::clone(object);
         change(&mut object);
         let object = state.store(key, object, "MODIFIED");
         self.changed.notify_all();
         Ok(object)
     }
 
-    pub(super) fn delete(&self, plural: &str, name: &str) -> Option<Value> {
+    pub(super) fn delete(&self, plural: &str, name: &str) -> Option<Arc<Value>> {
         let mut state = self.lock();
         let object = state.objects.remove(&(plural.to_owned(), name.to_owned()))?;
-        let object = state.enter(plural, object, "DELETED");
+        let object = state.enter(plural, Arc::unwrap_or_clone(object), "DELETED");
         self.changed.notify_all();
         Some(object)
     }
@@ -112,12 +122,13 @@ impl Objects {
     pub(super) fn list_at(&self, plural: &str) -> (Vec<Value>, u64) {
         let state = self.lock();
         let objects = state.objects.iter().filter(|((known, _), _)| known == plural);
-        (objects.map(|(_, object)| object.clone()).collect(), state.version)
+        (objects.map(|(_, object)| Value::clone(object)).collect(), state.version)
     }
 
     pub(super) fn made(&self, plural: &str) -> Vec<Value> {
         let state = self.lock();
-        state.made.iter().filter(|(known, _)| known == plural).map(|(_, o)| o.clone()).collect()
+        let made = state.made.iter().filter(|(known, _)| known == plural);
+        made.map(|(_, object)| Value::clone(object)).collect()
     }
 
     /// When objects of a kind first were as `fits` says.
@@ -131,22 +142,22 @@ impl Objects {
         for change in state.history.get(plural).into_iter().flatten() {
             let name = text(&change.object, "/metadata/name");
             if fits(&change.object) && !seen.contains_key(&name) {
-                seen.insert(name, (change.object.clone(), change.at));
+                seen.insert(name, (Value::clone(&change.object), change.at));
             }
         }
         seen.into_values().collect()
     }
 
-    /// An event has been written to a watch.
-    pub(super) fn is_told(&self, event: &Value) {
+    /// A change has been written to a watch.
+    pub(super) fn is_told(&self, version: u64) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.entry(version_of(event)).or_insert_with(Instant::now);
+        told.entry(version).or_insert_with(Instant::now);
     }
 
     /// When a watch first had an object as it is here.
     pub(super) fn told(&self, object: &Value) -> Option<Instant> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.get(&text(object, "/metadata/resourceVersion")).copied()
+        told.get(&text(object, "/metadata/resourceVersion").parse().ok()?).copied()
     }
 
     pub(super) fn cuts(&self) -> u64 {
@@ -181,7 +192,7 @@ impl Objects {
         after: u64,
         cuts: u64,
         patience: Duration,
-    ) -> Result<Option<(u64, &'static str, Value)>, u64> {
+    ) -> Result<Option<Arc<Change>>, u64> {
         let mut state = self.lock();
         for waited in [false, true] {
             if after < state.oldest {
@@ -193,7 +204,7 @@ impl Objects {
             let changes = state.history.get(plural).map(Vec::as_slice).unwrap_or_default();
             let found = changes.get(changes.partition_point(|change| change.version <= after));
             if let Some(change) = found {
-                return Ok(Some((change.version, change.kind, change.object.clone())));
+                return Ok(Some(Arc::clone(change)));
             }
             if !waited {
                 let wait = self.changed.wait_timeout(state, patience);
@@ -205,25 +216,23 @@ impl Objects {
 }
 
 impl State {
-    fn store(&mut self, key: Key, object: Value, kind: &'static str) -> Value {
+    fn store(&mut self, key: Key, object: Value, kind: &'static str) -> Arc<Value> {
         let object = self.enter(&key.0, object, kind);
-        self.objects.insert(key, object.clone());
+        self.objects.insert(key, Arc::clone(&object));
         object
     }
 
-    fn enter(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Value {
+    fn enter(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = Value::from(self.version.to_string());
         let version = self.version;
         let at = Instant::now();
-        let change = Change { version, kind, object: object.clone(), at };
-        self.history.entry(plural.to_owned()).or_default().push(change);
+        let object = Arc::new(object);
+        let shared = Arc::clone(&object);
+        let change = Change { version, kind, object: shared, at, line: OnceLock::new() };
+        self.history.entry(plural.to_owned()).or_default().push(Arc::new(change));
         object
     }
-}
-
-fn version_of(event: &Value) -> String {
-    text(event, "/object/metadata/resourceVersion")
 }
 
 /// A text in an object; empty if there is none.
@@ -233,13 +242,8 @@ pub(super) fn text(object: &Value, at: &str) -> String {
 
 /// Whether an object fits a label selector: `a=b` and `a in (b,c)`, joined by commas.
 pub(super) fn fits(object: &Value, selector: &str) -> bool {
-    let labels: HashMap<String, String> = object
-        .pointer("/metadata/labels")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
-        .collect();
+    let labels = object.pointer("/metadata/labels");
+    let label = |name: &str| labels?.get(name.trim())?.as_str();
     let mut depth = 0;
     let requirements = selector.split(|c| {
         depth += i32::from(c == '(') - i32::from(c == ')');
@@ -248,10 +252,10 @@ pub(super) fn fits(object: &Value, selector: &str) -> bool {
     requirements.filter(|requirement| !requirement.is_empty()).all(|requirement| {
         if let Some((name, list)) = requirement.split_once(" in (") {
             let list = list.trim_end_matches(')');
-            labels.get(name.trim()).is_some_and(|value| list.split(',').any(|one| one == value))
+            label(name).is_some_and(|value| list.split(',').any(|one| one == value))
         } else {
             let (name, value) = requirement.split_once('=').unwrap_or((requirement, ""));
-            labels.get(name).is_some_and(|known| known == value.trim_start_matches('='))
+            label(name).is_some_and(|known| known == value.trim_start_matches('='))
         }
     })
 }
