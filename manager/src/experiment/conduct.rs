@@ -155,7 +155,7 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
     while !matches!(run.state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
         // First, or who spoke while a disk was waited for would be silent in the next beat's eyes.
         if let Some(event) = run.c.inbox.pop() {
-            run.told(event).await?;
+            run.told_all(event).await?;
             continue;
         }
         let wake = run.state.next_deadline().map(|at| run.began + at.saturating_sub(run.before));
@@ -163,7 +163,7 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
         let (handle, beat) = (run.c.handle.clone(), run.next_beat());
         tokio::select! {
             () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
-            Some(event) = run.c.inbox.next() => run.told(event).await?,
+            Some(event) = run.c.inbox.next() => run.told_all(event).await?,
             more @ 1.. = run.c.jobs.recv_many(&mut news, TOGETHER) => {
                 debug_assert_eq!(more, news.len());
                 run.news(std::mem::take(&mut news)).await?;
@@ -189,6 +189,38 @@ async fn until(wake: Option<Instant>) {
 impl Run {
     fn elapsed(&self) -> Duration {
         self.before + self.began.elapsed()
+    }
+
+    /// Takes an event and what has arrived behind it, in order. Of trials that begin at the same time it is recorded
+    /// together: a commit costs as much for one as for a hundred, and who has ended waits behind it.
+    async fn told_all(&mut self, first: Event) -> Result<(), store::Error> {
+        let mut events = vec![first];
+        while events.len() < TOGETHER
+            && let Some(event) = self.c.inbox.waiting()
+        {
+            events.push(event);
+        }
+        let mut effects = Vec::new();
+        for event in &events {
+            // What a person asks for stands in its place.
+            let Event::Reported { trial, attempt, fresh } = event else { break };
+            let started = fresh.iter().find(|said| matches!(said.body, ReportBody::Started(_)));
+            let Some(job) = self.jobs.get_mut(trial).filter(|job| job.attempt == *attempt) else {
+                continue;
+            };
+            if let Some(started) = started
+                && !self.state.runs(trial)
+            {
+                job.started_at_ms = Some(started.observed_at_ms);
+                let event = state::Event::Started { trial: trial.clone() };
+                effects.extend(self.state.step(event, self.elapsed()));
+            }
+        }
+        self.do_all(effects).await?;
+        for event in events {
+            self.told(event).await?;
+        }
+        Ok(())
     }
 
     async fn told(&mut self, event: Event) -> Result<(), store::Error> {
@@ -365,13 +397,21 @@ impl Run {
                     self.announce_hold(&why).await?;
                 }
                 Effect::RecordRunning { trial } => {
-                    self.record_running(&trial).await?;
-                    self.leases.expect(&trial, false);
-                    if let Some(job) = self.jobs.get_mut(&trial) {
-                        job.running_since = Some(Instant::now());
+                    let mut begun = vec![trial];
+                    while let Some(Effect::RecordRunning { trial }) =
+                        effects.pop_front_if(|next| matches!(next, Effect::RecordRunning { .. }))
+                    {
+                        begun.push(trial);
                     }
-                    self.order_rules(&trial);
-                    self.notify(Notice::Running { trial });
+                    self.record_running(&begun).await?;
+                    for trial in begun {
+                        self.leases.expect(&trial, false);
+                        if let Some(job) = self.jobs.get_mut(&trial) {
+                            job.running_since = Some(Instant::now());
+                        }
+                        self.order_rules(&trial);
+                        self.notify(Notice::Running { trial });
+                    }
                 }
                 Effect::Stop { trial, reason } => {
                     let now = self.c.clock.now_ms();

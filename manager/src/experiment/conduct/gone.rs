@@ -55,7 +55,7 @@ impl Run {
         }
         // What an agent said before it went was told before it went: its start, above all.
         while let Some(event) = self.c.inbox.waiting() {
-            self.told(event).await?;
+            self.told_all(event).await?;
         }
         let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
         let words = self.last_words(&attempts).await?;

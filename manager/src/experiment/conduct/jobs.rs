@@ -186,14 +186,21 @@ impl Run {
         Ok(())
     }
 
-    /// Records that a trial runs, since when its agent says.
-    pub(super) async fn record_running(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
+    /// Records that trials run, each since when its agent says, all in one commit.
+    pub(super) async fn record_running(
+        &mut self,
+        trials: &[TrialJobId],
+    ) -> Result<(), store::Error> {
         let (state, at_ms) = (JobState::Running, self.c.clock.now_ms());
-        let told = Span { started_at_ms, duration_ms: None };
-        let change =
-            TrialChange { state, at_ms, message: None, exit_code: None, attempt: None, told };
-        self.c.inbox.patiently(|| self.c.store.change_trial(trial, change.clone())).await
+        let change = |trial: &TrialJobId| {
+            let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
+            let told = Span { started_at_ms, duration_ms: None };
+            let change =
+                TrialChange { state, at_ms, message: None, exit_code: None, attempt: None, told };
+            (trial.clone(), change)
+        };
+        let changes: Vec<_> = trials.iter().map(change).collect();
+        self.c.inbox.patiently(|| self.c.store.change_trials(changes.clone())).await
     }
 
     pub(super) async fn record(

@@ -47,3 +47,31 @@ async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
     assert_eq!(refused, "the GPUs have room for 2 trials at a time, not for 3");
     limit(2).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn trials_that_begin_together_cost_the_commit_of_one() {
+    let bed = Bed::of((20, 20), None).await;
+    let all = async |wanted: JobState| {
+        let begun = std::time::Instant::now();
+        loop {
+            let rows = bed.store.trials().await.unwrap();
+            if rows.len() == 20 && rows.iter().all(|row| row.state == wanted) {
+                return rows;
+            }
+            assert!(begun.elapsed() < BOUND, "{rows:?}");
+            tokio::task::yield_now().await;
+        }
+    };
+    let waiting = all(JobState::Waiting).await;
+    // What is seen is counted a moment later; a write of our own comes after it.
+    bed.store.probe().await.unwrap();
+    let before = bed.store.commits();
+    for row in waiting {
+        let said = Report { seq: 0, observed_at_ms: row.created_at_ms, body: started() };
+        bed.handle.reported(row.id, row.attempt, vec![said]).await;
+    }
+    let running = all(JobState::Running).await;
+    assert!(running.iter().all(|row| row.started_at_ms == Some(row.created_at_ms)));
+    bed.store.probe().await.unwrap();
+    assert_eq!(bed.store.commits() - before, 2, "one for twenty beginnings, one of our own");
+}
