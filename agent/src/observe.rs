@@ -126,8 +126,11 @@ impl Observer {
         self.last.as_ref()
     }
 
-    /// Reads what the end will be compared with. The trial may run already: nothing of it is counted yet.
+    /// Reads what the end will be compared with, once. The trial may run already: nothing of it is counted yet.
     pub fn begin(&mut self) {
+        if self.cgroup.is_some() {
+            return;
+        }
         self.cgroup = CgroupReader::find(Path::new("/"));
         self.cgroup_before = self.cgroup.as_ref().map(CgroupReader::read);
     }

@@ -181,8 +181,7 @@ impl Watch {
         let [stdout_tail, stderr_tail] = tails.clone();
         let watcher = tell.clone();
         let observe = settings.observe.clone();
-        let mut observer =
-            Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
+        let observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
         let termination_log = termination_log(settings);
         let will = Will {
             dir: prepared.dir.as_deref(),
@@ -191,7 +190,6 @@ impl Watch {
         };
         let obstacle = prepared.obstacle.take();
         let launched = launch(settings, &prepared.plan, obstacle, &will, &reaper);
-        observer.begin();
         let capture = Capture::new(Places {
             dir: prepared.dir.clone(),
             termination_log,
@@ -223,14 +221,21 @@ impl Watch {
         }
         let Launched { started, outputs } = &mut self.launched;
         let (trial, exit) = started.as_mut().ok()?;
-        let status = brief::wait(held_back, outputs, exit, &self.reaper, || {
-            !self.metric_files.any_is_there()
-        })?;
+        let (observer, files) = (&mut self.observer, &self.metric_files);
+        let status = brief::wait(
+            held_back,
+            outputs,
+            exit,
+            &self.reaper,
+            || observer.begin(),
+            || !files.any_is_there(),
+        )?;
         trial.reaped(false);
         let ending = Ending { status: Some(status), ..Ending::default() };
         let known = if status.success() {
             Known { end: end_of(&ending), ..self.observer.known_of_a_brief_success() }
         } else {
+            self.observer.begin();
             what_is_known(&self.observer, ending)
         };
         let verdict = conclude(&known);
@@ -246,7 +251,8 @@ impl Watch {
 
     /// Watches a trial to its end, and returns the exit code.
     async fn keep(self, clock: Arc<dyn Clock>) -> ExitCode {
-        let Self { prepared, claim, launched, tails, observer, reaper, .. } = self;
+        let Self { prepared, claim, launched, tails, mut observer, reaper, .. } = self;
+        observer.begin();
         let (metric_files, capture, tell, heard) =
             (self.metric_files, self.capture, self.tell, self.heard);
         let spool_dir = spool_dir(&prepared);

@@ -10,24 +10,32 @@ use tokio::sync::oneshot;
 use crate::reap::Reaper;
 use crate::signals::HeldBack;
 
-/// How long a silent trial is only waited for.
+/// How long a silent trial is only waited for, and how long it has the processor to itself.
 const BRIEF: Duration = Duration::from_millis(20);
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Waits until the trial prints something, somebody sends a signal, or [`BRIEF`] is over; then it is to be
-/// watched, and this returns `None`. Else it has exited by itself, has printed nothing, nobody is left of it, and
+/// watched, and this returns `None`. What is to be done `meanwhile` begins after [`AT_ONCE`]. Else it has exited by itself, has printed nothing, nobody is left of it, and
 /// `nothing_else` says that it left nothing to be read either.
 pub(super) fn wait(
     signals: &HeldBack,
     outputs: &[Option<OwnedFd>; 2],
     exit: &mut oneshot::Receiver<ExitStatus>,
     reaper: &Reaper,
+    meanwhile: impl FnOnce(),
     nothing_else: impl FnOnce() -> bool,
 ) -> Option<ExitStatus> {
     // A stream that cannot be read is one that we would not know the end of.
     let mut open: Vec<&OwnedFd> = outputs.iter().map(Option::as_ref).collect::<Option<_>>()?;
-    let brief = PollTimeout::try_from(BRIEF).unwrap_or(PollTimeout::ZERO);
+    let [at_once, brief] =
+        [AT_ONCE, BRIEF].map(|time| PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
+    let mut meanwhile = Some(meanwhile);
     loop {
-        let (signalled, printed) = look(Some(signals), &mut open, brief)?;
+        let timeout = if meanwhile.is_some() { at_once } else { brief };
+        let Some((signalled, printed)) = look(Some(signals), &mut open, timeout) else {
+            meanwhile.take()?();
+            continue;
+        };
         if printed {
             return None;
         }
