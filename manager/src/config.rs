@@ -5,6 +5,7 @@
 //! an error that says so.
 
 mod algorithms;
+mod all;
 mod check;
 mod command;
 mod document;
@@ -123,7 +124,7 @@ pub struct LocalSpec {
     pub gpu_indices: Option<Vec<u64>>,
 }
 
-/// Why an experiment file is refused: names the file, the field and what is allowed.
+/// Why an experiment file is refused: names the file, each field that is wrong and what is allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", .file.display())]
 pub struct Error {
@@ -150,11 +151,17 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     let base = base.as_path();
     if v1::is_v1(&document) {
         let converted = v1::convert(document).map_err(|problem| problem.in_file(file))?;
-        return check::check(converted.v2.clone(), base).map_err(|problem| {
-            Problem { path: converted.original(&problem.path), ..problem }.in_file(file)
+        let original = |problem: Problem| {
+            let path = converted.original(&problem.path);
+            Problem { path, ..problem }
+        };
+        return check::check(converted.v2.clone(), base).map_err(|first| {
+            let problems = all::problems(converted.v2.clone(), base, first);
+            Problem::all_in_file(problems.into_iter().map(original).collect(), file)
         });
     }
-    check::check(document, base).map_err(|problem| problem.in_file(file))
+    check::check(document.clone(), base)
+        .map_err(|first| Problem::all_in_file(all::problems(document, base, first), file))
 }
 
 /// Reads a file of another kind, JSON or YAML: a search space, results.

@@ -33,6 +33,22 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// The error of an experiment file that has these problems, at least one.
+    pub(super) fn all_in_file(mut problems: Vec<Self>, experiment: &Path) -> Error {
+        if problems.len() == 1 {
+            return problems.remove(0).in_file(experiment);
+        }
+        let lines = problems.iter().map(|problem| {
+            let place = problem.file.as_ref().map(|file| format!("{}: ", file.display()));
+            format!("\n  {}{}: {}", place.unwrap_or_default(), problem.path, problem.what)
+        });
+        let lines: Vec<_> = lines.collect();
+        let problem = format!("{} problems{}", lines.len(), lines.concat());
+        Error { file: experiment.to_owned(), problem }
+    }
+}
+
 /// The fields of one object under their proper names.
 #[derive(Debug)]
 pub(super) struct Section {

@@ -252,6 +252,32 @@ fn an_assessor_is_checked_and_kept() {
 }
 
 #[test]
+fn all_that_is_wrong_is_told_at_once_and_nothing_that_is_not() {
+    #[rustfmt::skip]
+    let table = [
+        // The changes, and where the problems are.
+        (json!({"trialConcurrency": 0, "maxTrialNumber": 0, "maxExperimentDuration": "soon", "tuner": {"name": "Oracle"}, "trainingService": {"platform": "moon"}}),
+         &["trialConcurrency", "maxExperimentDuration", "maxTrialNumber", "tuner.name"][..]),
+        (json!({"trialComand": "x", "trialCommand": null, "trialConcurrency": null, "colour": 1}),
+         &["trialComand", "colour", "trialConcurrency"]),
+        // What is written for a space that is wrong is not held against a right one.
+        (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
+         &["searchSpace.lr._type", "maxTrialNumber"]),
+        (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
+         &["trainingService.gpus", "objective"]),
+    ];
+    for (changes, expected) in table {
+        let problem = loaded(&with(&changes).to_string()).unwrap_err();
+        let lines: Vec<_> = problem.lines().collect();
+        assert_eq!(lines[0], format!("{} problems", expected.len()), "{problem}");
+        assert_eq!(lines.len(), 1 + expected.len(), "{problem}");
+        for (line, path) in lines[1..].iter().zip(expected) {
+            assert!(line.starts_with(&format!("  {path}: ")), "{path}: {problem}");
+        }
+    }
+}
+
+#[test]
 fn a_code_directory_must_be_a_directory() {
     let (directory, file) = written(&with(&json!({"trialCodeDirectory": "code"})).to_string());
     let code = directory.path().canonicalize().unwrap().join("code");

@@ -66,11 +66,17 @@ impl Gpus {
             && users.len() < each
         {
             let busy = machine.iter().filter(|gpu| gpu.busy).count();
-            let there = format!(
-                "of {} GPUs that nvidia-smi shows ({busy} in use) {} may be used; see gpuIndices and useActiveGpu",
-                machine.len(),
-                users.len(),
-            );
+            let there = if machine.is_empty() {
+                "nvidia-smi shows no GPU here, or is not there to be asked; leave trialGpuNumber out, or run trials where \
+                 GPUs are"
+                    .to_owned()
+            } else {
+                format!(
+                    "of {} GPUs that nvidia-smi shows ({busy} in use) {} may be used; see gpuIndices and useActiveGpu",
+                    machine.len(),
+                    users.len(),
+                )
+            };
             return Err(Error { each, there });
         }
         Ok(Self { each, sharers, users, given: HashMap::new() })

@@ -1,0 +1,102 @@
+//! All that is wrong with an experiment file, as far as it can be told at once: [`check`] stops at the first fault, so that
+//! is put right in a copy, by what is certainly good, and the copy is checked again.
+//!
+//! It must not tell a fault that its own repair brought about: what depends on a repaired section is not told.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::check::check;
+use super::section::Problem;
+use crate::nearest::folded;
+
+/// Faults that are told at most; whoever has more begins anew.
+const MOST: usize = 20;
+
+/// What a section is checked against: once one of the first is repaired, nothing is told of the others.
+const DEPENDENT: [(&[&str], &[&str]); 3] = [
+    (
+        &["searchSpace", "searchSpaceFile", "the search space"],
+        &["trialCommand", "tuner", "advisor", "assessor", "trainingService"],
+    ),
+    (
+        &["tuner", "advisor"],
+        &[
+            "trialCommand",
+            "assessor",
+            "trainingService",
+            "objective",
+            "tunerPatience",
+            "tunerGpuIndices",
+        ],
+    ),
+    (
+        &["trainingService"],
+        &["trialCommand", "trialCodeDirectory", "trialGpuNumber", "nniManagerIp", "sharedStorage"],
+    ),
+];
+
+/// The faults of a document whose first is known, in the order in which they are found.
+pub(super) fn problems(mut document: Value, base: &Path, first: Problem) -> Vec<Problem> {
+    let (mut told, mut repaired) = (Vec::new(), Vec::new());
+    let mut next = Some(first);
+    while let Some(problem) = next {
+        let section = match &problem.file {
+            Some(_) => "searchSpace".to_owned(),
+            None => section_of(&problem.path).to_owned(),
+        };
+        let doubtful = DEPENDENT.iter().any(|(sections, dependent)| {
+            dependent.contains(&section.as_str())
+                && repaired.iter().any(|known: &String| sections.contains(&known.as_str()))
+        });
+        if doubtful || repaired.contains(&section) {
+            break;
+        }
+        // A field that is misspelt is missing, too.
+        let meant = format!("`{}`", problem.path);
+        let is_meant = |known: &Problem| known.what.contains(&meant);
+        if !(problem.what.starts_with("is missing") && told.iter().any(is_meant)) {
+            told.push(problem);
+        }
+        if told.len() >= MOST || !repair(&mut document, &section) {
+            break;
+        }
+        repaired.push(section);
+        next = check(document.clone(), base).err();
+    }
+    told
+}
+
+/// The first part of a path.
+fn section_of(path: &str) -> &str {
+    path.split(['.', '[']).next().unwrap_or(path)
+}
+
+/// Puts something good in the place of a section, or nothing where nothing must be there.
+fn repair(document: &mut Value, section: &str) -> bool {
+    let Some(members) = document.as_object_mut() else { return false };
+    let (gone, good): (&[&str], _) = match section {
+        "searchSpace" | "searchSpaceFile" => {
+            let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
+            (&["searchSpace", "searchSpaceFile"], Some(("searchSpace", space)))
+        }
+        "tuner" | "advisor" => (&["tuner", "advisor"], Some(("tuner", json!({"name": "Random"})))),
+        // How many GPUs a trial gets is checked before, and asks the service for more.
+        "trainingService" => {
+            (&["trainingService", "trialGpuNumber"], Some((section, json!({"platform": "local"}))))
+        }
+        "trialCommand" => (&["trialCommand"], Some((section, json!("true")))),
+        "trialConcurrency" => (&["trialConcurrency"], Some((section, json!(1)))),
+        _ => (&[], None),
+    };
+    let is_gone = |key: &str| {
+        let key = folded(key);
+        key == folded(section) || gone.iter().any(|name| folded(name) == key)
+    };
+    members.retain(|key, _| !is_gone(key));
+    if let Some((name, good)) = good {
+        members.insert(name.to_owned(), good);
+    }
+    true
+}
