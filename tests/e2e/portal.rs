@@ -133,7 +133,19 @@ fn a_search_is_seen_as_it_goes() {
     });
     let number = trial.rsplit('/').next().unwrap();
     let trial = format!("/trials/{number}");
-    for path in ["/", "/trials?sort=final&order=desc", &trial, "/configuration", "/api", "/login"] {
+    let compared = format!("/compare?trial={number}");
+    let sorted = "/trials?sort=final&order=desc";
+    for path in [
+        "/",
+        sorted,
+        &trial,
+        &compared,
+        "/configuration",
+        "/api",
+        "/login",
+        "/login?ticket=x",
+        "/nowhere",
+    ] {
         browser.open(&format!("{url}{path}"));
         for (width, height) in [(360, 780), (1280, 900), (3840, 2160)] {
             for dark in [false, true] {
