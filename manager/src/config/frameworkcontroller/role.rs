@@ -139,6 +139,10 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
         let what = "is missing; name the image that the trial's program runs in";
         return Err(fields.fault("dockerImage", what));
     }
+    if let Some(image) = image.as_ref().filter(|image| image.contains(char::is_whitespace)) {
+        return Err(fields
+            .fault("dockerImage", format!("`{image}` is no name of an image: it has a space")));
+    }
     let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
     let task_number = fields.integer("taskNumber", 1)?.or(in_template).unwrap_or(1);
     if task_number > 10_000 {
@@ -242,6 +246,12 @@ fn policy(
 fn templates(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
     let Some(template) = template else { return Ok(Vec::new()) };
     let at = "the template, spec.taskRoles";
+    shaped(
+        "the template",
+        template,
+        &["metadata", "metadata/labels", "metadata/annotations", "spec"],
+        &[],
+    )?;
     let roles = template.pointer("/spec/taskRoles").and_then(Value::as_array);
     let Some(roles) = roles.filter(|roles| !roles.is_empty()) else {
         return Err(Problem::new(at, "is missing; a Framework has at least one task role"));
@@ -249,12 +259,17 @@ fn templates(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> 
     let mut found = Vec::new();
     for (i, role) in roles.iter().enumerate() {
         let at = format!("{at}[{i}]");
+        shaped(&at, role, &ROLE_OBJECTS, &ROLE_LISTS)?;
         let Some(name) = role.get("name").and_then(Value::as_str).filter(|name| is_name(name))
         else {
             let what = "needs a name of lower-case letters and digits";
             return Err(Problem::new(format!("{at}.name"), what));
         };
         let containers = role.pointer("/task/pod/spec/containers").and_then(Value::as_array);
+        for (j, container) in containers.into_iter().flatten().enumerate() {
+            let at = format!("{at}.task.pod.spec.containers[{j}]");
+            shaped(&at, container, &CONTAINER_OBJECTS, &CONTAINER_LISTS)?;
+        }
         match containers.map_or(0, Vec::len) {
             1 => found.push((name.to_owned(), role.clone())),
             count => {
@@ -267,6 +282,55 @@ fn templates(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> 
         }
     }
     Ok(found)
+}
+
+/// What of a template is built upon: these are to be objects, and these lists of objects, where they are there.
+const ROLE_OBJECTS: [&str; 8] = [
+    "",
+    "task",
+    "task/pod",
+    "task/pod/metadata",
+    "task/pod/metadata/labels",
+    "task/pod/metadata/annotations",
+    "task/pod/spec",
+    "task/pod/spec/nodeSelector",
+];
+const ROLE_LISTS: [&str; 5] = [
+    "task/pod/spec/containers",
+    "task/pod/spec/initContainers",
+    "task/pod/spec/volumes",
+    "task/pod/spec/tolerations",
+    "task/pod/spec/imagePullSecrets",
+];
+const CONTAINER_OBJECTS: [&str; 4] = ["", "resources", "resources/requests", "resources/limits"];
+const CONTAINER_LISTS: [&str; 2] = ["env", "volumeMounts"];
+
+/// Refuses a part of a template that is not what Kubernetes has there.
+fn shaped(at: &str, part: &Value, objects: &[&str], lists: &[&str]) -> Result<(), Problem> {
+    let fault = |field: &str, wanted: &str, found: &Value| {
+        let place = if field.is_empty() { String::new() } else { format!(".{field}") };
+        let place = format!("{at}{}", place.replace('/', "."));
+        let place =
+            if at == "the template" { place.replacen("template.", "template, ", 1) } else { place };
+        Problem::new(place, format!("expected {wanted}, found {}", kind(found)))
+    };
+    let find = |field: &str| {
+        let pointer = if field.is_empty() { String::new() } else { format!("/{field}") };
+        part.pointer(&pointer).filter(|found| !found.is_null())
+    };
+    for field in objects {
+        if let Some(found) = find(field).filter(|found| !found.is_object()) {
+            return Err(fault(field, "fields", found));
+        }
+    }
+    for field in lists {
+        let good =
+            |found: &Value| found.as_array().is_some_and(|list| list.iter().all(Value::is_object));
+        if let Some(found) = find(field).filter(|found| !good(found)) {
+            return Err(fault(field, "a list of objects", found));
+        }
+    }
+    Ok(())
 }
 
 /// A container's command and arguments as a shell line.

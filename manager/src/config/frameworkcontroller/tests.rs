@@ -112,6 +112,7 @@ fn a_wrong_field_is_named() {
         (json!({"taskRoles": []}), "trainingService.taskRoles: is empty"),
         (json!({"taskRoles": [role, role]}), "trainingService.taskRoles[1].name: `worker` is the name of another role"),
         (one("name", json!("my-role")), "trainingService.taskRoles[0].name: `my-role` is not allowed by FrameworkController"),
+        (one("dockerImage", json!("my image")), "trainingService.taskRoles[0].dockerImage: `my image` is no name of an image"),
         (one("dockerImage", Value::Null), "trainingService.taskRoles[0].dockerImage: is missing"),
         (one("taskNumber", json!(0)), "trainingService.taskRoles[0].taskNumber: expected an integer of at least 1"),
         (one("cpuNumber", json!("many")), "trainingService.taskRoles[0].cpuNumber: expected cores such as 4"),
@@ -188,6 +189,15 @@ spec:
         ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [{image: x}, {image: y}]}}}}]}",
             "the template, spec.taskRoles[0].task.pod.spec.containers: has 2 containers and must have exactly one"),
         ("kind: [", "the template: line 1"),
+        ("kind: Framework\nmetadata: x\nspec: {taskRoles: [{name: a}]}", "the template, metadata: expected fields, found the string \"x\""),
+        ("kind: Framework\nspec: {taskRoles: [x]}", "the template, spec.taskRoles[0]: expected fields, found the string"),
+        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {metadata: x}}}]}", "the template, spec.taskRoles[0].task.pod.metadata: expected fields"),
+        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {volumes: {}, containers: [{image: x}]}}}}]}",
+            "the template, spec.taskRoles[0].task.pod.spec.volumes: expected a list of objects, found"),
+        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [{image: x, env: {A: b}}]}}}}]}",
+            "the template, spec.taskRoles[0].task.pod.spec.containers[0].env: expected a list of objects, found"),
+        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [x]}}}}]}",
+            "the template, spec.taskRoles[0].task.pod.spec.containers: expected a list of objects, found"),
     ];
     for (template, message) in table {
         let problem = loaded(&document.to_string(), template).unwrap_err();
