@@ -276,7 +276,7 @@ fn first_line(text: &str) -> &str {
 }
 
 /// A text as far as it is shown.
-pub(super) fn shortened(text: &str) -> String {
+pub(in crate::training_service::frameworkcontroller) fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::{Access, Error};
 use crate::errors::chain;
@@ -51,8 +51,14 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
         return Err(bad(what.to_owned()));
     }
     let mut file = file;
-    trim_token_files(&mut file);
-    let own_proxy = proxy_of(&file, access.context.as_deref().or(file.current_context.as_deref()));
+    trim_tokens(&mut file).map_err(bad)?;
+    let context = access.context.as_deref().or(file.current_context.as_deref());
+    if let (Some(user), Some(context)) = (missing_user(&file, context), context) {
+        return Err(bad(format!(
+            "its context `{context}` names the user `{user}`, who is not in it"
+        )));
+    }
+    let own_proxy = proxy_of(&file, context);
     let mut config =
         Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
     // kube takes HTTPS_PROXY for every server, and compares NO_PROXY with the proxy's own name.
@@ -66,20 +72,40 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Takes the line break off a token that a file ends with, as `kubectl` does and the library does not. A file without one
-/// is a program's, which renews it, and is left to be read again.
-fn trim_token_files(file: &mut Kubeconfig) {
+/// Takes the line break off a token, as `kubectl` does of one in a file and the library does not. A file without one is a
+/// program's, which renews it, and is left to be read again. `Err`: what is in the way of a token.
+fn trim_tokens(file: &mut Kubeconfig) -> Result<(), String> {
     for known in &mut file.auth_infos {
-        let Some(user) = known.auth_info.as_mut().filter(|user| user.token.is_none()) else {
-            continue;
+        let Some(user) = &mut known.auth_info else { continue };
+        // Of a file that cannot be read the library says so.
+        let from_file = |path: &String| std::fs::read_to_string(path).ok();
+        let token = match &user.token {
+            Some(_) => token_of(user),
+            None => user.token_file.as_ref().and_then(from_file).filter(|text| text.trim() != text),
         };
-        let Some(path) = &user.token_file else { continue };
-        // Who cannot read it is told so later.
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        if text.trim() != text {
-            user.token = Some(text.trim().to_owned().into());
+        let Some(token) = token else { continue };
+        let token = token.trim();
+        if token.contains(|c: char| !c.is_ascii_graphic()) {
+            return Err(format!(
+                "the token of the user `{}` has a character that no token has, such as a line break",
+                known.name
+            ));
         }
+        user.token = Some(token.to_owned().into());
     }
+    Ok(())
+}
+
+/// The token that a user is given by. (The library shows it to a serialiser only.)
+fn token_of(user: &AuthInfo) -> Option<String> {
+    Some(serde_json::to_value(user).ok()?.get("token")?.as_str()?.to_owned())
+}
+
+/// The user that a context names and that is not there.
+fn missing_user(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
+    let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
+    let user = context?.context.as_ref()?.user.as_ref().filter(|user| !user.is_empty())?;
+    (!file.auth_infos.iter().any(|known| known.name == *user)).then(|| user.clone())
 }
 
 /// Whether a context's cluster has a proxy of its own.
@@ -135,6 +161,30 @@ fn home() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_is_read_as_kubectl_reads_it_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "from-file\n").unwrap();
+        let path = path.display();
+        for (user, expected) in [
+            ("{token: \"abc\\n\"}".to_owned(), Some("abc")),
+            (format!("{{tokenFile: '{path}'}}"), Some("from-file")),
+            ("{token: \"a\\nb\"}".to_owned(), None),
+            ("{token: \"a b\"}".to_owned(), None),
+        ] {
+            let text = format!(
+                "users: [{{name: u, user: {user}}}]\ncontexts: [{{name: c, context: {{cluster: k, user: v}}}}]"
+            );
+            let mut file = Kubeconfig::from_yaml(&text).unwrap();
+            let good = trim_tokens(&mut file).is_ok();
+            assert_eq!(good, expected.is_some(), "{user}");
+            let token = token_of(file.auth_infos[0].auth_info.as_ref().unwrap()).filter(|_| good);
+            assert_eq!(token.as_deref(), expected, "{user}");
+            assert_eq!(missing_user(&file, Some("c")).as_deref(), Some("v"));
+        }
+    }
 
     #[test]
     fn a_proxy_is_for_servers_elsewhere_that_are_not_excepted() {

@@ -3,6 +3,7 @@
 use kube::client::AuthError;
 
 use crate::errors::chain;
+use crate::training_service::frameworkcontroller::status::shortened;
 
 /// Why the cluster did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -168,6 +169,14 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     };
     let (code, message) = (status.code, status.message.clone());
     let message = if message.is_empty() { status.reason.clone() } else { message };
+    // The library's word for an answer that is no `Status`. (The real server has such a one for kinds that it does not
+    // know: `404 page not found`.)
+    let message = if status.reason == "Failed to parse error data" {
+        let said = shortened(message.lines().next().unwrap_or_default());
+        format!("{server} answers what a Kubernetes API server does not ({code}): {said}")
+    } else {
+        message
+    };
     match code {
         401 => Error::NotKnown { server, message },
         403 => Error::NotAllowed { message },
