@@ -14,6 +14,7 @@
 mod door;
 mod history;
 mod launch;
+mod look;
 mod nni;
 mod patience;
 mod process;
@@ -30,6 +31,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
+pub use self::look::look;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;

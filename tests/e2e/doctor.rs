@@ -1,6 +1,7 @@
 //! `trial-manager doctor`: what would stand in an experiment's way is said before anything is started.
 
-use trialkeeper_tests::{BOUND, Finished, Search, TestBed};
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Finished, Search, TestBed, nni_python};
 
 fn doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, String, String) {
     let file = search.write(bed);
@@ -44,4 +45,30 @@ fn what_is_missing_is_named() {
     let (code, stdout, stderr) = doctor(&bed, &search.with("trialConcurrency", 0), &[]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(stderr.contains("trialConcurrency"), "{stderr}");
+}
+
+#[test]
+fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
+    let Some(python) = nni_python() else { return };
+    let bed = TestBed::new();
+    bed.write("code/mine.py", "class Mine: pass\n");
+    bed.write("code/broken.py", "import no_such_module\n");
+    let doctor = |class: &str| {
+        let search = Search::new("true", 1)
+            .with("tuner", json!({"className": class, "codeDirectory": "code"}))
+            .with("pythonInterpreter", python.to_str().unwrap());
+        doctor(&bed, &search, &[])
+    };
+    let (code, stdout, stderr) = doctor("mine.Mine");
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("ok    tuner  mine.Mine can be loaded"), "{stdout}");
+    for (class, said) in [
+        ("broken.Mine", "No module named 'no_such_module'"),
+        ("mine.Yours", "has no attribute 'Yours'"),
+        ("absent.Mine", "No module named 'absent'"),
+    ] {
+        let (code, stdout, stderr) = doctor(class);
+        assert_eq!(code, Some(1), "{class}: {stdout}{stderr}");
+        assert!(stdout.contains("FAIL  tuner  ") && stdout.contains(said), "{class}: {stdout}");
+    }
 }

@@ -6,7 +6,7 @@ use trial_protocol::ExperimentId;
 
 use super::Error;
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
-use crate::dispatcher::{Outside, Program, Setting};
+use crate::dispatcher::{self, Outside, Program, Setting};
 use crate::experiment::advice::Advice;
 use crate::layout::ExperimentDir;
 use crate::tuner::OptimizeMode;
@@ -14,6 +14,24 @@ use crate::{assessor, tuner};
 
 /// Where nothing else is said, `PATH` finds the interpreter.
 const PYTHON: &str = "python3";
+
+/// Looks whether what NNI's dispatcher is to run can be loaded: each one's name, and what is wrong with it.
+pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
+    let tuner = match &spec.tuner {
+        TunerChoice::Nni { algorithm, .. } => Some(algorithm),
+        TunerChoice::Native(_) | TunerChoice::Command { .. } => None,
+    };
+    let assessor = match &spec.assessor {
+        Some(AssessorChoice::Nni(algorithm)) => Some(algorithm),
+        Some(AssessorChoice::Native(_)) | None => None,
+    };
+    let python = spec.python_interpreter.as_deref().unwrap_or(PYTHON);
+    let mut found = Vec::new();
+    for algorithm in tuner.into_iter().chain(assessor) {
+        found.push((algorithm.name().to_owned(), dispatcher::look(python, algorithm).await));
+    }
+    found
+}
 
 /// Makes the advisers that `spec` names.
 pub(super) fn build(

@@ -36,6 +36,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         let found = code_archive::survey(&spec.trial_code_directory);
         good &= check("code", found.map_err(|error| chain(&error)));
     }
+    for (name, found) in app::look_outside(&spec).await {
+        good &= check("tuner", found.map(|()| format!("{name} can be loaded")));
+    }
     let found = app::look(common.agent.clone(), &spec.training_service).await;
     let place = match &spec.training_service {
         TrainingServiceSpec::Local(_) => "this machine has what trials need",

@@ -1,0 +1,43 @@
+//! Looks whether Python finds what NNI's dispatcher would be asked to run, and makes none of it: a class that cannot be
+//! loaded is better known before a search is begun.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::{Algorithm, Source};
+
+/// How long modules may take to load: those of deep learning take their time.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Loads NNI, and a class as NNI does (nni 3.0, `nni/runtime/common.py`): arguments are the folder and the name, or nothing.
+const LOAD: &str = "import importlib, sys, nni
+if sys.argv[2:]:
+    sys.path.append(sys.argv[1])
+    module, _, name = sys.argv[2].rpartition('.')
+    getattr(importlib.import_module(module), name)";
+
+/// Loads what `python` is to run of `algorithm`; an error says what Python said.
+pub async fn look(python: &str, algorithm: &Algorithm) -> Result<(), String> {
+    let mut command = Command::new(python);
+    command.args(["-c", LOAD]);
+    if let Source::Class { class, code } = &algorithm.source {
+        command.arg(code).arg(class);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let ran = timeout(PATIENCE, command.output()).await;
+    let ran = ran.map_err(|_| format!("{python} took more than {} s", PATIENCE.as_secs()))?;
+    let output = ran.map_err(|error| {
+        format!(
+            "{python} cannot be started: {error}; set `pythonInterpreter` to one that has `nni`"
+        )
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+    Err(format!("{python} cannot load {}: {last}", algorithm.name()))
+}
