@@ -396,21 +396,6 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
     }
 }
 
-/// Its attempt's own agent sees the end and no metric, as where the keeper's output is put aside.
-#[tokio::test(start_paused = true)]
-async fn what_an_old_keeper_says_counts_for_the_attempt_that_it_speaks_of() {
-    let bed = Bed::new().await;
-    let trial = bed.begun().await;
-    let keeper = crate::ids::of_old_keeper(&trial.attempt);
-    bed.report(&trial, "before-legacy", 0, vec![result(9.0)]).await.unwrap();
-    bed.report(&trial, keeper.as_str(), 0, vec![result(5.0)]).await.unwrap();
-    bed.say(&trial, 1, vec![ended(Cause::Succeeded)]).await;
-    bed.gone(&trial);
-    bed.trial(JobState::Succeeded).await;
-    bed.task.await.unwrap().unwrap();
-    assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(5.0.into())]);
-}
-
 /// What had become of a trial when late reports of it came.
 #[derive(Clone, Copy)]
 enum Before {

@@ -1,4 +1,4 @@
-//! When a trial began and ended.
+//! When a trial began and ended, and what counts of it where an old keeper speaks for it.
 
 use super::*;
 
@@ -74,4 +74,19 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
     assert!(running.iter().all(|row| row.started_at_ms == Some(row.created_at_ms)));
     bed.store.probe().await.unwrap();
     assert_eq!(bed.store.commits() - before, 2, "one for twenty beginnings, one of our own");
+}
+
+/// Its attempt's own agent sees the end and no metric, as where the keeper's output is put aside.
+#[tokio::test(start_paused = true)]
+async fn what_an_old_keeper_says_counts_for_the_attempt_that_it_speaks_of() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    let keeper = crate::ids::of_old_keeper(&trial.attempt);
+    bed.report(&trial, "before-legacy", 0, vec![result(9.0)]).await.unwrap();
+    bed.report(&trial, keeper.as_str(), 0, vec![result(5.0)]).await.unwrap();
+    bed.say(&trial, 1, vec![ended(Cause::Succeeded)]).await;
+    bed.gone(&trial);
+    bed.trial(JobState::Succeeded).await;
+    bed.task.await.unwrap().unwrap();
+    assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(5.0.into())]);
 }
