@@ -1,4 +1,5 @@
-//! How the pages bear a large search: 10,000 trials of 1,000 steps, as `seed` makes them, in headless Chromium. It
+//! How the pages bear a large search: 10,000 trials of 1,000 steps, as `seed` makes them, in headless Chromium; and how soon
+//! they show what a trial prints. It
 //! prints each figure beside its goal; no figure is ever asserted but what does not depend on the machine's load: the
 //! bytes of the first view, in `e2e charts`.
 //!
@@ -11,7 +12,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use trialkeeper_tests::{Browser, TestBed, seed, wait_for};
+use trialkeeper_tests::{Browser, TestBed, get, seed, wait_for};
 
 /// How often each page is opened; the middle figure counts.
 const ROUNDS: usize = 5;
@@ -28,6 +29,26 @@ const SCROLL: &str = "if (!window.scrolling) { window.scrolling = true; window.l
   scrollBy(0, 400); for (const one of document.querySelectorAll('.scroll')) one.scrollLeft += 40;
   if (scrollY + innerHeight < document.documentElement.scrollHeight - 2) requestAnimationFrame(step); else window.scrolled = true; };
   requestAnimationFrame(step); } return window.scrolled === true;";
+
+/// How many results the watched trial prints, with pauses that keep no step with anybody's.
+const STEPS: usize = 40;
+const TRIAL: &str = "import random, sys, time
+time.sleep(5)
+for step in range(40):
+    time.sleep(0.5 + random.random())
+    with open(sys.argv[1], 'a') as file:
+        print(step, time.time() * 1000, file=file)
+    print(f'loss={1 / (step + 1)}', flush=True)
+time.sleep(5)
+";
+
+/// Notes when each step is first on the page, in a frame that is painted.
+const LOOK: &str = "window.seen = {}; const look = () => {
+  for (const one of document.querySelectorAll('small')) {
+    const step = /^\\s*@(\\d+)$/.exec(one.textContent);
+    if (step && !(step[1] in window.seen)) window.seen[step[1]] = Date.now(); }
+  requestAnimationFrame(look); };
+  requestAnimationFrame(look);";
 
 fn main() {
     let mut words = std::env::args().skip(1).map(|word| word.parse::<i64>().unwrap());
@@ -86,6 +107,57 @@ fn main() {
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: f64 = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
     figure("memory of the manager at most, MB", peak * 1.024 / 1000.0, "300");
+    drop(serving);
+    for (what, path) in [("trial's page", "/trials/"), ("table of trials", "/trials")] {
+        let (median, longest) = until_seen(&browser, path);
+        figure(&format!("printed until seen on the {what}, median, ms"), median, "1000");
+        figure("the same, longest of all", longest, "1000");
+    }
+}
+
+/// How long intermediate results take from being printed to being on the screen: the median and the longest, in
+/// milliseconds. `path` is where they are looked for; one that ends with a slash is completed with the trial's name.
+fn until_seen(browser: &Browser, path: &str) -> (f64, f64) {
+    let bed = TestBed::new();
+    bed.write("code/trial.py", TRIAL);
+    let experiment = format!(
+        "trialCommand: python3 trial.py {}\ntrialCodeDirectory: code\ntrialConcurrency: 1\nmaxTrialNumber: 1\n\
+         searchSpace: {{x: {{_type: uniform, _value: [0, 1]}}}}\ntuner: {{name: Random}}\ntrainingService: {{platform: local}}\n",
+        bed.path("printed").display()
+    );
+    let file = bed.write("experiment.yml", &experiment);
+    let mut run = bed.manager();
+    run.arg("run").arg(file).args(["--port", "0", "--data-dir"]).arg(bed.data());
+    let running = bed.start(&mut run);
+    let (url, trial) = wait_for("the trial to run", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let url = fs::read_to_string(folder.join("manager.url")).ok()?;
+        let trials: serde_json::Value =
+            serde_json::from_str(&get(url.trim(), "/api/v1/trials")?.1).ok()?;
+        Some((url.trim().to_owned(), trials["trials"][0]["id"].as_str()?.to_owned()))
+    });
+    let trial = if path.ends_with('/') { trial } else { String::new() };
+    browser.open(&format!("{url}{path}{trial}"));
+    browser.script(LOOK);
+    browser.wait(
+        "the last result to be seen",
+        BOUND,
+        &format!("return {} in window.seen", STEPS - 1),
+    );
+    let seen = browser.script("return window.seen");
+    let printed = bed.read("printed");
+    let mut times: Vec<f64> = printed
+        .lines()
+        .filter_map(|line| {
+            let (step, at) = line.split_once(' ')?;
+            // Those before the page was there, and those that another one overtook, nobody saw.
+            Some(seen[step].as_f64()? - at.parse::<f64>().ok()?)
+        })
+        .collect();
+    times.remove(0);
+    times.sort_by(f64::total_cmp);
+    drop(running);
+    (times[times.len() / 2], times[times.len() - 1])
 }
 
 fn figure(what: &str, value: f64, goal: &str) {
