@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use trialkeeper_tests::wait_for;
 
 use super::loads::{LINE_BYTES, now_ms};
-use super::measure::{peak_then_end, processor_ms, size_of, timed, two_numbers, which};
+use super::measure::{lock_step, peak_then_end, processor_ms, size_of, timed, two_numbers, which};
 use super::sink::Sink;
 use super::{median, say};
 
@@ -428,7 +428,7 @@ impl Bench {
         let rate = (0..3).map(|_| self.delivered(Keeper::Legacy, LEGACY_MANY)).fold(0.0, f64::max);
         self.row(
             "the same, one post a line, as NNI's keeper",
-            String::new(),
+            format!("lock-step {:.0}", lock_step(LEGACY_MANY)),
             None,
             format!("{rate:.0}"),
             ("at least 20,000", rate >= 20_000.0),

@@ -1,8 +1,11 @@
-//! What is read of a program from outside: its time, its memory, its size.
+//! What is read of a program from outside: its time, its memory, its size; and what the machine itself can do.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::thread;
 use std::time::Instant;
 
 use super::megabytes;
@@ -51,4 +54,31 @@ pub(super) fn which(program: &str) -> Option<PathBuf> {
 /// A file's size in bytes, as text.
 pub(super) fn size_of(path: &Path) -> String {
     fs::metadata(path).map(|data| data.len().to_string()).unwrap_or_default()
+}
+
+/// How many questions of a post's size two threads can ask and answer a second over loopback, each after the answer to
+/// the one before: what no agent that posts a line at a time can pass while its server is elsewhere.
+pub(super) fn lock_step(questions: u32) -> f64 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("a bound port");
+    let answering = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_nodelay(true).expect("a socket");
+        let mut question = [0; 512];
+        while stream.read(&mut question).is_ok_and(|read| read > 0) {
+            stream.write_all(&[b'a'; 100]).expect("somebody who listens");
+        }
+    });
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_nodelay(true).expect("a socket");
+    let began = Instant::now();
+    for _ in 0..questions {
+        stream.write_all(&[b'q'; 300]).expect("somebody who listens");
+        let mut answer = [0; 100];
+        stream.read_exact(&mut answer).expect("an answer");
+    }
+    let rate = f64::from(questions) / began.elapsed().as_secs_f64();
+    drop(stream);
+    answering.join().expect("an end");
+    rate
 }
