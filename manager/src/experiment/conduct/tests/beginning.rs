@@ -50,7 +50,7 @@ async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
 
 #[tokio::test(start_paused = true)]
 async fn trials_that_begin_together_cost_the_commit_of_one() {
-    let bed = Bed::of((20, 20), None).await;
+    let bed = Bed::of((20, 60), None).await;
     let all = async |wanted: JobState| {
         let begun = std::time::Instant::now();
         loop {
