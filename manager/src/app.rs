@@ -406,7 +406,7 @@ pub async fn look(agent: Option<PathBuf>, service: &TrainingServiceSpec) -> Resu
     Ready::find(agent, service, &ids::experiment()).await.map(drop)
 }
 
-/// Looks whether the tuner and the assessor of NNI's or the user's own can be loaded: each one's name, and what is wrong.
+/// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.
 pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     advisers::look(spec).await
 }

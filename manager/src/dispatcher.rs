@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
-pub use self::look::look;
+pub use self::look::{look, look_for};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;

@@ -61,7 +61,7 @@ fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
     };
     let (code, stdout, stderr) = doctor("mine.Mine");
     assert_eq!(code, Some(0), "{stdout}{stderr}");
-    assert!(stdout.contains("ok    tuner  mine.Mine can be loaded"), "{stdout}");
+    assert!(stdout.contains("ok    tuner  mine.Mine can be run"), "{stdout}");
     for (class, said) in [
         ("broken.Mine", "No module named 'no_such_module'"),
         ("mine.Yours", "has no attribute 'Yours'"),
@@ -70,5 +70,27 @@ fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
         let (code, stdout, stderr) = doctor(class);
         assert_eq!(code, Some(1), "{class}: {stdout}{stderr}");
         assert!(stdout.contains("FAIL  tuner  ") && stdout.contains(said), "{class}: {stdout}");
+    }
+}
+
+#[test]
+fn the_program_of_a_tuner_is_looked_for_where_it_would_be_started() {
+    let bed = TestBed::new();
+    bed.script("code/search", "#!/bin/sh\n");
+    bed.write("code/no-program", "print()\n");
+    for (program, fault) in [
+        ("./search", None),
+        ("sh", None),
+        ("search", Some("(from PATH); correct `tuner.command`")),
+        ("./no-program", Some("`./no-program` is no program that can be run (from ")),
+        ("/", Some("`/` is no program")),
+    ] {
+        let search = Search::new("true", 1)
+            .with("tuner", json!({"command": [program]}))
+            .with("trialCodeDirectory", "code");
+        let (code, stdout, stderr) = doctor(&bed, &search, &[]);
+        assert_eq!(code, Some(i32::from(fault.is_some())), "{program}: {stdout}{stderr}");
+        let told = fault.unwrap_or("ok    tuner  ");
+        assert!(stdout.contains(told), "{program}: {stdout}");
     }
 }

@@ -15,7 +15,7 @@ use crate::{assessor, tuner};
 /// Where nothing else is said, `PATH` finds the interpreter.
 const PYTHON: &str = "python3";
 
-/// Looks whether what NNI's dispatcher is to run can be loaded: each one's name, and what is wrong with it.
+/// Looks whether what is outside the manager can be run: each one's name, and what is wrong with it.
 pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     let tuner = match &spec.tuner {
         TunerChoice::Nni { algorithm, .. } => Some(algorithm),
@@ -27,6 +27,10 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
     };
     let python = spec.python_interpreter.as_deref().unwrap_or(PYTHON);
     let mut found = Vec::new();
+    if let TunerChoice::Command { command, .. } = &spec.tuner {
+        let there = dispatcher::look_for(command, &spec.trial_code_directory);
+        found.push((spec.tuner.name().to_owned(), there));
+    }
     for algorithm in tuner.into_iter().chain(assessor) {
         found.push((algorithm.name().to_owned(), dispatcher::look(python, algorithm).await));
     }

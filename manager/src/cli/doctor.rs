@@ -37,7 +37,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         good &= check("code", found.map_err(|error| chain(&error)));
     }
     for (name, found) in app::look_outside(&spec).await {
-        good &= check("tuner", found.map(|()| format!("{name} can be loaded")));
+        good &= check("tuner", found.map(|()| format!("{name} can be run")));
     }
     let found = app::look(common.agent.clone(), &spec.training_service).await;
     let place = match &spec.training_service {

@@ -1,9 +1,11 @@
-//! Looks whether Python finds what NNI's dispatcher would be asked to run, and makes none of it: a class that cannot be
-//! loaded is better known before a search is begun.
+//! Looks whether what would be asked outside the manager is there, and runs none of it: a class that cannot be loaded,
+//! or a program that is not there, is better known before a search is begun.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -40,4 +42,21 @@ pub async fn look(python: &str, algorithm: &Algorithm) -> Result<(), String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
     Err(format!("{python} cannot load {}: {last}", algorithm.name()))
+}
+
+/// Looks for the program of `words` as starting it from the folder `code` does (execvp(3)).
+pub fn look_for(words: &[String], code: &Path) -> Result<(), String> {
+    let program = words.first().map_or("", String::as_str);
+    let runs = |file: &Path| file.is_file() && access(file, AccessFlags::X_OK).is_ok();
+    let found = if program.contains('/') {
+        runs(&code.join(program))
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| runs(&code.join(folder).join(program)))
+    };
+    let from = if program.contains('/') { code.display().to_string() } else { "PATH".to_owned() };
+    if found {
+        return Ok(());
+    }
+    Err(format!("`{program}` is no program that can be run (from {from}); correct `tuner.command`"))
 }
