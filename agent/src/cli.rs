@@ -21,6 +21,7 @@ mod config_file;
 mod origin;
 mod plain;
 mod pod;
+mod stray;
 
 pub use pod::{Fetch, PodArgs};
 
@@ -329,6 +330,9 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
     pub log_file: Option<PathBuf>,
 
+    /// What was not understood, and does no harm.
+    #[arg(skip)]
+    pub warnings: Vec<String>,
     /// What an NNI manager asked for, where the words were those of its own keeper.
     #[arg(skip)]
     pub legacy: Option<Legacy>,
@@ -386,7 +390,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode>
 
 /// NNI's keeper's words, as a run of ours.
 fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
-    let legacy = legacy_cli::parse(words).map_err(|error| {
+    let mut legacy = legacy_cli::parse(words).map_err(|error| {
         writeln!(io::stderr(), "trialkeeper: error: {error}").ok();
         ExitCode::from(KEEPER_FAULT)
     })?;
@@ -394,6 +398,7 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
     if let Command::Run(args) = &mut cli.command {
         args.manager = Some(legacy.manager.clone());
         args.manager_file = None;
+        args.warnings.append(&mut legacy.warnings);
         args.legacy = Some(legacy);
     }
     Ok(cli)
@@ -403,19 +408,23 @@ fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = complete(words);
     let read = || {
         let settings = config_file::find(Cli::command, &words)?;
-        let command = config_file::apply(Cli::command(), &settings, &words)?;
-        let matches = command.try_get_matches_from(&words).map_err(|refusal| {
+        let mut command = config_file::apply(Cli::command(), &settings, &words)?;
+        let matches = command.try_get_matches_from_mut(&words).map_err(|refusal| {
             let is_set = |name: &OsStr| std::env::var_os(name).is_some();
             origin::name_origins(refusal, &Cli::command(), &words, &settings, is_set)
         })?;
-        let cli = Cli::from_arg_matches(&matches)?;
-        if let Command::Run(args) = &cli.command
-            && args.print_config
-        {
-            let run = matches.subcommand_matches("run");
-            let shown = run.map(|run| config_file::origins(&Cli::command(), run, &settings));
-            io::stdout().write_all(shown.unwrap_or_default().as_bytes()).ok();
-            return Ok(None);
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        if let Command::Run(args) = &mut cli.command {
+            let names = std::env::vars_os().map(|(name, _)| name);
+            args.warnings = stray::sentences(&mut command, names);
+            if args.print_config {
+                let run = matches.subcommand_matches("run");
+                let shown = run.map(|run| config_file::origins(&Cli::command(), run, &settings));
+                let strays = args.warnings.iter().map(|warning| format!("# {warning}\n"));
+                let shown = shown.into_iter().chain(strays).collect::<String>();
+                io::stdout().write_all(shown.as_bytes()).ok();
+                return Ok(None);
+            }
         }
         Ok(Some(cli))
     };

@@ -23,9 +23,12 @@ pub(super) fn read(words: &[OsString], ours: bool) -> Option<RunArgs> {
     (!ours && !command.is_empty()).then(|| defaults(command.to_vec()))
 }
 
-/// Whether the variable `name` sets a flag.
+/// How the names of our variables begin.
+pub(super) const PREFIX: &str = "TRIALKEEPER_";
+
+/// Whether the variable `name` may set a flag.
 pub(super) fn is_ours(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(b"TRIALKEEPER_")
+    name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
 fn defaults(command: Vec<OsString>) -> RunArgs {
@@ -82,6 +85,7 @@ fn defaults(command: Vec<OsString>) -> RunArgs {
         print_config: false,
         verbose: 0,
         log_file: None,
+        warnings: Vec::new(),
         legacy: None,
     }
 }

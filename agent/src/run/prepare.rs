@@ -46,6 +46,9 @@ pub(super) fn prepare(
     crate::faults::here("prepare");
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let variable = |name: &str| std::env::var_os(name);
+    for warning in &args.warnings {
+        tracing::warn!("{warning}");
+    }
     let settings = Settings::resolve(args, &variable, random)?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
@@ -124,9 +127,6 @@ pub(super) fn prepare(
 
 /// What NNI's keeper does before its trial starts.
 fn prepare_legacy(legacy: &Legacy) {
-    for warning in &legacy.warnings {
-        tracing::warn!("{warning}");
-    }
     if let Some(path) = &legacy.job_id_file
         && let Err(error) = std::fs::write(path, std::process::id().to_string())
     {

@@ -135,3 +135,22 @@ fn a_settings_file_counts_and_its_faults_are_named() {
         assert!(ended.stderr.contains(fault), "{text}: {}", ended.stderr);
     }
 }
+
+#[test]
+fn a_misspelt_variable_is_told_once_and_stops_nothing() {
+    let mut keeper = Keeper::shell(&[], "exit 3");
+    keeper.command.env("TRIALKEEPER_MANGER", "http://m");
+    // What Kubernetes gives every pod beside a Service called `trialkeeper`.
+    keeper
+        .command
+        .env("TRIALKEEPER_SERVICE_HOST", "10.0.0.1")
+        .env("TRIALKEEPER_SERVICE_PORT", "80");
+    keeper.command.env("TRIALKEEPER_PORT", "tcp://10.0.0.1:80");
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let told: Vec<_> = ended.stderr.lines().filter(|line| line.contains("warning")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let sentence =
+        "the variable TRIALKEEPER_MANGER sets nothing; did you mean TRIALKEEPER_MANAGER?";
+    assert!(told[0].ends_with(sentence), "{told:?}");
+}

@@ -1,0 +1,128 @@
+//! PURE: variables of the caller's that look like ours and set nothing, most likely misspelt.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue};
+
+use super::plain::{PREFIX, is_ours};
+
+/// What sets no flag and is rightly there: a keeper's version for old managers, and what a trial is told, which may
+/// itself run a keeper. One that ends with `_` stands for all that begin so.
+const KNOWN: [&str; 7] =
+    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "FAULT"];
+
+/// A sentence about each of the variables `names` that is ours by its beginning alone.
+pub(super) fn sentences(
+    command: &mut Command,
+    names: impl IntoIterator<Item = OsString>,
+) -> Vec<String> {
+    let mut names: Vec<_> = names.into_iter().filter(|name| is_ours(name)).collect();
+    names.sort();
+    let services: Vec<_> = names.iter().filter_map(service).collect();
+    let strays = names.iter().filter(|name| !is_known(command, name) && !is_link(name, &services));
+    let strays: Vec<_> = strays.map(|name| name.to_string_lossy()).collect();
+    strays.iter().map(|name| sentence(command, name)).collect()
+}
+
+fn sentence(command: &mut Command, name: &str) -> String {
+    let meant = name.strip_prefix(PREFIX).and_then(|rest| nearest(command, rest));
+    let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    format!("the variable {name} sets nothing{meant}")
+}
+
+fn is_known(command: &Command, name: &OsStr) -> bool {
+    let mut flags = command.get_subcommands().flat_map(Command::get_arguments);
+    let rest = &name.as_encoded_bytes()[PREFIX.len()..];
+    let is = |known: &str| {
+        rest == known.as_bytes() || known.ends_with('_') && rest.starts_with(known.as_bytes())
+    };
+    flags.any(|flag| flag.get_env() == Some(name)) || KNOWN.into_iter().any(is)
+}
+
+/// The beginning of what Kubernetes puts into every pod about a Service, such as one called `trialkeeper`, if this is
+/// the variable that each Service has.
+fn service(name: &OsString) -> Option<&[u8]> {
+    name.as_encoded_bytes().strip_suffix(b"_SERVICE_HOST")
+}
+
+/// Whether it tells of one of `services`: `_SERVICE_PORT_HTTP`, `_PORT`, `_PORT_80_TCP_ADDR`, ...
+fn is_link(name: &OsStr, services: &[&[u8]]) -> bool {
+    let forms: [&[u8]; 2] = [b"_SERVICE_", b"_PORT"];
+    let rests =
+        services.iter().filter_map(|service| name.as_encoded_bytes().strip_prefix(*service));
+    rests.into_iter().any(|rest| forms.iter().any(|form| rest.starts_with(form)))
+}
+
+/// The variable of the flag that `rest` is, or that the table of flags takes it for.
+fn nearest(command: &mut Command, rest: &str) -> Option<String> {
+    let flag = format!("--{}", rest.to_lowercase().replace('_', "-"));
+    let refusal = command.try_get_matches_from_mut(["trialkeeper", "run", &flag]).err()?;
+    let flag = match refusal.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(meant)) => meant,
+        _ => &flag,
+    };
+    let mut flags = command.find_subcommand("run")?.get_arguments();
+    let meant = flags.find(|arg| arg.get_long() == flag.strip_prefix("--"))?;
+    Some(meant.get_env()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::super::Cli;
+    use super::*;
+
+    #[test]
+    fn what_is_misspelt_is_told_with_what_was_meant() {
+        #[rustfmt::skip]
+        let table = [
+            ("TRIALKEEPER_MANGER",      Some("; did you mean TRIALKEEPER_MANAGER?")),
+            ("TRIALKEEPER_OUTPUTDIR",   Some("; did you mean TRIALKEEPER_OUTPUT_DIR?")),
+            ("TRIALKEEPER_TOKEN",       Some("; did you mean TRIALKEEPER_TOKEN_FILE?")),
+            ("TRIALKEEPER_manager",     Some("; did you mean TRIALKEEPER_MANAGER?")),
+            ("TRIALKEEPER_ZZ",          Some("")),
+            ("TRIALKEEPER_",            Some("")),
+            ("TRIALKEEPER_MANAGER",     None),
+            ("TRIALKEEPER_GPU_PROGRAM", None),
+            ("TRIALKEEPER_NNI_VERSION", None),
+            ("TRIALKEEPER_RUN",         None),
+            ("TRIALKEEPER_PARAM_x",     None),
+            ("TRIALKEEPERS",            None),
+            ("PATH",                    None),
+        ];
+        for (name, expected) in table {
+            let told = sentences(&mut Cli::command(), [name.into()]);
+            let expected = expected.map(|meant| format!("the variable {name} sets nothing{meant}"));
+            assert_eq!(told, Vec::from_iter(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_links_to_a_service_of_our_name_are_no_settings() {
+        // As Kubernetes writes them for Services called `trialkeeper` and `trialkeeper-pod`, with a port `http` and one
+        // without a name.
+        let forms = [
+            "SERVICE_HOST",
+            "SERVICE_PORT",
+            "SERVICE_PORT_HTTP",
+            "PORT",
+            "PORT_80_TCP",
+            "PORT_80_TCP_PROTO",
+            "PORT_80_TCP_PORT",
+            "PORT_80_TCP_ADDR",
+            "PORT_53_UDP",
+        ];
+        let names = ["TRIALKEEPER", "TRIALKEEPER_POD", "TRIALKEEPER_MANAGER"]
+            .map(|service| forms.map(|form| OsString::from(format!("{service}_{form}"))));
+        let mut command = Cli::command();
+        let flags = command.get_subcommands().flat_map(Command::get_arguments);
+        let flags: Vec<_> = flags.filter_map(|flag| Some(flag.get_env()?.to_owned())).collect();
+        let names = names.concat();
+        assert!(names.iter().all(|name| !flags.contains(name)), "a link is taken for a setting");
+        assert_eq!(sentences(&mut command, names), Vec::<String>::new());
+        // Alone it is somebody's mistake.
+        assert_eq!(sentences(&mut command, ["TRIALKEEPER_PORT".into()]).len(), 1);
+    }
+}
