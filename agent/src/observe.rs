@@ -156,11 +156,11 @@ impl Observer {
             reader.as_mut().and_then(|reader| reader.read(std::process::id(), &helpers, now));
         let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
         self.process_peak_bytes = self.process_peak_bytes.max(memory);
-        if self.gpus.last().is_empty() {
+        if self.gpus.board.last().is_empty() {
             self.cards.tick();
         }
-        let nvidia = self.gpus.current(now);
-        let gpus = if nvidia.is_empty() { self.cards.current(now) } else { nvidia };
+        let nvidia = self.gpus.board.current(now);
+        let gpus = if nvidia.is_empty() { self.cards.board.current(now) } else { nvidia };
         let sample = Sample { process, cgroup: self.cgroup.as_ref().map(CgroupReader::read), gpus };
 
         let printed = total(&self.stdout) + total(&self.stderr);
@@ -220,8 +220,8 @@ impl Observer {
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
-            gpus: [self.gpus.last(), self.cards.last()].concat(),
-            gpus_lost: [self.gpus.lost(), self.cards.lost()].concat(),
+            gpus: [self.gpus.board.last(), self.cards.board.last()].concat(),
+            gpus_lost: [self.gpus.board.lost(), self.cards.board.lost()].concat(),
             ..Known::default()
         }
     }

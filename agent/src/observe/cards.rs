@@ -11,25 +11,23 @@ use trial_protocol::GpuSample;
 
 use crate::output::Heard;
 use crate::sample::amd;
-use crate::sample::gpu::{Board, BoardEvent, fresh_for};
+use crate::sample::gpu::{Board, BoardEvent};
 
 /// The cards, and what was last read of them.
 #[derive(Debug)]
 pub(super) struct Cards {
     root: PathBuf,
-    interval: Duration,
     /// Asks the thread for a reading; `None`: there is no thread, since no card was seen yet.
     ask: Option<blocking::SyncSender<()>>,
     heard: mpsc::Sender<Heard>,
-    board: Board,
-    read_at: Option<Duration>,
+    /// What was read.
+    pub(super) board: Board,
 }
 
 impl Cards {
     /// The cards under `root`, which is `/` except in tests. Nothing is looked at yet.
     pub(super) fn new(root: &Path, interval: Duration, heard: mpsc::Sender<Heard>) -> Self {
-        let (root, board) = (root.to_owned(), Board::default());
-        Self { root, interval, ask: None, heard, board, read_at: None }
+        Self { root: root.to_owned(), ask: None, heard, board: Board::new(interval) }
     }
 
     /// Asks for another reading, unless one is still under way; it comes as [`Heard::Cards`].
@@ -61,25 +59,7 @@ impl Cards {
 
     /// Takes a reading.
     pub(super) fn enter(&mut self, cards: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
-        self.read_at = Some(now);
-        let mut events = Vec::new();
-        self.board.enter_round(cards, &mut events);
-        events
-    }
-
-    /// The last reading, unless it is old.
-    pub(super) fn current(&self, now: Duration) -> Vec<GpuSample> {
-        let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
-        if fresh { self.board.last() } else { Vec::new() }
-    }
-
-    /// The last reading, however old.
-    pub(super) fn last(&self) -> Vec<GpuSample> {
-        self.board.last()
-    }
-
-    pub(super) fn lost(&self) -> Vec<String> {
-        self.board.lost()
+        self.board.enter_round(cards, now)
     }
 }
 
@@ -116,19 +96,19 @@ mod tests {
             cards.tick();
         }
         assert!(told.try_recv().is_err());
-        assert_eq!(cards.current(Duration::ZERO), []);
+        assert_eq!(cards.board.current(Duration::ZERO), []);
 
         fs::write(&busy, "87\n").unwrap();
         let read = heard(&mut told);
         assert_eq!(read[0].utilization_percent, Some(87.0));
         assert_eq!(cards.enter(read.clone(), INTERVAL).len(), 1);
-        assert_eq!(cards.current(INTERVAL), read);
+        assert_eq!(cards.board.current(INTERVAL), read);
         // No reading for so long is no reading, but still the last one.
-        assert_eq!(cards.current(INTERVAL * 20), []);
-        assert_eq!(cards.last(), read);
+        assert_eq!(cards.board.current(INTERVAL * 20), []);
+        assert_eq!(cards.board.last(), read);
         let lost = cards.enter(Vec::new(), INTERVAL * 2);
         assert!(lost.contains(&BoardEvent::Lost("a1".to_owned())), "{lost:?}");
-        assert_eq!(cards.lost(), ["a1"]);
+        assert_eq!(cards.board.lost(), ["a1"]);
     }
 
     #[test]

@@ -7,12 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use trial_protocol::GpuSample;
 
 use crate::output::Heard;
 use crate::reap::{Reaper, Role};
 use crate::sample::gpu::{
-    Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, fresh_for, parse_row,
+    Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
 };
 
 /// The longest line that is believed, in bytes.
@@ -24,8 +23,8 @@ pub(super) struct Gpus {
     program: Option<PathBuf>,
     interval: Duration,
     probe: Probe,
-    board: Board,
-    read_at: Option<Duration>,
+    /// What was read.
+    pub(super) board: Board,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
     heard: mpsc::Sender<Heard>,
@@ -38,8 +37,8 @@ impl Gpus {
         reaper: Reaper,
         heard: mpsc::Sender<Heard>,
     ) -> Self {
-        let (probe, board) = (Probe::new(interval), Board::default());
-        Self { program, interval, probe, board, read_at: None, running: None, reaper, heard }
+        let (probe, board) = (Probe::new(interval), Board::new(interval));
+        Self { program, interval, probe, board, running: None, reaper, heard }
     }
 
     /// Looks after the process.
@@ -91,11 +90,8 @@ impl Gpus {
         let row = parse_row(line);
         if matches!(row, Row::Reading(_)) {
             self.probe.step(ProbeEvent::Reading, now);
-            self.read_at = Some(now);
         }
-        let mut events = Vec::new();
-        self.board.enter(row, &mut events);
-        events
+        self.board.enter(row, now)
     }
 
     /// Kills the process, if there is one.
@@ -106,21 +102,6 @@ impl Gpus {
         {
             child.kill().ok();
         }
-    }
-
-    /// The last reading, unless it is old.
-    pub(super) fn current(&self, now: Duration) -> Vec<GpuSample> {
-        let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
-        if fresh { self.board.last() } else { Vec::new() }
-    }
-
-    /// The last reading, however old.
-    pub(super) fn last(&self) -> Vec<GpuSample> {
-        self.board.last()
-    }
-
-    pub(super) fn lost(&self) -> Vec<String> {
-        self.board.lost()
     }
 }
 
@@ -151,14 +132,14 @@ mod tests {
         for second in [5, 10] {
             gpus.row("0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X", Duration::from_secs(second));
         }
-        let last = gpus.last();
+        let last = gpus.board.last();
         assert_eq!(last.len(), 1);
         #[rustfmt::skip]
         let table = [(10, true), (40, true), (41, false), (900, false)];
         for (second, current) in table {
             let expected = if current { &last[..] } else { &[] };
-            assert_eq!(gpus.current(Duration::from_secs(second)), expected, "at {second} s");
+            assert_eq!(gpus.board.current(Duration::from_secs(second)), expected, "at {second} s");
         }
-        assert_eq!(gpus.last(), last, "the verdict tells it all the same");
+        assert_eq!(gpus.board.last(), last, "the verdict tells it all the same");
     }
 }

@@ -9,9 +9,12 @@
 
 mod probe;
 
-pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent, fresh_for};
+pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
+
+use probe::fresh_for;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use trial_protocol::GpuSample;
 
@@ -100,9 +103,13 @@ fn integer(value: &str) -> Option<u64> {
     known(value)?.parse().ok()
 }
 
-/// All GPUs of the machine, as the rows of the probe bring them round after round.
-#[derive(Debug, Default)]
+/// All GPUs of the machine, as the rows of the probe bring them round after round, or as they are read all at once.
+#[derive(Debug)]
 pub struct Board {
+    /// Time between two readings.
+    interval: Duration,
+    /// When one came last.
+    read_at: Option<Duration>,
     /// Rows of the round at hand.
     round: BTreeMap<u32, GpuSample>,
     /// The last whole round.
@@ -121,7 +128,19 @@ pub enum BoardEvent {
 }
 
 impl Board {
-    /// The last reading of each GPU.
+    /// A board that nothing was read of yet.
+    pub fn new(interval: Duration) -> Self {
+        let (round, last) = (BTreeMap::new(), BTreeMap::new());
+        Self { interval, read_at: None, round, last, lost: BTreeSet::new() }
+    }
+
+    /// The last reading of each GPU, unless it is old.
+    pub fn current(&self, now: Duration) -> Vec<GpuSample> {
+        let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
+        if fresh { self.last() } else { Vec::new() }
+    }
+
+    /// The last reading of each GPU, however old.
     pub fn last(&self) -> Vec<GpuSample> {
         self.last.values().cloned().collect()
     }
@@ -136,42 +155,48 @@ impl Board {
         self.round.clear();
     }
 
-    /// Takes a row and appends what it completes.
+    /// Takes a row and returns what it completes.
     ///
     /// A round is complete when it has as many GPUs as the last one or when an index comes again. A GPU is
     /// lost when a whole round lacks it, or when the tool says so and there was one before.
-    pub fn enter(&mut self, row: Row, events: &mut Vec<BoardEvent>) {
+    pub fn enter(&mut self, row: Row, now: Duration) -> Vec<BoardEvent> {
+        let mut events = Vec::new();
         match row {
             Row::Reading(sample) => {
+                self.read_at = Some(now);
                 if self.round.contains_key(&sample.index) {
-                    self.end_round(events);
+                    self.end_round(&mut events);
                 }
                 self.round.insert(sample.index, sample);
                 if self.round.len() == self.last.len() && self.round.keys().eq(self.last.keys()) {
-                    self.end_round(events);
+                    self.end_round(&mut events);
                 }
             }
             Row::Gone { line } => {
                 let named = self.last.values().find(|gpu| is_named(gpu, &line)).map(name);
                 match named {
-                    Some(name) => self.lose(name, events),
+                    Some(name) => self.lose(name, &mut events),
                     // Nobody is named: with one GPU it is that one, else it is the way to all of them.
                     None => {
                         let all: Vec<_> = self.last.values().map(name).collect();
                         for name in all {
-                            self.lose(name, events);
+                            self.lose(name, &mut events);
                         }
                     }
                 }
             }
             Row::Other => {}
         }
+        events
     }
 
     /// Takes a reading of every GPU at once. One that is not among them is lost.
-    pub fn enter_round(&mut self, round: Vec<GpuSample>, events: &mut Vec<BoardEvent>) {
+    pub fn enter_round(&mut self, round: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
+        let mut events = Vec::new();
+        self.read_at = Some(now);
         self.round = round.into_iter().map(|gpu| (gpu.index, gpu)).collect();
-        self.end_round(events);
+        self.end_round(&mut events);
+        events
     }
 
     fn end_round(&mut self, events: &mut Vec<BoardEvent>) {

@@ -16,7 +16,7 @@ const SILENT_INTERVALS: u32 = 3;
 const SILENT_LEAST: Duration = Duration::from_secs(30);
 
 /// How long a reading counts as the present one, where one is taken every `interval`: what reads the GPUs hangs after that.
-pub fn fresh_for(interval: Duration) -> Duration {
+pub(super) fn fresh_for(interval: Duration) -> Duration {
     SILENT_LEAST.max(interval.saturating_mul(SILENT_INTERVALS))
 }
 

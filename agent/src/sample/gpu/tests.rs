@@ -2,6 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const INTERVAL: Duration = Duration::from_secs(5);
+
 const H200: &str =
     "0, GPU-5f0c, 97, 120000, 143771, 512.31, 700.00, 61, 1980, 0, Disabled, NVIDIA H200";
 
@@ -112,10 +114,10 @@ fn rounds_and_losses_follow_the_rows() {
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
     for (says, rows, expected) in table {
-        let mut board = Board::default();
+        let mut board = Board::new(INTERVAL);
         let mut events = Vec::new();
         for row in rows {
-            board.enter(row, &mut events);
+            events.extend(board.enter(row, Duration::ZERO));
         }
         let told: Vec<_> = events
             .iter()
@@ -130,14 +132,14 @@ fn rounds_and_losses_follow_the_rows() {
 
 #[test]
 fn a_probe_that_is_started_again_loses_no_gpu() {
-    let mut board = Board::default();
+    let mut board = Board::new(INTERVAL);
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
-        board.enter(row, &mut events);
+        events.extend(board.enter(row, Duration::ZERO));
     }
     board.probe_started();
     for row in [row(0), row(1)] {
-        board.enter(row, &mut events);
+        events.extend(board.enter(row, Duration::ZERO));
     }
     assert_eq!((events.len(), board.lost().len()), (3, 0));
 }
@@ -152,10 +154,10 @@ proptest! {
     fn any_rowlike_lines_keep_the_board_whole(
         lines in proptest::collection::vec("[0-3], GPU-[0-3], [0-9\\[\\]N/A]{0,4}, 1, 2, 3, 4, 5, 6, 7, , X", 0..40),
     ) {
-        let mut board = Board::default();
+        let mut board = Board::new(INTERVAL);
         let mut events = Vec::new();
         for line in &lines {
-            board.enter(parse_row(line), &mut events);
+            events.extend(board.enter(parse_row(line), Duration::ZERO));
         }
         prop_assert!(board.last().len() <= 4 && board.lost().len() <= 4);
     }
