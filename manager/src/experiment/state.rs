@@ -207,6 +207,11 @@ impl State {
             }
             Event::Tick => {}
         }
+        self.follow(before, effects)
+    }
+
+    /// Adds to the `effects` of an event what follows for limits, free slots and the state, which was `before`.
+    fn follow(&mut self, before: ExperimentState, mut effects: Vec<Effect>) -> Vec<Effect> {
         self.enforce_deadlines(&mut effects);
         self.fill(&mut effects);
         self.settle();

@@ -228,6 +228,20 @@ fn best<T>(candidates: &[T], ratio: impl Fn(&T) -> f64) -> Option<&T> {
     scored.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(best, _)| best)
 }
 
+/// Terms smaller than the largest by this power of e vanish in a double's sum.
+const NEGLIGIBLE: f64 = 40.0;
+
+/// Logarithm of the sum of what `exponents` are the logarithms of.
+fn log_sum(exponents: &[f64]) -> f64 {
+    let largest = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if largest == f64::NEG_INFINITY {
+        return largest;
+    }
+    let relative = exponents.iter().map(|exponent| exponent - largest);
+    let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE).map(f64::exp).sum();
+    sum.ln() + largest
+}
+
 /// A number of things as a double.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "no list has 2^53 items")]
 fn count(n: usize) -> f64 {

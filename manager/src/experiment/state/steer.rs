@@ -73,14 +73,7 @@ impl State {
                 }
             }
         }
-        let mut effects = Vec::new();
-        self.enforce_deadlines(&mut effects);
-        self.fill(&mut effects);
-        self.settle();
-        if self.stands != before {
-            effects.push(Effect::RecordState(self.stands));
-        }
-        effects
+        self.follow(before, Vec::new())
     }
 }
 

@@ -5,7 +5,7 @@ use std::f64::consts::{SQRT_2, TAU};
 
 use rand::Rng;
 
-use super::count;
+use super::{count, log_sum};
 use crate::search_space::sample::standard_normal;
 
 /// What is known of a parameter before any trial.
@@ -41,9 +41,6 @@ pub(super) struct Part {
 
 /// How many times a candidate is drawn again that falls beyond the bounds.
 const REDRAWS: usize = 100;
-
-/// Terms smaller than the largest by this power of e vanish in a double's sum.
-const NEGLIGIBLE: f64 = 40.0;
 
 impl Mixture {
     /// Puts a normal distribution around each value, as wide as the gap to the farther neighbour.
@@ -125,13 +122,7 @@ impl Mixture {
             part.peak - 0.5 * distance * distance
         };
         let exponents: Vec<f64> = self.parts.iter().map(exponent).collect();
-        let largest = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        if largest == f64::NEG_INFINITY {
-            return largest;
-        }
-        let relative = exponents.iter().map(|exponent| exponent - largest);
-        let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE).map(f64::exp).sum();
-        sum.ln() + largest
+        log_sum(&exponents)
     }
 
     #[cfg(test)]

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 use rand::Rng;
 
-use super::count;
+use super::{count, log_sum};
 use crate::search_space::sample::{standard_cdf, standard_normal};
 use crate::search_space::{Coordinate, Domain, Shape};
 
@@ -36,9 +36,6 @@ const FRESH: usize = 25;
 
 /// How many times a candidate is drawn again that falls beyond the bounds.
 const REDRAWS: usize = 100;
-
-/// Terms smaller than the largest by this power of e vanish in a double's sum.
-const NEGLIGIBLE: f64 = 40.0;
 
 impl Axis {
     pub(super) fn of(domain: &Domain) -> Self {
@@ -192,13 +189,7 @@ impl Kernels {
                 *exponent += parts.iter().zip(at).map(|(part, at)| part.option(*at)).sum::<f64>();
             }
         }
-        let largest = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        if largest == f64::NEG_INFINITY {
-            return largest;
-        }
-        let relative = exponents.iter().map(|exponent| exponent - largest);
-        let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE).map(f64::exp).sum();
-        sum.ln() + largest
+        log_sum(&exponents)
     }
 }
 
