@@ -101,10 +101,10 @@ def make(name, seed):
     if name == 'GP':
         from nni.algorithms.hpo.gp_tuner import GPTuner
         return GPTuner('minimize')
-    if name == 'GP, small':
-        # The two numbers that make NNI's take its time, as this build has them.
-        from nni.algorithms.hpo.gp_tuner import GPTuner
-        return GPTuner('minimize', selection_num_warm_up=400, selection_num_starting_points=5)
+    if name == 'GP, in rows':
+        import tuners_nni_gp
+        tuners_nni_gp.gp_tuner.acq_max = tuners_nni_gp.acq_max
+        return make('GP', seed)
     if name == 'Metis':
         from nni.algorithms.hpo.metis_tuner import MetisTuner
         return MetisTuner('minimize')

@@ -4,8 +4,8 @@ tuners, NNI's own and Optuna's TPE.
     python tuners_table.py [--seeds 30] [--digits] [--nni PYTHON] [--old-nni PYTHON] [--optuna PYTHON] [--keep FILE]
 
 Each PYTHON is an interpreter that has what the heads of `tuners_nni.py` and `tuners_optuna.py` say; without one its rows are
-left out. `--old-nni` is one in which NNI's GP and Anneal run: Python 3.8 with SciPy 1.4 and hyperopt 0.1.2; GP with fewer candidates, as it takes
-minutes for each seed even so. `--digits` needs one of the other two, with scikit-learn. FILE takes each figure as it comes, with the processor seconds it took, and a figure that is in
+left out. `--old-nni` is one in which NNI's GP and Anneal run: Python 3.8 with SciPy 1.4 and hyperopt 0.1.2; GP as `tuners_nni_gp.py`
+computes it, as a seed takes two minutes even so. `--digits` needs one of the other two, with scikit-learn. FILE takes each figure as it comes, with the processor seconds it took, and a figure that is in
 it is not taken again: a run that was interrupted goes on. Standard error says what is being done.
 """
 
@@ -34,7 +34,7 @@ def cells(given):
             yield 'TrialKeeper', problem, tuner, own
         for source, python, script, tuners in [
             ('NNI 3.0', given.nni, 'tuners_nni.py', ['Random', 'Evolution', 'TPE']),
-            ('NNI 3.0', given.old_nni, 'tuners_nni.py', ['Anneal', 'GP, small']),
+            ('NNI 3.0', given.old_nni, 'tuners_nni.py', ['Anneal', 'GP, in rows']),
             ('Optuna', given.optuna, 'tuners_optuna.py', ['TPE']),
         ]:
             if python:
