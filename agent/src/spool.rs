@@ -7,7 +7,9 @@
 //!
 //! 1. Within a lane `seq` rises with every append and is never used twice: a process that goes on with
 //!    an attempt, or that cannot look whether there was one before, numbers from its own time on
-//!    ([`Options::now_ms`]), since what an earlier process sent may not have reached the disk.
+//!    ([`Options::now_ms`]), since what an earlier process sent may not have reached the disk. Should the clock have
+//!    been set back meanwhile, it leaves out as many numbers after those on the disk as were not synced at most; only
+//!    where nothing is left on the disk, or there is none, the clock is all there is.
 //! 2. A report is offered for delivery once it was written to its segment, or when the disk does not
 //!    answer: delivery is then all that keeps it.
 //! 3. A report is forgotten when the manager has acknowledged it, or, on the bulk lane only, when the
@@ -228,12 +230,14 @@ impl Spool {
                         ));
                     }
                     state.disk = DiskState::Well;
-                    let first = if known { first_of_a_later_process(options.now_ms) } else { 0 };
                     for (lane, found) in [
                         (&mut state.facts, opened.facts.standing()),
                         (&mut state.bulk, opened.bulk.standing()),
                     ] {
-                        lane.next_seq = found.next_seq.max(first);
+                        if known {
+                            let told = found.next_seq.saturating_add(UNTOLD);
+                            lane.next_seq = told.max(first_of_a_later_process(options.now_ms));
+                        }
                         lane.acked = found.acked;
                         (lane.spilled, lane.spilled_bytes) = (found.kept, found.kept_bytes);
                         lane.spilled_through = found.last_kept;
@@ -431,6 +435,10 @@ impl Spool {
         in_time && self.shared.lock().disk == DiskState::Well
     }
 }
+
+/// How many numbers a process may have used, at most, that a power failure took from the disk with the reports of the
+/// last [`Options::sync_interval`].
+const UNTOLD: u64 = 1 << 20;
 
 /// Above whatever an earlier process of the same attempt can have used: a million reports in each
 /// millisecond since the Unix epoch, far below 2^63.

@@ -55,6 +55,8 @@ pub(super) struct LaneWriter {
     files: LaneFiles,
     standing: Standing,
     open: Option<Open>,
+    /// Segments that are written no more and were not synced since they were, by their first seq.
+    left: Vec<u64>,
     unsynced: bool,
     acked_unsaved: bool,
 }
@@ -90,7 +92,8 @@ impl LaneWriter {
     fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
         let mut files = LaneFiles::open(dir, lane)?;
         let standing = files.scan(true)?;
-        Ok(Self { files, standing, open: None, unsynced: false, acked_unsaved: false })
+        let (open, left) = (None, Vec::new());
+        Ok(Self { files, standing, open, left, unsynced: false, acked_unsaved: false })
     }
 
     /// What the files held when they were opened.
@@ -98,10 +101,11 @@ impl LaneWriter {
         self.standing
     }
 
-    /// Writes records in one go; after a failure the segment ends where it ended before.
+    /// Writes records in one go; after a failure the segment ends where it ended before, or is left.
     fn write(&mut self, records: &[Record]) -> io::Result<()> {
         let Some(first) = records.first() else { return Ok(()) };
         if self.open.as_ref().is_none_or(|open| open.bytes >= SEGMENT_BYTES) {
+            self.leave();
             let file = self.files.create(first.seq)?;
             let bytes = file.metadata()?.len();
             self.open = Some(Open { first: first.seq, file, bytes });
@@ -113,8 +117,10 @@ impl LaneWriter {
             record::encode(record, &mut bytes);
         }
         if let Err(error) = open.file.write_all(&bytes) {
-            // A half record would end the segment for its reader.
-            open.file.set_len(open.bytes)?;
+            // A half record would end the segment for its reader: behind one that cannot be cut off nothing is written.
+            if open.file.set_len(open.bytes).is_err() {
+                self.leave();
+            }
             return Err(error);
         }
         open.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
@@ -122,16 +128,31 @@ impl LaneWriter {
         Ok(())
     }
 
+    /// Writes no more to the segment that is open.
+    fn leave(&mut self) {
+        let open = self.open.take().filter(|_| self.unsynced);
+        self.left.extend(open.map(|open| open.first));
+    }
+
     fn sync(&mut self) -> io::Result<()> {
-        if let (true, Some(open)) = (self.unsynced, &self.open) {
-            open.file.sync_data()?;
+        // First, for what is deleted need not be safe; and a full disk that has no room for it keeps nothing else from it.
+        let saved = if self.acked_unsaved {
+            self.files.save(self.open.as_ref().map(|open| open.first))
+        } else {
+            Ok(())
+        };
+        self.acked_unsaved = saved.is_err();
+        if self.unsynced {
+            while let Some(first) = self.left.last() {
+                self.files.sync(*first)?;
+                self.left.pop();
+            }
+            if let Some(open) = &self.open {
+                open.file.sync_data()?;
+            }
             self.unsynced = false;
         }
-        if self.acked_unsaved {
-            self.files.save(self.open.as_ref().map(|open| open.first))?;
-            self.acked_unsaved = false;
-        }
-        Ok(())
+        saved
     }
 
     fn is_clean(&self) -> bool {
@@ -268,6 +289,7 @@ impl Disk {
     fn shed_written_bulk(&mut self) -> bool {
         let bulk = &mut self.files.bulk;
         bulk.open = None;
+        bulk.left.clear();
         bulk.unsynced = false;
         let room = bulk.files.is_anything_there();
         if let Err(error) = bulk.files.remove_segments() {
@@ -385,4 +407,76 @@ fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
         records.push(entry.record.clone());
     }
     terminal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(seq: u64) -> Record {
+        Record { seq, json: format!("{{\"seq\":{seq}}}").into() }
+    }
+
+    fn encoded(records: &[Record]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for record in records {
+            record::encode(record, &mut bytes);
+        }
+        bytes
+    }
+
+    /// What was left of a write that failed half-way stays, for the disk refuses to cut it off.
+    #[test]
+    fn nothing_is_written_behind_half_a_record() {
+        let (one, two) = ([record(0)], [record(1), record(2)]);
+        let whole = encoded(&two);
+        // In a segment that holds something, and in one that was begun for these records.
+        for (before, first) in [(&one[..], 0), (&[], 1)] {
+            for cut in 0..whole.len() {
+                let dir = tempfile::tempdir().unwrap();
+                let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
+                let mut file = lane.files.create(first).unwrap();
+                file.write_all(&encoded(before)).unwrap();
+                let bytes = file.metadata().unwrap().len();
+                file.write_all(&whole[..cut]).unwrap();
+                // This one can neither be written nor cut.
+                let path = dir.path().join(format!("facts-{first:020}.seg"));
+                let file = File::open(path).unwrap();
+                lane.open = Some(Open { first, file, bytes });
+
+                lane.write(&two).unwrap_err();
+                lane.write(&two).unwrap();
+                lane.write(&[record(3)]).unwrap();
+                lane.sync().unwrap();
+                let expected: Vec<_> = before.iter().map(|record| record.seq).chain(1..4).collect();
+                let seqs = |found: Vec<Record>| found.iter().map(|r| r.seq).collect::<Vec<_>>();
+                let read = lane.files.read(None, u64::MAX, usize::MAX).unwrap();
+                assert_eq!(seqs(read), expected, "cut at {cut}");
+                let later = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
+                let kept = usize::try_from(later.standing().kept).unwrap();
+                assert_eq!(kept, expected.len(), "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_segment_is_synced_unless_it_is_acknowledged() {
+        for acked in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
+            lane.write(&[record(0)]).unwrap();
+            lane.open.as_mut().unwrap().bytes = SEGMENT_BYTES;
+            lane.write(&[record(1)]).unwrap();
+            let first = dir.path().join("facts-00000000000000000000.seg");
+            fs::remove_file(&first).unwrap();
+            // No device of characters can be synced.
+            std::os::unix::fs::symlink("/dev/null", first).unwrap();
+            if acked {
+                lane.files.ack(0);
+                lane.acked_unsaved = true;
+            }
+            assert_eq!(lane.sync().is_ok(), acked);
+            assert_eq!(lane.is_clean(), acked);
+        }
+    }
 }

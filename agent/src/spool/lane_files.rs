@@ -111,12 +111,12 @@ impl LaneFiles {
                 if offset == 0 {
                     break; // Without its magic it is no segment of ours.
                 }
-                last = last.max(Some(record.seq));
-                if Some(record.seq) > self.acked {
+                if Some(record.seq) > self.acked.max(last) {
                     standing.last_kept = Some(record.seq);
                     standing.kept += 1;
                     standing.kept_bytes += record::disk_size(&record);
                 }
+                last = last.max(Some(record.seq));
                 offset += length;
             }
             if cut && offset < bytes.len() {
@@ -155,6 +155,8 @@ impl LaneFiles {
                 continue;
             }
             let start = position.take().filter(|position| position.segment == segment);
+            // What a dying disk kept of a write that failed stands again in the segment after it.
+            let after = after.max(found.last().map(|record: &Record| record.seq));
             let done =
                 self.read_segment(segment, start, after, through, &mut |record: Record| {
                     bytes += record.json.len();
@@ -278,13 +280,22 @@ impl LaneFiles {
         Ok(())
     }
 
-    /// Makes a new segment that begins with `first`.
+    /// Has the disk keep the segment that begins with `first`, unless it was deleted meanwhile.
+    pub fn sync(&self, first: u64) -> io::Result<()> {
+        match self.segments.binary_search(&first) {
+            Ok(_) => File::open(self.path(first))?.sync_data(),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Makes a new segment that begins with `first`. One of that name is of a write that failed.
     pub fn create(&mut self, first: u64) -> io::Result<File> {
         use std::io::Write as _;
         let mut file = File::options().create(true).append(true).open(self.path(first))?;
-        if file.metadata()?.len() == 0 {
-            file.write_all(MAGIC)?;
+        if file.metadata()?.len() > 0 {
+            file.set_len(0)?;
         }
+        file.write_all(MAGIC)?;
         if self.segments.last() != Some(&first) {
             self.segments.push(first);
         }

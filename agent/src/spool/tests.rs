@@ -145,6 +145,27 @@ async fn no_seq_is_used_twice_whatever_reached_the_disk() {
 }
 
 #[tokio::test]
+async fn no_seq_is_used_twice_after_a_power_failure_that_set_the_clock_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("a-1");
+    fs::create_dir(&own).unwrap();
+    let at = |now_ms| Spool::open(Options { now_ms, ..options(Some(dir.path())) }).spool;
+    let spool = at(1_000);
+    (0..9).for_each(|number| spool.append(0, metric(number)));
+    spool.readable(Lane::Facts).await;
+    let sent = seqs(&spool.peek(Lane::Facts, usize::MAX).await);
+    assert!(spool.close(BOUND).await);
+    // Of what was sent the disk has no more than the name of the segment.
+    for entry in fs::read_dir(&own).unwrap() {
+        fs::write(entry.unwrap().path(), "").unwrap();
+    }
+    let later = at(5);
+    later.append(0, metric(1));
+    let again = seqs(&drain(&later, Lane::Facts).await);
+    assert!(sent.iter().all(|seq| again[0] > *seq), "{again:?} after {sent:?}");
+}
+
+#[tokio::test]
 async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
     let spool = Spool::open(Options { limit_bytes: 0, ..options(None) }).spool;
     (0..5).for_each(|_| spool.append(0, log(100)));
@@ -273,12 +294,9 @@ async fn an_unusable_directory_costs_a_warning() {
 #[tokio::test]
 async fn a_full_disk_does_not_stop_delivery() {
     let dir = tempfile::tempdir().unwrap();
-    let own = dir.path().join("a-1");
-    fs::create_dir_all(&own).unwrap();
-    // A process that finds the directory numbers from its own time on: millisecond 1 here.
-    let first = own.join("facts-00000000000001048576.seg");
-    std::os::unix::fs::symlink("/dev/full", first).unwrap();
     let spool = Spool::open(options(Some(dir.path()))).spool;
+    let first = dir.path().join("a-1/facts-00000000000000000000.seg");
+    std::os::unix::fs::symlink("/dev/full", first).unwrap();
     spool.append(0, metric(0));
     spool.append(0, metric(1));
     let all = drain(&spool, Lane::Facts).await;
@@ -290,10 +308,9 @@ async fn a_full_disk_does_not_stop_delivery() {
 async fn facts_are_written_once_though_logs_find_no_room() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("a-1");
-    fs::create_dir_all(&own).unwrap();
-    let first = own.join("bulk-00000000000001048576.seg");
-    std::os::unix::fs::symlink("/dev/full", first).unwrap();
     let spool = Spool::open(options(Some(dir.path()))).spool;
+    let first = own.join("bulk-00000000000000000000.seg");
+    std::os::unix::fs::symlink("/dev/full", first).unwrap();
     spool.append(0, metric(0));
     spool.append(0, log(100));
     spool.readable(Lane::Bulk).await;
