@@ -10,6 +10,7 @@
 mod line;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
@@ -19,6 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
 
+use self::text::Text;
 use super::Error;
 use super::body::{Memory, Read};
 use super::error;
@@ -58,7 +60,7 @@ const EMPTY: Empty = [(header::CONTENT_TYPE, HeaderValue::from_static("applicati
 struct Version {
     tag: String,
     #[serde(default)]
-    msg: String,
+    msg: Text,
 }
 
 /// One line of output.
@@ -69,13 +71,13 @@ struct Stdout {
     tag: String,
     #[serde(default, rename = "stdOutputType")]
     stream: String,
-    msg: String,
+    msg: Text,
 }
 
 /// Metrics without output around them.
 #[derive(Debug, Deserialize)]
 struct Metrics {
-    metrics: Vec<String>,
+    metrics: Vec<Text>,
 }
 
 /// `POST …/version/EXPERIMENT/TRIAL`. In NNI a mismatch ends the experiment; here it is noted.
@@ -91,7 +93,7 @@ async fn version(
     } else {
         vec![ReportBody::Note {
             code: "version-mismatch".to_owned(),
-            message: line::shortened(&msg),
+            message: line::shortened(&msg.0),
         }]
     };
     shared.reports.accept(&trial, Lane::Facts, notes).await?;
@@ -108,9 +110,9 @@ async fn stdout(
     let (Stdout { tag, stream, msg }, _share) = shared.read(request).await?;
     let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
     let said = if tag == "trial" {
-        line::read(&trial, stream, &msg)
+        line::read(&trial, stream, &msg.0)
     } else {
-        line::Said::log(stream, msg)
+        line::Said::log(stream, msg.0)
     };
     if !said.facts.is_empty() {
         shared.reports.accept(&trial, Lane::Facts, said.facts).await?;
@@ -129,7 +131,7 @@ async fn update_metrics(
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
     let (Metrics { metrics }, _share) = shared.read(request).await?;
-    let facts = metrics.iter().map(|text| line::metric(&trial, text)).collect();
+    let facts = metrics.iter().map(|text| line::metric(&trial, &text.0)).collect();
     shared.reports.accept(&trial, Lane::Facts, facts).await?;
     Ok(EMPTY)
 }

@@ -196,6 +196,14 @@ async fn what_would_have_ended_nni_s_experiment_is_noted() {
 }
 
 #[tokio::test]
+async fn a_line_is_taken_whatever_characters_the_keeper_could_not_read() {
+    let bed = Bed::new().await;
+    let body = r#"{"tag": "trial", "stdOutputType": "Stdout", "msg": "50 \udcb0C"}"#;
+    assert_eq!(bed.post("stdout/exp/abcde", body).await.0, StatusCode::OK);
+    assert_eq!(bed.log().await, "50 \u{fffd}C\n");
+}
+
+#[tokio::test]
 async fn strangers_are_refused_by_the_table() {
     let bed = Bed::new().await;
     let line = r#"{"tag": "trial", "stdOutputType": "Stdout", "msg": "x"}"#;

@@ -121,7 +121,7 @@ pub(super) async fn one(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ValuesQuery {
-    /// Which attempt; the current one by default.
+    /// Which attempt; the current one by default, of metrics `ATTEMPT-legacy` where an old keeper reports them.
     attempt: Option<String>,
     /// Only metrics of this name.
     name: Option<String>,
