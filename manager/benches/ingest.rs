@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
 use server::{EXPERIMENT, Server, read_answer, trial};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -33,14 +32,17 @@ fn main() {
     // Cargo adds `--bench`.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match arguments.first().map(String::as_str) {
         Some("--server") => {
             let trials = arguments[2].parse().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
             runtime.block_on(server::serve(Path::new(&arguments[1]), trials));
         }
         first => {
             let seconds = first.and_then(|text| text.parse().ok()).unwrap_or(5);
+            // The load shares the machine with what is measured: one thread, which sleeps rarely.
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(measure(Duration::from_secs(seconds)));
         }
     }
@@ -157,12 +159,11 @@ impl Requests {
                 let trial = trial(self.number % trials);
                 // Clients of one trial share its numbers, so that nothing is said twice.
                 let sequence = self.number + 1000 * self.seq;
-                let metric = json!({"parameter_id": 0, "trial_job_id": trial, "type": "PERIODICAL",
-                    "sequence": sequence, "value": "0.8765"});
-                let line = format!("NNISDK_MEb'{metric}'");
-                let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line});
+                let body = format!(
+                    r#"{{"tag": "trial", "stdOutputType": "Stdout", "msg": "NNISDK_MEb'{{\"parameter_id\": 0, \"trial_job_id\": \"{trial}\", \"type\": \"PERIODICAL\", \"sequence\": {sequence}, \"value\": \"0.8765\"}}'"}}"#
+                );
                 self.seq += 1;
-                (format!("/api/v1/nni-pai/stdout/{EXPERIMENT}/{trial}"), body.to_string())
+                (format!("/api/v1/nni-pai/stdout/{EXPERIMENT}/{trial}"), body)
             }
         };
         format!(
