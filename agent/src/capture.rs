@@ -244,18 +244,18 @@ impl Shared {
         work
     }
 
+    /// Writes the verdict wherever it can be written: where the disk is full, the termination log alone may tell of it.
     fn publish(&self, verdict: &Verdict) -> Result<(), String> {
         let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
-        if let Some(dir) = &self.places.dir {
+        let kept = self.places.dir.as_ref().map_or(Ok(()), |dir| {
             let json = serde_json::to_vec(verdict).expect("a verdict is texts and numbers");
-            replace(&dir.join(VERDICT_FILE), &json)
-                .map_err(|source| failed(VERDICT_FILE, source))?;
-        }
-        if let Some(path) = &self.places.termination_log {
+            replace(&dir.join(VERDICT_FILE), &json).map_err(|source| failed(VERDICT_FILE, source))
+        });
+        let told = self.places.termination_log.as_ref().map_or(Ok(()), |path| {
             std::fs::write(path, termination_message(verdict))
-                .map_err(|source| failed(&path.display().to_string(), source))?;
-        }
-        Ok(())
+                .map_err(|source| failed(&path.display().to_string(), source))
+        });
+        kept.and(told)
     }
 }
 

@@ -375,8 +375,12 @@ impl Watch {
         let delivered = last.finish(&spool, settings.flush, hurry);
         let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
         let safe = spool.close(DISK_WAIT).await;
-        if let Some(error) = kept.error {
-            tracing::warn!("{error}; {} bytes of output are not in the files", kept.shed_bytes);
+        match (kept.error, kept.shed_bytes) {
+            (None, _) => {}
+            (Some(error), 0) => tracing::warn!("{error}"),
+            (Some(error), shed) => {
+                tracing::warn!("{error}; {shed} bytes of output are not in the files");
+            }
         }
         let left = outcome.map(|outcome| ends::Left { outcome, spool: spool_dir.filter(|_| safe) });
         ends::say_goodbye(&settings, &verdict, book.tally(), dir.as_deref(), left.as_ref());

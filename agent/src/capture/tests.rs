@@ -91,3 +91,17 @@ async fn the_termination_log_is_written_in_place_and_without_a_directory() {
         std::fs::metadata(&log).map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata));
     assert_eq!(before.unwrap(), after.unwrap(), "a mount cannot be replaced");
 }
+
+#[tokio::test]
+async fn the_termination_log_is_written_where_the_directory_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("termination-log");
+    let absent = dir.path().join("absent");
+    let capture = Capture::new(Places { termination_log: Some(log.clone()), ..places(&absent) });
+    let verdict = conclude(&Known::default());
+    capture.verdict(&verdict);
+    let outcome = capture.finish(Duration::from_secs(30)).await;
+    assert!(outcome.error.unwrap().contains("cannot write verdict.json"));
+    let kept = std::fs::read(&log).unwrap();
+    assert_eq!(serde_json::from_slice::<Verdict>(&kept).unwrap(), verdict);
+}
