@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::collect::Pattern;
@@ -407,16 +407,16 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
 fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = complete(words);
     let read = || {
-        let settings = config_file::find(Cli::command, &words)?;
-        let mut command = config_file::apply(Cli::command(), &settings, &words)?;
+        let settings = config_file::find(table, &words)?;
+        let mut command = config_file::apply(table(), &settings, &words)?;
         let matches = command.try_get_matches_from_mut(&words).map_err(|refusal| {
             let is_set = |name: &OsStr| std::env::var_os(name).is_some();
             origin::name_origins(refusal, &Cli::command(), &words, &settings, is_set)
         })?;
         let mut cli = Cli::from_arg_matches(&matches)?;
         if let Command::Run(args) = &mut cli.command {
-            let names = std::env::vars_os().map(|(name, _)| name);
-            args.warnings = stray::sentences(&mut command, names);
+            let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+            args.warnings = stray::sentences(&mut command, set.map(|(name, _)| name));
             if args.print_config {
                 let run = matches.subcommand_matches("run");
                 let shown = run.map(|run| config_file::origins(&Cli::command(), run, &settings));
@@ -440,6 +440,16 @@ fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
             Err(ExitCode::from(code))
         }
     }
+}
+
+/// The table of flags. A variable that is empty counts as none: templates leave such where they have nothing to say.
+fn table() -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let heed = |arg: Arg| match arg.get_env() {
+        Some(name) if is_empty(name) => arg.env(Resettable::Reset),
+        _ => arg,
+    };
+    Cli::command().mut_subcommands(|command| command.mut_args(heed))
 }
 
 /// Puts in the `run` that `trialkeeper [options] -- CMD` leaves out.

@@ -154,3 +154,14 @@ fn a_misspelt_variable_is_told_once_and_stops_nothing() {
         "the variable TRIALKEEPER_MANGER sets nothing; did you mean TRIALKEEPER_MANAGER?";
     assert!(told[0].ends_with(sentence), "{told:?}");
 }
+
+#[test]
+fn an_empty_variable_counts_as_none() {
+    let mut keeper = Keeper::shell(&[], "exit 3");
+    for name in ["MANAGER", "GRACE", "PARAMETERS", "COLLECT", "CONFIG", "STOP_ON_STALL", "MANGER"] {
+        keeper.command.env(format!("TRIALKEEPER_{name}"), "");
+    }
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("warning"), "{}", ended.stderr);
+}
