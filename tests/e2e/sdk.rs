@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use trialkeeper_tests::{Search, TestBed, examples, nni_python};
 
 fn command(python: &Path, script: &str) -> String {
@@ -66,4 +67,59 @@ nni.report_final_result({"default": 0.875, "loss": 1.0, "worst": float("inf")})
     reported.extend((0..200).map(|step| json!(step)));
     assert_eq!(trial.intermediate, reported);
     assert_eq!(trial.final_result, json!({"default": 0.875, "loss": 1.0, "worst": "Infinity"}));
+}
+
+/// Threads, forks and new interpreters, as loaders of data and launchers start them, report side by side.
+const WORKERS: &str = r#"
+import multiprocessing, sys, threading
+import nni
+
+def work(worker, padding, fresh):
+    if fresh:
+        nni.get_next_parameter()
+    for step in range(20):
+        nni.report_intermediate_result({"default": step, "worker": worker, "padding": padding})
+
+if __name__ == "__main__":
+    nni.get_next_parameter()
+    padding = "it's " * int(sys.argv[1])
+    makers = [threading.Thread] + [multiprocessing.get_context(way).Process for way in ("fork", "spawn")]
+    for maker in makers:
+        fresh = maker.__name__ == "SpawnProcess"
+        workers = [maker(target=work, args=(f"{maker.__name__} {n}", padding, fresh)) for n in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    nni.report_final_result(0.5)
+"#;
+
+#[test]
+fn the_metrics_of_a_trials_many_processes_all_arrive() {
+    let Some(python) = nni_python() else { return };
+    // Long values come through one pipe in parts, which only the channel keeps apart.
+    for (way, padding) in [("stdout", "1"), ("http", "4000")] {
+        let bed = TestBed::new();
+        bed.write("workers.py", WORKERS);
+        let mut keeper = bed.keeper();
+        keeper.args(["run", "--sdk-channel", way, "--output-dir", "out", "--"]);
+        keeper.arg(&python).args(["workers.py", padding]);
+        let finished = bed.start(&mut keeper).finish(Duration::from_mins(2));
+        assert_eq!(finished.code, Some(0), "{way}: {}", finished.stderr);
+
+        let mut inspect = bed.keeper();
+        inspect.args(["inspect", "out", "--output", "json"]);
+        let shown = bed.start(&mut inspect).finish(Duration::from_mins(1)).stdout;
+        let shown: Value = serde_json::from_slice(&shown).unwrap();
+        let metrics = shown["intermediate"].as_array().unwrap();
+        let metrics: Vec<_> = metrics.iter().map(|metric| &metric["value"]).collect();
+        for maker in ["Thread", "ForkProcess", "SpawnProcess"] {
+            for worker in [format!("{maker} 0"), format!("{maker} 1")] {
+                let own = metrics.iter().filter(|metric| metric["worker"] == worker);
+                let steps: Vec<_> = own.filter_map(|metric| metric["default"].as_u64()).collect();
+                assert_eq!(steps, Vec::from_iter(0..20), "{way}, {worker}");
+            }
+        }
+        assert_eq!((metrics.len(), &shown["final"]["value"]), (120, &json!(0.5)), "{way}");
+    }
 }
