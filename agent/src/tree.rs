@@ -21,7 +21,8 @@ pub struct Process {
     pub zombie: bool,
 }
 
-/// Everything alive below `root`, except `helpers` and what they started. Empty if `/proc` cannot be read.
+/// Everything alive below `root`, except `helpers` and what they started. Empty if `/proc` cannot be read, or is
+/// that of another namespace.
 pub fn descendants(root: u32, helpers: &[u32]) -> Vec<Process> {
     select(everyone(), &[root], helpers, false)
 }
@@ -66,6 +67,11 @@ fn ends(stat: &[u8]) -> bool {
 }
 
 fn everyone() -> Vec<Process> {
+    // Whoever makes a namespace of processes and leaves the old /proc in it shows us strangers under our numbers.
+    let own = std::process::id().to_string();
+    if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != own.as_str()) {
+        return Vec::new();
+    }
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()

@@ -163,6 +163,17 @@ else
   echo "left out: control groups of version 2 cannot be mounted here"
 fi
 
+# A namespace of processes with the /proc of the one around it, whose process 1 is the ancestor of all.
+if [ "$(id -u)" -eq 0 ] && unshare -fp true 2>/dev/null; then
+  check "strangers are not taken for the trial's" 3 "alone" sh -c '
+    cd "$2" && unshare -fp --kill-child "$1" run --output-dir strange -- sh -c "(setsid sleep 60 &); exit 3" 2>/dev/null
+    code=$?
+    grep -q leftovers strange/verdict.json || echo alone
+    exit "$code"' sh "$(realpath "$program")" "$work"
+else
+  echo "left out: no namespace of processes can be made here"
+fi
+
 [ "$failed" -eq 0 ] && echo "the trial image holds what it promises"
 
 # --- searches whose pods are containers ----------------------------------------------------------------------
