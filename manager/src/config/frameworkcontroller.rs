@@ -3,8 +3,10 @@
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
+mod kubernetes;
 mod role;
 mod storage;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +21,7 @@ pub use self::storage::StorageSpec;
 use super::check::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
 use super::service::{Inherited, Service, no_command};
-use super::{TrainingServiceSpec, document, units};
+use super::{TrainingServiceSpec, units};
 use crate::nearest::advice;
 
 /// How long a trial's pods may take to start, where nothing is said: large images take their time.
@@ -132,10 +134,10 @@ pub(super) fn section(
     let stored = fields.take("storage");
     let storage = storage::read(&fields.at("storage"), stored, base)?;
     canonical.put("storage", storage.canonical());
-    let service_account = name(&mut fields, "serviceAccountName")?;
+    let service_account = checked(&mut fields, "serviceAccountName", kubernetes::name)?;
     canonical.put("serviceAccountName", &service_account);
 
-    let template = template(&mut fields, base)?;
+    let template = template::read(&mut fields, base)?;
     canonical.put("template", &template);
     let metrics = fields.string("metricsFrom")?;
     let main =
@@ -145,7 +147,7 @@ pub(super) fn section(
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
     // NNI's uploads; ours are repeated until they succeed or the manager is stopped.
     canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
-    let namespace = name(&mut fields, "namespace")?;
+    let namespace = checked(&mut fields, "namespace", kubernetes::namespace)?;
     canonical.put("namespace", &namespace);
     let kubeconfig = fields.string("kubeconfig")?.map(|path| resolve(&path, base));
     canonical.put("kubeconfig", kubeconfig.as_ref().map(|path| path.to_string_lossy()));
@@ -157,11 +159,11 @@ pub(super) fn section(
     let image_pull_policy =
         one_of(&mut fields, "imagePullPolicy", &["Always", "IfNotPresent", "Never"])?;
     canonical.put("imagePullPolicy", &image_pull_policy);
-    let image_pull_secrets = words(&mut fields, "imagePullSecrets")?;
+    let image_pull_secrets = names(&mut fields, "imagePullSecrets")?;
     canonical.put("imagePullSecrets", Some(&image_pull_secrets).filter(|list| !list.is_empty()));
-    let node_selector = texts(&mut fields, "nodeSelector")?;
+    let node_selector = labels(&mut fields, "nodeSelector")?;
     canonical.put("nodeSelector", Some(&node_selector).filter(|labels| !labels.is_empty()));
-    let tolerations = objects(&mut fields, "tolerations")?;
+    let tolerations = tolerations(&mut fields, "tolerations")?;
     canonical.put("tolerations", Some(&tolerations).filter(|list| !list.is_empty()));
     let run_as_user = fields.integer("runAsUser", 0)?.unwrap_or(USER);
     canonical.put("runAsUser", run_as_user);
@@ -175,7 +177,7 @@ pub(super) fn section(
     canonical.put("startUpDeadline", &deadline);
     canonical.put("metricsFrom", &metrics);
     let metrics_from = metrics_from(&fields, metrics, &roles)?;
-    let barrier_image = fields.string("barrierImage")?;
+    let barrier_image = checked(&mut fields, "barrierImage", kubernetes::image)?;
     canonical.put("barrierImage", &barrier_image);
 
     let commands = paths.into_iter().zip(roles.iter().map(|role| role.command.clone())).collect();
@@ -209,32 +211,9 @@ pub(super) fn section(
     })
 }
 
-/// The user's own Framework: `configPath` names its file, `template` is it.
-fn template(fields: &mut Section, base: &Path) -> Result<Option<Value>, Problem> {
-    let inline = fields.take("template");
-    let Some(file) = fields.string("configPath")? else { return Ok(inline) };
-    if inline.is_some() {
-        return Err(fields.fault("configPath", "is given besides `template`; keep one of them"));
-    }
-    let path = resolve(&file, base);
-    let bytes = std::fs::read(&path).map_err(|error| {
-        fields.fault("configPath", format!("{} cannot be read: {error}", path.display()))
-    })?;
-    let read = document::parse(&bytes).map_err(|what| Problem {
-        path: "the template".to_owned(),
-        what,
-        file: Some(path.clone()),
-    })?;
-    if read.get("kind").and_then(Value::as_str) != Some("Framework") {
-        let what = format!("{} is no object of kind Framework", path.display());
-        return Err(fields.fault("configPath", what));
-    }
-    Ok(Some(read))
-}
-
 fn agent(fields: &mut Section, canonical: &mut Canonical) -> Result<AgentSource, Problem> {
     let way = one_of(fields, "agent", &["auto", "image", "copy"])?;
-    let image = fields.string("agentImage")?;
+    let image = checked(fields, "agentImage", kubernetes::image)?;
     canonical.put("agent", &way);
     canonical.put("agentImage", &image);
     match (way.as_deref(), image) {
@@ -278,20 +257,17 @@ fn metrics_from(
     }
 }
 
-/// A name of a Kubernetes object (RFC 1123).
-fn name(fields: &mut Section, field: &str) -> Result<Option<String>, Problem> {
-    let Some(name) = fields.string(field)? else { return Ok(None) };
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    let outer = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    if name.len() <= 253
-        && name.chars().all(inner)
-        && name.starts_with(outer)
-        && name.ends_with(outer)
-    {
-        return Ok(Some(name));
+/// A field that Kubernetes has an opinion on.
+fn checked(
+    fields: &mut Section,
+    field: &str,
+    check: fn(&str) -> Result<(), String>,
+) -> Result<Option<String>, Problem> {
+    let text = fields.string(field)?;
+    match text.as_deref().map(check) {
+        Some(Err(what)) => Err(fields.fault(field, what)),
+        Some(Ok(())) | None => Ok(text),
     }
-    let what = format!("`{name}` is no name in Kubernetes: lower-case letters, digits and dashes");
-    Err(fields.fault(field, what))
 }
 
 fn one_of(fields: &mut Section, field: &str, known: &[&str]) -> Result<Option<String>, Problem> {
@@ -303,33 +279,50 @@ fn one_of(fields: &mut Section, field: &str, known: &[&str]) -> Result<Option<St
     Err(fields.fault(field, format!("`{word}` is not known; {advice}")))
 }
 
-fn words(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
+/// Names of objects.
+fn names(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
     let Some(value) = fields.take(field) else { return Ok(Vec::new()) };
     let list = value.as_array().and_then(|list| {
         list.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     });
-    list.ok_or_else(|| {
-        fields.fault(field, format!("expected a list of names, found {}", kind(&value)))
-    })
+    let Some(list) = list else {
+        let what = format!("expected a list of names, found {}", kind(&value));
+        return Err(fields.fault(field, what));
+    };
+    for (i, name) in list.iter().enumerate() {
+        kubernetes::name(name).map_err(|what| fields.fault(&format!("{field}[{i}]"), what))?;
+    }
+    Ok(list)
 }
 
-fn texts(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>, Problem> {
+fn labels(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>, Problem> {
     let Some(value) = fields.take(field) else { return Ok(BTreeMap::new()) };
     let texts = value.as_object().and_then(|members| {
         let text =
             |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
         members.iter().map(text).collect::<Option<BTreeMap<_, _>>>()
     });
-    texts.ok_or_else(|| {
+    let Some(texts) = texts else {
         let what = format!("expected labels with values in quotes, found {}", json!(value));
-        fields.fault(field, what)
-    })
+        return Err(fields.fault(field, what));
+    };
+    for (name, value) in &texts {
+        kubernetes::label_name(name)
+            .and_then(|()| kubernetes::label_value(value))
+            .map_err(|what| fields.fault(field, what))?;
+    }
+    Ok(texts)
 }
 
-fn objects(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem> {
+fn tolerations(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem> {
     match fields.take(field) {
         None => Ok(Vec::new()),
-        Some(Value::Array(list)) if list.iter().all(Value::is_object) => Ok(list),
+        Some(Value::Array(list)) => {
+            for (i, toleration) in list.iter().enumerate() {
+                kubernetes::toleration(&format!("{}[{i}]", fields.at(field)), toleration)?;
+            }
+            Ok(list)
+        }
         Some(other) => {
             Err(fields.fault(field, format!("expected a list of objects, found {}", kind(&other))))
         }

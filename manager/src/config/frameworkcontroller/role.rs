@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::super::service::{Inherited, no_command};
+use super::{kubernetes, template};
 use crate::config::check::{Canonical, resolve};
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
@@ -64,12 +65,12 @@ pub fn is_name(name: &str) -> bool {
 pub(super) fn read(
     fields: &mut Section,
     inherited: &Inherited,
-    template: Option<&Value>,
+    framework: Option<&Value>,
     main: Option<&str>,
     base: &Path,
 ) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
     let path = fields.at("taskRoles");
-    let templates = templates(template)?;
+    let templates = template::roles(framework)?;
     let listed = match fields.take("taskRoles") {
         Some(Value::Array(list)) if !list.is_empty() => list,
         None if !templates.is_empty() => {
@@ -139,9 +140,8 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
         let what = "is missing; name the image that the trial's program runs in";
         return Err(fields.fault("dockerImage", what));
     }
-    if let Some(image) = image.as_ref().filter(|image| image.contains(char::is_whitespace)) {
-        return Err(fields
-            .fault("dockerImage", format!("`{image}` is no name of an image: it has a space")));
+    if let Some(Err(what)) = image.as_deref().map(kubernetes::image) {
+        return Err(fields.fault("dockerImage", what));
     }
     let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
     let task_number = fields.integer("taskNumber", 1)?.or(in_template).unwrap_or(1);
@@ -240,97 +240,6 @@ fn policy(
         return Err(policy.fault("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));
     }
     Ok(Policy { min_failed: failed.unwrap_or(-1), min_succeeded: short.or(long).unwrap_or(-1) })
-}
-
-/// The roles of a template by name, each checked for what will be built upon.
-fn templates(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
-    let Some(template) = template else { return Ok(Vec::new()) };
-    let at = "the template, spec.taskRoles";
-    shaped(
-        "the template",
-        template,
-        &["metadata", "metadata/labels", "metadata/annotations", "spec"],
-        &[],
-    )?;
-    let roles = template.pointer("/spec/taskRoles").and_then(Value::as_array);
-    let Some(roles) = roles.filter(|roles| !roles.is_empty()) else {
-        return Err(Problem::new(at, "is missing; a Framework has at least one task role"));
-    };
-    let mut found = Vec::new();
-    for (i, role) in roles.iter().enumerate() {
-        let at = format!("{at}[{i}]");
-        shaped(&at, role, &ROLE_OBJECTS, &ROLE_LISTS)?;
-        let Some(name) = role.get("name").and_then(Value::as_str).filter(|name| is_name(name))
-        else {
-            let what = "needs a name of lower-case letters and digits";
-            return Err(Problem::new(format!("{at}.name"), what));
-        };
-        let containers = role.pointer("/task/pod/spec/containers").and_then(Value::as_array);
-        for (j, container) in containers.into_iter().flatten().enumerate() {
-            let at = format!("{at}.task.pod.spec.containers[{j}]");
-            shaped(&at, container, &CONTAINER_OBJECTS, &CONTAINER_LISTS)?;
-        }
-        match containers.map_or(0, Vec::len) {
-            1 => found.push((name.to_owned(), role.clone())),
-            count => {
-                let what = format!(
-                    "has {count} containers and must have exactly one, the trial's; what else a pod needs \
-                     may be an init container, or belongs into another role"
-                );
-                return Err(Problem::new(format!("{at}.task.pod.spec.containers"), what));
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// What of a template is built upon: these are to be objects, and these lists of objects, where they are there.
-const ROLE_OBJECTS: [&str; 8] = [
-    "",
-    "task",
-    "task/pod",
-    "task/pod/metadata",
-    "task/pod/metadata/labels",
-    "task/pod/metadata/annotations",
-    "task/pod/spec",
-    "task/pod/spec/nodeSelector",
-];
-const ROLE_LISTS: [&str; 5] = [
-    "task/pod/spec/containers",
-    "task/pod/spec/initContainers",
-    "task/pod/spec/volumes",
-    "task/pod/spec/tolerations",
-    "task/pod/spec/imagePullSecrets",
-];
-const CONTAINER_OBJECTS: [&str; 4] = ["", "resources", "resources/requests", "resources/limits"];
-const CONTAINER_LISTS: [&str; 2] = ["env", "volumeMounts"];
-
-/// Refuses a part of a template that is not what Kubernetes has there.
-fn shaped(at: &str, part: &Value, objects: &[&str], lists: &[&str]) -> Result<(), Problem> {
-    let fault = |field: &str, wanted: &str, found: &Value| {
-        let place = if field.is_empty() { String::new() } else { format!(".{field}") };
-        let place = format!("{at}{}", place.replace('/', "."));
-        let place =
-            if at == "the template" { place.replacen("template.", "template, ", 1) } else { place };
-        Problem::new(place, format!("expected {wanted}, found {}", kind(found)))
-    };
-    let find = |field: &str| {
-        let pointer = if field.is_empty() { String::new() } else { format!("/{field}") };
-        part.pointer(&pointer).filter(|found| !found.is_null())
-    };
-    for field in objects {
-        if let Some(found) = find(field).filter(|found| !found.is_object()) {
-            return Err(fault(field, "fields", found));
-        }
-    }
-    for field in lists {
-        let good =
-            |found: &Value| found.as_array().is_some_and(|list| list.iter().all(Value::is_object));
-        if let Some(found) = find(field).filter(|found| !good(found)) {
-            return Err(fault(field, "a list of objects", found));
-        }
-    }
-    Ok(())
 }
 
 /// A container's command and arguments as a shell line.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::kubernetes;
 use crate::config::check::resolve;
 use crate::config::section::{Problem, Section};
 use crate::nearest::advice;
@@ -67,12 +68,18 @@ pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<Stor
     let mut fields = Section::open(path, value, &FIELDS)?;
     // NNI's Python objects say it twice.
     let (first, second) = (fields.string("storageType")?, fields.string("storage")?);
+    if let (Some(first), Some(second)) = (&first, &second)
+        && plain(first) != plain(second)
+    {
+        let what = format!("`{second}` differs from `storageType`, which is `{first}`; keep one");
+        return Err(fields.fault("storage", what));
+    }
     let Some(word) = first.or(second) else {
         return Err(
             fields.fault("storageType", format!("is missing; allowed: {}", KINDS.join(", ")))
         );
     };
-    let plain = crate::nearest::folded(&word);
+    let plain = plain(&word);
     let mut need = |field: &str| -> Result<String, Problem> {
         let missing = format!("is missing; a storage of type {word} needs it");
         fields.string(field)?.ok_or_else(|| fields.fault(field, missing))
@@ -83,9 +90,13 @@ pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<Stor
         "nfs" => StorageSpec::Nfs { server: need("server")?, path: absolute(path, need("path")?)? },
         "pvc" => {
             let mount = absolute(path, need("path")?)?;
-            StorageSpec::Pvc { claim: fields.string("claimName")?, path: mount }
+            let claim = fields.string("claimName")?;
+            if let Some(Err(what)) = claim.as_deref().map(kubernetes::name) {
+                return Err(fields.fault("claimName", what));
+            }
+            StorageSpec::Pvc { claim, path: mount }
         }
-        "azurestorage" | "azurefile" => {
+        "azurestorage" => {
             let (account, share) = (need("azureAccount")?, need("azureShare")?);
             let (vault, vault_key) =
                 (fields.string("keyVaultName")?, fields.string("keyVaultKey")?);
@@ -104,6 +115,12 @@ pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<Stor
         }
     };
     Ok(storage)
+}
+
+/// A kind's word without case and dashes, and one for what has two.
+fn plain(word: &str) -> String {
+    let plain = crate::nearest::folded(word);
+    if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
 }
 
 fn absolute(at: &str, path: String) -> Result<String, Problem> {

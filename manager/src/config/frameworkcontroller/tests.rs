@@ -128,12 +128,34 @@ fn a_wrong_field_is_named() {
         (json!({"storage": "s3"}), "trainingService.storage.storageType: `s3` is not known; allowed: http, image"),
         (json!({"storage": {"storageType": "azureStorage", "azureAccount": "a", "azureShare": "s", "keyVaultName": "v"}}),
             "trainingService.storage.keyVaultKey: is missing"),
-        (json!({"namespace": "My Lab"}), "trainingService.namespace: `My Lab` is no name in Kubernetes"),
+        (json!({"storage": {"storageType": "nfs", "storage": "pvc", "server": "s", "path": "/x"}}),
+            "trainingService.storage.storage: `pvc` differs from `storageType`, which is `nfs`"),
+        (json!({"storage": {"storageType": "pvc", "path": "/x", "claimName": "My Claim"}}), "trainingService.storage.claimName: `My Claim` is no name"),
+        (json!({"namespace": "My Lab"}), "trainingService.namespace: `My Lab` is no name of a namespace"),
+        (json!({"serviceAccountName": "Me"}), "trainingService.serviceAccountName: `Me` is no name in Kubernetes"),
+        (one("dockerImage", json!("Python:3")), "trainingService.taskRoles[0].dockerImage: `Python:3` is no name of an image: `Python` has upper-case"),
+        (json!({"agentImage": "a:b:c"}), "trainingService.agentImage: `a:b:c` is no name of an image; one is like registry"),
+        (json!({"barrierImage": "a b"}), "trainingService.barrierImage: `a b` is no name of an image"),
+        (json!({"imagePullSecrets": ["a", "B"]}), "trainingService.imagePullSecrets[1]: `B` is no name in Kubernetes"),
+        (json!({"imagePullSecrets": [1]}), "trainingService.imagePullSecrets: expected a list of names"),
         (json!({"agent": "copy"}), "trainingService.agentImage: is missing"),
         (json!({"agent": "sidecar"}), "trainingService.agent: `sidecar` is not known"),
         (json!({"imagePullPolicy": "always"}), "trainingService.imagePullPolicy: `always` is not known; did you mean `Always`?"),
         (json!({"nodeSelector": {"gpu": true}}), "trainingService.nodeSelector: expected labels with values in quotes"),
+        (json!({"nodeSelector": {"my gpu": "a"}}), "trainingService.nodeSelector: `my gpu` is no name of a label"),
+        (json!({"nodeSelector": {"gpu": "a b"}}), "trainingService.nodeSelector: `a b` is no value of a label"),
         (json!({"tolerations": "all"}), "trainingService.tolerations: expected a list of objects"),
+        (json!({"tolerations": ["all"]}), "trainingService.tolerations[0]: expected fields, found the string \"all\""),
+        (json!({"tolerations": [{"operator": "Exists"}, {"keys": "a"}]}), "trainingService.tolerations[1].keys: unknown field; did you mean `key`?"),
+        (json!({"tolerations": [{"key": 1}]}), "trainingService.tolerations[0].key: expected a string, found 1; put it in quotes"),
+        (json!({"tolerations": [{"key": "a", "operator": "Exist"}]}), "trainingService.tolerations[0].operator: `Exist` is not known; did you mean `Exists`?"),
+        (json!({"tolerations": [{"key": "a", "effect": "noSchedule"}]}), "trainingService.tolerations[0].effect: `noSchedule` is not known; did you mean `NoSchedule`?"),
+        (json!({"tolerations": [{"effect": "NoSchedule"}]}), "trainingService.tolerations[0].key: is missing"),
+        (json!({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}), "trainingService.tolerations[0].value: has no meaning"),
+        (json!({"tolerations": [{"key": "a", "tolerationSeconds": 5}]}), "trainingService.tolerations[0].tolerationSeconds: needs the effect `NoExecute`"),
+        (json!({"tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": "5"}]}),
+            "trainingService.tolerations[0].tolerationSeconds: expected an integer, found the string \"5\""),
+        (json!({"tolerations": [{"key": "a b"}]}), "trainingService.tolerations[0].key: `a b` is no name of a label"),
         (json!({"startUpDeadline": "soon"}), "trainingService.startUpDeadline: expected a duration"),
         (json!({"metricsFrom": "wrker"}), "trainingService.metricsFrom: `wrker` is no task role; did you mean `worker`?"),
         (json!({"metricsFrom": "worker:1"}), "trainingService.metricsFrom: expected `worker:0` to `worker:0`"),
@@ -180,27 +202,95 @@ spec:
     let TrainingServiceSpec::FrameworkController(fc) = &spec.training_service else { panic!() };
     assert_eq!((fc.roles[0].name.as_str(), fc.roles[0].task_number), ("trainer", 3));
     assert!(spec.canonical["trainingService"]["template"].is_object(), "a resume needs no file");
+}
+
+#[test]
+fn a_template_is_as_the_controller_reads_it() {
+    let all = "
+kind: Framework
+metadata: {name: mine, creationTimestamp: null, managedFields: []}
+spec:
+  executionType: Start
+  description: ''
+  retryPolicy: {fancyRetryPolicy: false, maxRetryCount: 0}
+  taskRoles:
+  - name: a
+    taskNumber: 1
+    frameworkAttemptCompletionPolicy: {minFailedTaskCount: 1, minSucceededTaskCount: 1}
+    task:
+      podGracefulDeletionTimeoutSec: null
+      retryPolicy: {fancyRetryPolicy: true, maxRetryCount: -2}
+      pod:
+        metadata: {creationTimestamp: null, labels: {limits: x}}
+        spec:
+          nodeSelector: {gpu: a100}
+          overhead: {cpu: 1}
+          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 2Gi}}, {name: all, emptyDir: {}}]
+          initContainers: [{name: i, image: busybox}]
+          containers:
+          - name: main
+            image: 'any:1'
+            env: [{name: A, value: '1'}, {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1}}}]
+            ports: [{containerPort: 80}]
+            livenessProbe: {httpGet: {port: http, path: /}}
+            resources: {limits: {cpu: 4, memory: 8Gi, nvidia.com/gpu: 1}}
+status: {state: Completed}
+";
+    let service = json!({"platform": "frameworkcontroller", "configPath": "framework.yml"});
+    let document = document(&service).to_string();
+    loaded(&document, all).unwrap();
+
+    let role = "the template, spec.taskRoles[0]";
+    let pod = format!("{role}.task.pod.spec");
+    let main = format!("{pod}.containers[0]");
+    #[rustfmt::skip]
+    let changed = [
+        ("taskNumber: 1", "taskNumber: two", format!("{role}.taskNumber: expected an integer of at least 0, found the string \"two\"")),
+        ("maxRetryCount: 0", "maxRetryCount: '3'", "the template, spec.retryPolicy.maxRetryCount: expected an integer, found the string \"3\"".to_owned()),
+        ("fancyRetryPolicy: true", "fancyRetryPolicy: 1", format!("{role}.task.retryPolicy.fancyRetryPolicy: expected true or false, found 1")),
+        ("podGracefulDeletionTimeoutSec: null", "podGracefulDeletionTimeoutSec: 1m", format!("{role}.task.podGracefulDeletionTimeoutSec: expected an integer, found")),
+        ("{minFailedTaskCount: 1,", "{minFailedTaskCount: one,", "trainingService.taskRoles[0].frameworkAttemptCompletionPolicy.minFailedTaskCount: expected a number of tasks".to_owned()),
+        ("overhead: {cpu: 1}", "terminationGracePeriodSeconds: 60s", format!("{pod}.terminationGracePeriodSeconds: expected an integer, found the string \"60s\"")),
+        ("overhead: {cpu: 1}", "hostNetwork: 'yes'", format!("{pod}.hostNetwork: expected true or false, found the string \"yes\"")),
+        ("overhead: {cpu: 1}", "affinty: {}", format!("{pod}.affinty: unknown field; FrameworkController would drop it")),
+        ("overhead: {cpu: 1}", "securityContext: {runAsUser: me}", format!("{pod}.securityContext.runAsUser: expected an integer, found")),
+        ("gpu: a100", "gpu: true", format!("{pod}.nodeSelector.gpu: expected a string, found true; put it in quotes")),
+        ("labels: {limits: x}", "labels: {limits: 1}", format!("{role}.task.pod.metadata.labels.limits: expected a string, found 1; put it in quotes")),
+        ("value: '1'", "value: 1", format!("{main}.env[0].value: expected a string, found 1; put it in quotes")),
+        ("memory: 8Gi", "memory: 8gb", format!("{main}.resources.limits.memory: expected an amount such as 4, 500m or 2Gi, found the string \"8gb\"")),
+        ("sizeLimit: 2Gi", "sizeLimit: [2]", format!("{pod}.volumes[0].emptyDir.sizeLimit: expected an amount")),
+        ("containerPort: 80", "containerPort: http", format!("{main}.ports[0].containerPort: expected an integer, found the string \"http\"")),
+        ("            ports:", "            comand: [x]\n            ports:", format!("{main}.comand: unknown field")),
+        ("image: 'any:1'", "image: Any", format!("{main}.image: `Any` is no name of an image")),
+        ("image: busybox", "image: 'busy box'", format!("{pod}.initContainers[0].image: `busy box` is no name of an image")),
+        ("executionType: Start", "dependsOn: x", "the template, spec.dependsOn: unknown field".to_owned()),
+    ];
+    for (from, to, message) in changed {
+        assert!(all.contains(from), "{from}");
+        let problem = loaded(&document, &all.replace(from, to)).unwrap_err();
+        assert!(problem.starts_with(&message), "{to}: {problem}");
+    }
 
     #[rustfmt::skip]
     let table = [
         ("kind: Pod", "trainingService.configPath: "),
         ("kind: Framework", "the template, spec.taskRoles: is missing"),
         ("kind: Framework\nspec: {taskRoles: [{name: A}]}", "the template, spec.taskRoles[0].name: needs a name"),
-        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [{image: x}, {image: y}]}}}}]}",
+        ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [{image: x}, {image: z}]}}}}]}",
             "the template, spec.taskRoles[0].task.pod.spec.containers: has 2 containers and must have exactly one"),
         ("kind: [", "the template: line 1"),
         ("kind: Framework\nmetadata: x\nspec: {taskRoles: [{name: a}]}", "the template, metadata: expected fields, found the string \"x\""),
         ("kind: Framework\nspec: {taskRoles: [x]}", "the template, spec.taskRoles[0]: expected fields, found the string"),
         ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {metadata: x}}}]}", "the template, spec.taskRoles[0].task.pod.metadata: expected fields"),
         ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {volumes: {}, containers: [{image: x}]}}}}]}",
-            "the template, spec.taskRoles[0].task.pod.spec.volumes: expected a list of objects, found"),
+            "the template, spec.taskRoles[0].task.pod.spec.volumes: expected a list, found"),
         ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [{image: x, env: {A: b}}]}}}}]}",
-            "the template, spec.taskRoles[0].task.pod.spec.containers[0].env: expected a list of objects, found"),
+            "the template, spec.taskRoles[0].task.pod.spec.containers[0].env: expected a list, found"),
         ("kind: Framework\nspec: {taskRoles: [{name: a, task: {pod: {spec: {containers: [x]}}}}]}",
-            "the template, spec.taskRoles[0].task.pod.spec.containers: expected a list of objects, found"),
+            "the template, spec.taskRoles[0].task.pod.spec.containers[0]: expected fields, found"),
     ];
     for (template, message) in table {
-        let problem = loaded(&document.to_string(), template).unwrap_err();
+        let problem = loaded(&document, template).unwrap_err();
         assert!(problem.starts_with(message), "{template}: {problem}");
     }
 }

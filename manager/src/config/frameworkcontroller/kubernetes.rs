@@ -1,0 +1,363 @@
+//! PURE: what Kubernetes would refuse of what people write, often only later: in a pod that waits, in every trial, or in
+//! `FrameworkController`, which reads all Frameworks of a cluster at once and none as long as one of them has a field of
+//! another type than it knows.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment;
+
+use crate::config::section::{Problem, kind};
+use crate::nearest::advice;
+
+/// Fields that hold amounts, by the name of the object around them or by their own. Kubernetes takes them as numbers,
+/// too.
+const AMOUNTS: [&str; 3] = ["requests", "limits", "overhead"];
+const AMOUNT: [&str; 2] = ["sizeLimit", "divisor"];
+
+/// Reads `value` as what Kubernetes takes for it. The path of what is wrong begins with `at`.
+pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, Problem> {
+    let mut plain = value.clone();
+    amounts(at, &mut plain)?;
+    serde_path_to_error::deserialize(&plain).map_err(|error| {
+        let mut found = Some(value);
+        for segment in error.path() {
+            found = match segment {
+                Segment::Seq { index } => found.and_then(|list| list.get(index)),
+                Segment::Map { key } => found.and_then(|object| object.get(key)),
+                Segment::Enum { .. } | Segment::Unknown => None,
+            };
+        }
+        let path = error.path().to_string();
+        let path = if path == "." { at.to_owned() } else { format!("{at}.{path}") };
+        let said = error.inner().to_string();
+        let what = match (said.split_once(", expected "), found) {
+            (Some((_, expected)), Some(found)) => {
+                let hint = if expected == "a string" && (found.is_number() || found.is_boolean()) {
+                    "; put it in quotes"
+                } else {
+                    ""
+                };
+                format!("expected {}, found {}{hint}", plainly(expected), kind(found))
+            }
+            _ => said,
+        };
+        Problem::new(path, what)
+    })
+}
+
+/// Refuses fields of `value` that are not in `typed`, which was read from it: nobody would take notice of them.
+pub(super) fn no_unknown(at: &str, value: &Value, typed: &impl Serialize) -> Result<(), Problem> {
+    let read = serde_json::to_value(typed).unwrap_or_default();
+    compare(at, value, &read)
+}
+
+fn compare(at: &str, value: &Value, read: &Value) -> Result<(), Problem> {
+    match (value, read) {
+        (Value::Object(members), Value::Object(known)) => {
+            for (name, member) in members.iter().filter(|(_, member)| !member.is_null()) {
+                let at = format!("{at}.{name}");
+                let Some(read) = known.get(name) else {
+                    return Err(Problem::new(
+                        at,
+                        "unknown field; FrameworkController would drop it",
+                    ));
+                };
+                compare(&at, member, read)?;
+            }
+            Ok(())
+        }
+        (Value::Array(list), Value::Array(known)) => {
+            let mut pairs = list.iter().zip(known).enumerate();
+            pairs.try_for_each(|(i, (member, read))| compare(&format!("{at}[{i}]"), member, read))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the amounts (`500m`, `2Gi`) in an object, and makes texts of those that are numbers.
+fn amounts(at: &str, value: &mut Value) -> Result<(), Problem> {
+    match value {
+        Value::Object(members) => members.iter_mut().try_for_each(|(name, member)| {
+            if name == "metadata" || name == "status" {
+                return Ok(());
+            }
+            let at = format!("{at}.{name}");
+            if let Some(amounts) =
+                member.as_object_mut().filter(|_| AMOUNTS.contains(&name.as_str()))
+            {
+                return amounts
+                    .iter_mut()
+                    .try_for_each(|(name, one)| amount(&format!("{at}.{name}"), one));
+            }
+            if AMOUNT.contains(&name.as_str()) {
+                return amount(&at, member);
+            }
+            amounts(&at, member)
+        }),
+        Value::Array(list) => {
+            let mut list = list.iter_mut().enumerate();
+            list.try_for_each(|(i, member)| amounts(&format!("{at}[{i}]"), member))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+fn amount(at: &str, value: &mut Value) -> Result<(), Problem> {
+    let text = match &*value {
+        Value::Null => return Ok(()),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => String::new(),
+    };
+    if is_amount(&text) {
+        *value = Value::from(text);
+        return Ok(());
+    }
+    let what = format!("expected an amount such as 4, 500m or 2Gi, found {}", kind(value));
+    Err(Problem::new(at, what))
+}
+
+/// Kubernetes' `Quantity`.
+fn is_amount(text: &str) -> bool {
+    let text = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let number = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let digits = &text[..text.len() - number.len()];
+    let exponent = || {
+        let exponent = number.strip_prefix(['e', 'E'])?;
+        exponent.strip_prefix(['+', '-']).unwrap_or(exponent).parse::<u16>().ok()
+    };
+    digits.parse::<f64>().is_ok()
+        && (["", "n", "u", "m", "k", "M", "G", "T", "P", "E"].contains(&number)
+            || ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].contains(&number)
+            || exponent().is_some())
+}
+
+/// The library's words for a type, for a person.
+fn plainly(expected: &str) -> &str {
+    match expected {
+        "a sequence" => "a list",
+        "a map" => "fields",
+        "a boolean" => "true or false",
+        "i32" | "i64" => "an integer",
+        "u64" => "an integer of at least 0",
+        // The name of a kind of object.
+        other if other.starts_with("struct ") => "fields",
+        other if other.starts_with(|c: char| c.is_ascii_uppercase()) => "fields",
+        other => other,
+    }
+}
+
+/// Whether it is an image's name as container runtimes have it: `host:port/path:tag@digest`.
+pub(super) fn image(name: &str) -> Result<(), String> {
+    let (rest, digest) = match name.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (name, None),
+    };
+    // What stands before the first slash is a host where it could be no part of a path.
+    let path = match rest.split_once('/') {
+        Some((host, path))
+            if host == "localhost"
+                || host.contains(|c: char| c == '.' || c == ':' || c.is_ascii_uppercase()) =>
+        {
+            path
+        }
+        _ => rest,
+    };
+    let (path, tag) = match path.split_once(':') {
+        Some((path, tag)) => (path, Some(tag)),
+        None => (path, None),
+    };
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let good_tag = |tag: &str| {
+        (1..=128).contains(&tag.len())
+            && tag.starts_with(word)
+            && tag.chars().all(|c| word(c) || c == '-' || c == '.')
+    };
+    let good_digest = |digest: &str| {
+        digest.split_once(':').is_some_and(|(kind, hex)| {
+            !kind.is_empty() && hex.len() >= 32 && hex.chars().all(|c| c.is_ascii_hexdigit())
+        })
+    };
+    let printable = name.chars().all(|c| c.is_ascii_graphic());
+    // The controller puts a task's number and the like there.
+    if name.contains("{{FC_")
+        || printable
+            && path.split('/').all(is_component)
+            && tag.is_none_or(good_tag)
+            && digest.is_none_or(good_digest)
+    {
+        return Ok(());
+    }
+    let lower = path.to_ascii_lowercase();
+    if lower != path && lower.split('/').all(is_component) {
+        return Err(format!(
+            "`{name}` is no name of an image: `{path}` has upper-case letters, which only a host and a tag may have"
+        ));
+    }
+    Err(format!(
+        "`{name}` is no name of an image; one is like registry.example.com:5000/team/image:1.0"
+    ))
+}
+
+/// `[a-z0-9]+` with single dots, one or two underscores, or dashes in between.
+fn is_component(part: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    part.starts_with(alphanumeric)
+        && part.ends_with(alphanumeric)
+        && part.split(alphanumeric).all(|between| {
+            ["", ".", "_", "__"].contains(&between) || between.chars().all(|c| c == '-')
+        })
+}
+
+/// Whether it is the name of most kinds of objects (a DNS subdomain, RFC 1123).
+pub(super) fn name(name: &str) -> Result<(), String> {
+    if is_subdomain(name) {
+        return Ok(());
+    }
+    Err(format!("`{name}` is no name in Kubernetes: lower-case letters, digits and dashes"))
+}
+
+/// Whether it is a namespace's name (a DNS label).
+pub(super) fn namespace(name: &str) -> Result<(), String> {
+    if is_subdomain(name) && name.len() <= 63 && !name.contains('.') {
+        return Ok(());
+    }
+    Err(format!(
+        "`{name}` is no name of a namespace: at most 63 lower-case letters, digits and dashes"
+    ))
+}
+
+fn is_subdomain(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let part = |part: &str| {
+        !part.is_empty()
+            && part.chars().all(inner)
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(part)
+}
+
+/// Whether it is the name of a label or a taint: `[domain/]name`.
+pub(super) fn label_name(name: &str) -> Result<(), String> {
+    let (domain, own) = match name.split_once('/') {
+        Some((domain, own)) => (Some(domain), own),
+        None => (None, name),
+    };
+    if domain.is_none_or(is_subdomain) && !own.is_empty() && is_label(own) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{name}` is no name of a label; one is like gpu or node.example.com/gpu: after the domain at most 63 letters, \
+         digits, dashes, dots and underscores"
+    ))
+}
+
+/// Whether it is a label's or a taint's value.
+pub(super) fn label_value(value: &str) -> Result<(), String> {
+    if is_label(value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{value}` is no value of a label: at most 63 letters, digits, dashes, dots and underscores, and no other at either end"
+    ))
+}
+
+fn is_label(text: &str) -> bool {
+    let outer = |c: char| c.is_ascii_alphanumeric();
+    text.is_empty()
+        || text.len() <= 63
+            && text.starts_with(outer)
+            && text.ends_with(outer)
+            && text.chars().all(|c| outer(c) || "-_.".contains(c))
+}
+
+/// Checks a toleration as the API server does.
+pub(super) fn toleration(at: &str, value: &Value) -> Result<(), Problem> {
+    let read: k8s_openapi::api::core::v1::Toleration = typed(at, value)?;
+    let known = ["key", "operator", "value", "effect", "tolerationSeconds"];
+    let unknown = value
+        .as_object()
+        .and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())));
+    if let Some(name) = unknown {
+        let what = format!("unknown field; {}", advice(name, known));
+        return Err(Problem::new(format!("{at}.{name}"), what));
+    }
+    let fault = |field: &str, what: String| Err(Problem::new(format!("{at}.{field}"), what));
+    let text = |field: Option<String>| field.unwrap_or_default();
+    let (key, operator, own, effect) =
+        (text(read.key), text(read.operator), text(read.value), text(read.effect));
+    for (field, word, allowed) in [
+        ("operator", &operator, ["Equal", "Exists"].as_slice()),
+        ("effect", &effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+    ] {
+        if !word.is_empty() && !allowed.contains(&word.as_str()) {
+            let advice = advice(word, allowed.iter().copied());
+            return fault(field, format!("`{word}` is not known; {advice}"));
+        }
+    }
+    let exists = operator == "Exists";
+    if key.is_empty() && !exists {
+        return fault("key", "is missing; without one the operator is `Exists`".to_owned());
+    }
+    if exists && !own.is_empty() {
+        return fault("value", "has no meaning with the operator `Exists`".to_owned());
+    }
+    if read.toleration_seconds.is_some() && effect != "NoExecute" {
+        return fault("tolerationSeconds", "needs the effect `NoExecute`".to_owned());
+    }
+    let named = |field, checked: Result<(), String>| checked.or_else(|what| fault(field, what));
+    if !key.is_empty() {
+        named("key", label_name(&key))?;
+    }
+    named("value", label_value(&own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_kubernetes_has_them() {
+        type Check = fn(&str) -> Result<(), String>;
+        let digest = format!("a@sha256:{}", "0".repeat(64));
+        let (long, tag) = ("a".repeat(64), format!("a:{}", "1".repeat(129)));
+        #[rustfmt::skip]
+        let table: [(Check, &[&str], &[&str]); 5] = [
+            (image,
+                &["python", "python:3.12-slim", "pytorch/pytorch:2.1-cuda12", "localhost/a", "localhost:5000/a:1",
+                  "registry.example.com:5000/team/my_image--x/a.b:V1.0", "Host/a", "a__b", "[fd00::1]:5000/a", &digest,
+                  "any:{{FC_TASK_INDEX}}"],
+                &["Python", "a/B:1", "a b", "a:", "a:-1", "a//b", "/a", "a/", "a..b", "a___b", "-a", "a@sha256:0", "http://a/b",
+                  "a:1:2", "é", &tag]),
+            (name, &["a", "my-lab.x", "0"], &["", "A", "a_b", "-a", "a-", "a..b", ".a", "a b"]),
+            (namespace, &["lab", "my-lab"], &["my.lab", "Lab", "", &long]),
+            (label_name,
+                &["gpu", "nvidia.com/gpu.product", "node-role.kubernetes.io/control-plane", "A_b.c-D"],
+                &["", "a/b/c", "/a", "a/", "A.b/c", "my gpu", "-a", "a-", &long]),
+            (label_value, &["", "A100", "NVIDIA-A100-80GB_x.y"], &["a b", "-a", "a/b", "ä", &long]),
+        ];
+        for (i, (check, good, bad)) in table.into_iter().enumerate() {
+            for name in good {
+                assert_eq!(check(name), Ok(()), "{i}");
+            }
+            for name in bad {
+                assert!(check(name).is_err(), "{i}: {name}");
+            }
+        }
+        assert!(
+            image("team/Python:3").unwrap_err().contains("`team/Python` has upper-case letters")
+        );
+    }
+
+    #[test]
+    fn amounts_are_as_kubernetes_has_them() {
+        for good in ["1", "0.5", ".5", "5.", "500m", "2Gi", "1e3", "1E-3", "-1", "12k"] {
+            assert!(is_amount(good), "{good}");
+        }
+        for bad in ["", "m", ".", "1.2.3", "2gb", "2 Gi", "1e", "many", "0x10", "2GiB"] {
+            assert!(!is_amount(bad), "{bad}");
+        }
+    }
+}

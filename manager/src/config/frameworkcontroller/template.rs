@@ -1,0 +1,135 @@
+//! The user's own Framework, which is completed: from its file, or in the experiment file itself. What is built upon is
+//! checked, and the rest as far as Kubernetes' types go.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::is_name;
+use super::kubernetes::{image, no_unknown, typed};
+use crate::config::check::resolve;
+use crate::config::document;
+use crate::config::section::{Problem, Section};
+
+/// A Framework as its controller reads it.
+#[derive(Deserialize)]
+struct Framework {
+    #[expect(dead_code, reason = "its types are what matters")]
+    metadata: Option<Metadata>,
+    spec: Option<Spec>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "its types are what matters")]
+struct Metadata {
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    description: Option<String>,
+    execution_type: Option<String>,
+    retry_policy: Option<RetryPolicy>,
+    task_roles: Option<Vec<Role>>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Role {
+    name: Option<String>,
+    task_number: Option<u64>,
+    /// Read, and checked, where the experiment file's is.
+    framework_attempt_completion_policy: Option<Value>,
+    task: Option<Task>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Task {
+    retry_policy: Option<RetryPolicy>,
+    pod_graceful_deletion_timeout_sec: Option<i64>,
+    pod: Option<PodTemplateSpec>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RetryPolicy {
+    fancy_retry_policy: Option<bool>,
+    max_retry_count: Option<i32>,
+}
+
+/// The template of a section: `configPath` names its file, `template` is it.
+pub(super) fn read(fields: &mut Section, base: &Path) -> Result<Option<Value>, Problem> {
+    let inline = fields.take("template");
+    let Some(file) = fields.string("configPath")? else { return Ok(inline) };
+    if inline.is_some() {
+        return Err(fields.fault("configPath", "is given besides `template`; keep one of them"));
+    }
+    let path = resolve(&file, base);
+    let bytes = std::fs::read(&path).map_err(|error| {
+        fields.fault("configPath", format!("{} cannot be read: {error}", path.display()))
+    })?;
+    let read = document::parse(&bytes).map_err(|what| Problem {
+        path: "the template".to_owned(),
+        what,
+        file: Some(path.clone()),
+    })?;
+    if read.get("kind").and_then(Value::as_str) != Some("Framework") {
+        let what = format!("{} is no object of kind Framework", path.display());
+        return Err(fields.fault("configPath", what));
+    }
+    Ok(Some(read))
+}
+
+/// The roles of a template by name, each checked for what will be built upon.
+pub(super) fn roles(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
+    let Some(template) = template else { return Ok(Vec::new()) };
+    let framework: Framework = typed("the template", template).map_err(|problem| Problem {
+        path: problem.path.replacen("template.", "template, ", 1),
+        ..problem
+    })?;
+    if let Some(spec) = &framework.spec {
+        no_unknown("the template, spec", &template["spec"], spec)?;
+    }
+    let at = "the template, spec.taskRoles";
+    let roles = template.pointer("/spec/taskRoles").and_then(Value::as_array);
+    let Some(roles) = roles.filter(|roles| !roles.is_empty()) else {
+        return Err(Problem::new(at, "is missing; a Framework has at least one task role"));
+    };
+    let mut found = Vec::new();
+    for (i, role) in roles.iter().enumerate() {
+        let at = format!("{at}[{i}]");
+        let Some(name) = role.get("name").and_then(Value::as_str).filter(|name| is_name(name))
+        else {
+            let what = "needs a name of lower-case letters and digits";
+            return Err(Problem::new(format!("{at}.name"), what));
+        };
+        let at = format!("{at}.task.pod.spec");
+        let list = |field: &str| {
+            role.pointer(&format!("/task/pod/spec/{field}")).and_then(Value::as_array)
+        };
+        for field in ["initContainers", "containers"] {
+            for (j, container) in list(field).into_iter().flatten().enumerate() {
+                if let Some(Err(what)) = container["image"].as_str().map(image) {
+                    return Err(Problem::new(format!("{at}.{field}[{j}].image"), what));
+                }
+            }
+        }
+        match list("containers").map_or(0, Vec::len) {
+            1 => found.push((name.to_owned(), role.clone())),
+            count => {
+                let what = format!(
+                    "has {count} containers and must have exactly one, the trial's; what else a pod needs \
+                     may be an init container, or belongs into another role"
+                );
+                return Err(Problem::new(format!("{at}.containers"), what));
+            }
+        }
+    }
+    Ok(found)
+}
