@@ -198,15 +198,17 @@ impl Store {
         .await
     }
 
-    /// Stores why we mean to stop a trial, before we do; `None` takes it back.
-    pub async fn set_intent(
+    /// Stores why we mean to stop trials, before we do, all or none; `None` takes it back.
+    pub async fn set_intents(
         &self,
-        id: &TrialJobId,
-        intent: Option<StopReason>,
+        intents: &[(TrialJobId, Option<StopReason>)],
         at_ms: i64,
     ) -> Result<(), Error> {
-        let id = id.clone();
-        self.write(move |c| trials::set_intent(c, &id, intent, at_ms)).await
+        let intents = intents.to_vec();
+        self.write(move |c| {
+            intents.iter().try_for_each(|(id, intent)| trials::set_intent(c, id, *intent, at_ms))
+        })
+        .await
     }
 
     /// Stores a final result that was concluded for an attempt, unless there is one.

@@ -414,13 +414,20 @@ impl Run {
                     }
                 }
                 Effect::Stop { trial, reason } => {
+                    let mut stops = vec![(trial, Some(reason))];
+                    while let Some(Effect::Stop { trial, reason }) =
+                        effects.pop_front_if(|next| matches!(next, Effect::Stop { .. }))
+                    {
+                        stops.push((trial, Some(reason)));
+                    }
                     let now = self.c.clock.now_ms();
-                    self.c
-                        .inbox
-                        .patiently(|| self.c.store.set_intent(&trial, Some(reason), now))
-                        .await?;
-                    self.order_stop(&trial, reason);
-                    self.c.service.cancel(&trial).await;
+                    self.c.inbox.patiently(|| self.c.store.set_intents(&stops, now)).await?;
+                    for (trial, reason) in stops {
+                        if let Some(reason) = reason {
+                            self.order_stop(&trial, reason);
+                        }
+                        self.c.service.cancel(&trial).await;
+                    }
                 }
                 Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
                 Effect::Observe { trial, parameter_id, state, outcome } => {

@@ -75,7 +75,8 @@ impl Run {
             job.ended = false;
         }
         let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
-        self.c.inbox.patiently(|| self.c.store.set_intent(trial, None, now)).await?;
+        let none = [(trial.clone(), None)];
+        self.c.inbox.patiently(|| self.c.store.set_intents(&none, now)).await?;
         self.record(trial, JobState::Waiting, None, Some(attempt)).await?;
         Ok(self.submit(trial, row.parameter_id).await)
     }

@@ -17,6 +17,7 @@ mod doubles;
 mod full_disk;
 mod leftovers;
 mod rules;
+mod stopping;
 
 use self::doubles::{Observed, Service};
 use super::*;
@@ -377,7 +378,7 @@ async fn a_trial_that_was_lost_is_found_by_the_next_manager() {
 async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
-    bed.store.set_intent(&trial.id, Some(StopReason::User), 0).await.unwrap();
+    bed.store.set_intents(&[(trial.id.clone(), Some(StopReason::User))], 0).await.unwrap();
     let bed = bed.resumed().await;
     // Until the task has begun, its agent's words are taken in and nothing is ordered.
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };

@@ -53,7 +53,7 @@ async fn a_search_is_found_again_as_it_was_left() {
         TrialChange { message: Some("silent for 30 s".to_owned()), ..change(JobState::Lost, 1200) };
     store.change_trial(&t, lost).await.unwrap();
     store.change_trial(&t, change(JobState::Running, 1300)).await.unwrap();
-    store.set_intent(&t, Some(StopReason::EarlyStop), 1400).await.unwrap();
+    store.set_intents(&[(t.clone(), Some(StopReason::EarlyStop))], 1400).await.unwrap();
     let end = TrialChange { exit_code: Some(143), ..change(JobState::EarlyStopped, 1500) };
     store.change_trial(&t, end).await.unwrap();
 
@@ -124,7 +124,7 @@ async fn what_is_not_there_is_named() {
     assert_eq!(bed.store.trial(&t).await.unwrap(), None);
     let unknown = [
         bed.store.change_trial(&t, change(JobState::Running, 0)).await.unwrap_err(),
-        bed.store.set_intent(&t, None, 0).await.unwrap_err(),
+        bed.store.set_intents(&[(t.clone(), None)], 0).await.unwrap_err(),
         bed.store.metrics(&t).await.unwrap_err(),
         bed.store.verdict(&t, &attempt("a")).await.unwrap_err(),
         bed.store.attempt_state(&t, &attempt("a")).await.unwrap_err(),
