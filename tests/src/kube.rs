@@ -11,6 +11,8 @@ mod http;
 mod objects;
 mod pods;
 mod processes;
+mod schema;
+mod tls;
 mod volumes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -23,8 +25,9 @@ use serde_json::Value;
 
 pub use controller::{Play, recorded};
 use objects::Objects;
+pub use tls::Tls;
 
-/// The token that the server knows.
+/// The token that the server knows at first.
 const TOKEN: &str = "scripted";
 
 /// The server; it ends when it is dropped.
@@ -69,14 +72,13 @@ impl Kube {
 
     /// Writes a kubeconfig that leads here.
     pub fn kubeconfig(&self, path: &Path) {
-        let text = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
-             clusters: [{{name: test, cluster: {{server: 'http://{}'}}}}]\n\
-             users: [{{name: test, user: {{token: {TOKEN}}}}}]\n\
-             contexts: [{{name: test, context: {{cluster: test, user: test, namespace: lab}}}}]\n",
-            self.address
-        );
-        std::fs::write(path, text).expect("the bed is writable");
+        let cluster = format!("{{server: 'http://{}'}}", self.address);
+        write_kubeconfig(path, &cluster, &format!("{{token: {}}}", self.shared.faults.token()));
+    }
+
+    /// Knows another token from now on, and no longer the one before.
+    pub fn renew_token(&self, token: &str) {
+        self.shared.faults.renew_token(token);
     }
 
     /// Where it listens.
@@ -172,10 +174,26 @@ impl Kube {
         self.shared.faults.asked()
     }
 
+    /// Puts an object there, as somebody else does.
+    pub fn put(&self, plural: &str, object: Value) {
+        drop(self.shared.objects.create(plural, object));
+    }
+
     /// Puts an event about a pod.
     pub fn event(&self, pod: &str, reason: &str, message: &str) {
         controller::event(&self.shared, pod, reason, message);
     }
+}
+
+/// A kubeconfig with one cluster and one user.
+fn write_kubeconfig(path: &Path, cluster: &str, user: &str) {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
+         clusters: [{{name: test, cluster: {cluster}}}]\n\
+         users: [{{name: test, user: {user}}}]\n\
+         contexts: [{{name: test, context: {{cluster: test, user: test, namespace: lab}}}}]\n"
+    );
+    std::fs::write(path, text).expect("the bed is writable");
 }
 
 impl Drop for Kube {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
 use super::objects::{No, fits, merge, text};
-use super::{Shared, TOKEN};
+use super::{Shared, TOKEN, schema};
 
 /// Between two bookmarks of a quiet watch.
 const QUIET: Duration = Duration::from_millis(500);
@@ -33,6 +33,8 @@ struct Inner {
     /// What it has asked about, whether it may.
     asked: BTreeSet<String>,
     lost: usize,
+    /// Another token than the first.
+    token: Option<String>,
 }
 
 struct Failing {
@@ -69,6 +71,14 @@ impl Faults {
     pub(super) fn fail(&self, fits: &str, code: u16, left: usize, message: &str) {
         let (fits, message) = (fits.to_owned(), message.to_owned());
         self.lock().failing.push(Failing { fits, code, left, message });
+    }
+
+    pub(super) fn token(&self) -> String {
+        self.lock().token.clone().unwrap_or_else(|| TOKEN.to_owned())
+    }
+
+    pub(super) fn renew_token(&self, token: &str) {
+        self.lock().token = Some(token.to_owned());
     }
 
     pub(super) fn away(&self, away: bool) {
@@ -120,7 +130,7 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
     if shared.faults.lock().away {
         return Answer::Cut;
     }
-    if request.authorization != format!("Bearer {TOKEN}") {
+    if request.authorization != format!("Bearer {}", shared.faults.token()) {
         return refusal(401, "Unauthorized", "Unauthorized");
     }
     let said = route(shared, request);
@@ -209,7 +219,12 @@ fn right(request: &Request, plural: &str, named: bool) -> String {
 /// Counts the request, and fails it if it is to fail.
 fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
     let watch = request.query("watch").is_some_and(|watch| watch != "false");
-    let verb = if watch { "WATCH" } else { request.method.as_str() };
+    let verb = match request.method.as_str() {
+        _ if watch => "WATCH",
+        // A later part of a list.
+        "GET" if request.query("continue").is_some() => "CONTINUE",
+        method => method,
+    };
     let what = format!("{verb} {plural}");
     if !watch {
         shared.faults.lock().requests.push(what.clone());
@@ -245,12 +260,17 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
         }
         "POST" => {
             let name = text(&request.body, "/metadata/name");
+            let mut object = request.body.clone();
             if plural == "frameworks"
-                && let Some(problem) = invalid(&request.body)
+                && let Err(problem) = schema::admit(&mut object)
             {
-                return refusal(422, "Invalid", &problem);
+                let what = format!("Framework \"{name}\" is invalid: {problem}");
+                return refusal(422, "Invalid", &what);
             }
-            match shared.objects.create(plural, request.body.clone()) {
+            if request.query("dryRun") == Some("All") {
+                return Answer::Whole(201, object);
+            }
+            match shared.objects.create(plural, object) {
                 Ok(object) => Answer::Whole(201, Arc::unwrap_or_clone(object)),
                 Err(No::Taken | No::Missing) => {
                     refusal(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"))
@@ -364,17 +384,4 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
 
 fn refusal(code: u16, reason: &str, message: &str) -> Answer {
     Answer::Whole(code, status(code, reason, message))
-}
-
-/// What the CRD's schema refuses.
-fn invalid(framework: &Value) -> Option<String> {
-    let good = |name: &str| {
-        (1..=63).contains(&name.len())
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-    };
-    let roles = framework.pointer("/spec/taskRoles").and_then(Value::as_array);
-    let roles = roles.into_iter().flatten().map(|role| text(role, "/name"));
-    let names = std::iter::once(text(framework, "/metadata/name")).chain(roles);
-    let bad = names.into_iter().find(|name| !good(name))?;
-    Some(format!("name {bad:?} does not match ^[a-z0-9]{{1,63}}$"))
 }

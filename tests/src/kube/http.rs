@@ -66,9 +66,11 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
         match api::answer(shared, &request) {
             Answer::Whole(code, body) => {
                 let body = body.to_string();
+                // As the real one does, which then wants to be left alone for a second.
+                let after = if code == 429 { "Retry-After: 1\r\n" } else { "" };
                 write!(
                     writer,
-                    "HTTP/1.1 {code} Said\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                    "HTTP/1.1 {code} Said\r\n{after}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
                 )?;
             }

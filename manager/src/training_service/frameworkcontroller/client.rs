@@ -4,6 +4,7 @@
 mod access;
 mod error;
 mod retry;
+mod transport;
 mod watch;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 pub use self::error::Error;
 pub use self::retry::a_few_times;
+use self::transport::Transport;
 pub use self::watch::{Seen, Thing};
 
 /// Longest that a single request may take.
@@ -93,14 +95,10 @@ pub struct Cluster {
 impl Cluster {
     /// Finds the cluster and says who we are to it. Nothing is asked yet.
     pub async fn connect(access: &Access) -> Result<Self, Error> {
-        let mut config = access::config(access).await?;
-        // Ours know whether anybody waits, say why, and are not longer than a request may take.
-        config.default_retry = false;
-        config.connect_timeout = Some(CONNECT);
-        let namespace = access.namespace.clone().unwrap_or(config.default_namespace.clone());
-        let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
-        Ok(Self { client, server, namespace })
+        let transport = Transport::open(access).await?;
+        let (server, theirs) = (transport.server.clone(), transport.namespace.clone());
+        let namespace = access.namespace.clone().unwrap_or(theirs);
+        Ok(Self { client: Client::new(transport, namespace.clone()), server, namespace })
     }
 
     /// The namespace that everything happens in.

@@ -156,12 +156,10 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
             .iter()
             .fold(message.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
         let message = message.to_owned();
-        // The libraries below tell certificates apart from connections in their texts only.
-        let certificate = ["ertificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
         if message.contains("No CA certificates were loaded") {
             return Error::NoAuthorities { server };
         }
-        return if certificate.iter().any(|word| message.contains(word)) {
+        return if is_about_certificates(&message) {
             Error::Certificate { server, message }
         } else {
             Error::Unreachable { server, message }
@@ -186,6 +184,17 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         408 | 409 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
         _ => Error::Refused { server, message },
     }
+}
+
+/// Whether a request failed because one side does not accept the other's papers, or because ours were not to be had.
+pub(super) fn is_about_papers(source: &kube::Error) -> bool {
+    papers(source).is_some() || is_about_certificates(&chain(source))
+}
+
+/// The libraries below tell certificates apart from connections in their texts only.
+fn is_about_certificates(message: &str) -> bool {
+    let words = ["ertificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
+    words.iter().any(|word| message.contains(word))
 }
 
 /// What is wrong with our papers, wherever among an error's sources that is said.

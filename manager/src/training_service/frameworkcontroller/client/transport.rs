@@ -1,0 +1,173 @@
+//! The way of every request. Two things are looked after here, whoever asks: a server that wants to be left alone for a
+//! while (`Retry-After`) is, and when it no longer knows us, our papers are read again, which somebody may have renewed.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use kube::Client;
+use kube::client::Body;
+use kube::config::Config;
+use tokio::time::{Instant, sleep_until};
+use tower::Service;
+use tracing::{debug, info};
+
+use super::{Access, Error, access, error};
+
+/// Papers are read again no sooner than this after they were read last.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Longest that a server is left alone because it says so.
+const LONGEST_REST: Duration = Duration::from_secs(15);
+
+type Request = hyper::Request<Body>;
+type Response = hyper::Response<Body>;
+
+/// Sends requests.
+#[derive(Clone)]
+pub(super) struct Transport {
+    access: Arc<Access>,
+    /// Which API server. Another one that the kubeconfig leads to later is not ours.
+    pub(super) server: String,
+    /// The namespace that the kubeconfig names.
+    pub(super) namespace: String,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    client: Client,
+    read_at: Instant,
+    /// Nothing is sent before.
+    rests_until: Instant,
+}
+
+impl Transport {
+    /// Finds the way; nothing is sent.
+    pub(super) async fn open(access: &Access) -> Result<Self, Error> {
+        let config = config(access).await?;
+        let (server, namespace) =
+            (config.cluster_url.to_string(), config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
+        let now = Instant::now();
+        let state = State { client, read_at: now, rests_until: now };
+        let (access, state) = (Arc::new(access.clone()), Arc::new(Mutex::new(state)));
+        Ok(Self { access, server, namespace, state })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send(self, request: Request) -> Result<Response, kube::Error> {
+        let until = self.state().rests_until;
+        sleep_until(until).await;
+        let client = self.state().client.clone();
+        let answer = client.send(request).await;
+        match &answer {
+            Ok(response) => {
+                if let Some(rest) = rest(response) {
+                    self.state().rests_until = Instant::now() + rest;
+                }
+                if response.status().as_u16() == 401 {
+                    self.read_again().await;
+                }
+            }
+            Err(problem) if error::is_about_papers(problem) => self.read_again().await,
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// Reads our papers again. Who asked asks again by its own rules.
+    async fn read_again(&self) {
+        let due = {
+            let mut state = self.state();
+            let due = state.read_at.elapsed() >= READ_AGAIN;
+            if due {
+                state.read_at = Instant::now();
+            }
+            due
+        };
+        if !due {
+            return;
+        }
+        match config(&self.access).await {
+            Ok(config) if config.cluster_url.to_string() == self.server => {
+                match Client::try_from(config) {
+                    Ok(client) => {
+                        info!(
+                            "the cluster at {} does not accept who we are; the kubeconfig is read again",
+                            self.server
+                        );
+                        self.state().client = client;
+                    }
+                    Err(problem) => debug!("{}", error::of(&self.server, problem)),
+                }
+            }
+            Ok(_) => debug!("the kubeconfig leads to another cluster by now"),
+            Err(problem) => debug!("{problem}"),
+        }
+    }
+}
+
+impl Service<Request> for Transport {
+    type Response = Response;
+    type Error = kube::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, kube::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), kube::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}
+
+async fn config(access: &Access) -> Result<Config, Error> {
+    let mut config = access::config(access).await?;
+    // Ours know whether anybody waits, say why, and are not longer than a request may take.
+    config.default_retry = false;
+    config.connect_timeout = Some(super::CONNECT);
+    if config.accept_invalid_certs && config.root_cert.is_none() {
+        // Nothing is checked, so nobody needs this machine's authorities; it may have none.
+        config.root_cert = Some(Vec::new());
+    }
+    Ok(config)
+}
+
+/// How long a server that is too busy wants to be left alone.
+fn rest(response: &Response) -> Option<Duration> {
+    let after = response.headers().get(hyper::header::RETRY_AFTER);
+    let after = after.filter(|_| [429, 503].contains(&response.status().as_u16()))?;
+    let seconds = after.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_REST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_busy_is_left_alone_as_long_as_it_says() {
+        #[rustfmt::skip]
+        let table = [
+            (429, Some("1"),    Some(1)),
+            (503, Some("3"),    Some(3)),
+            (429, Some("3600"), Some(15)),
+            (429, None,         None),
+            (429, Some("soon"), None),
+            (429, Some("-1"),   None),
+            (200, Some("1"),    None),
+            (500, Some("1"),    None),
+        ];
+        for (code, after, seconds) in table {
+            let mut response = hyper::Response::builder().status(code);
+            if let Some(after) = after {
+                response = response.header("Retry-After", after);
+            }
+            let response = response.body(Body::empty()).unwrap();
+            assert_eq!(rest(&response), seconds.map(Duration::from_secs), "{code} {after:?}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Who we are, and to whom we talk: certificates, tokens that run out;
+//! and lists that come in parts.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play, Tls};
+use trialkeeper_tests::{BOUND, Gate, Outcome, TestBed, wait_for};
+
+use super::{TRIAL, command, left, search};
+
+#[test]
+fn the_cluster_s_own_authority_and_a_certificate_of_ours_are_used() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let (tls, stranger) = (Tls::start(&kube), Tls::start(&kube));
+    let (certificate, key) = &tls.client;
+    bed.write("ca.crt", &tls.ca);
+    bed.write("client.crt", certificate);
+    bed.write("client.key", key);
+    let (ca, certificate, key) = (Tls::data(&tls.ca), Tls::data(certificate), Tls::data(key));
+    let data = format!("client-certificate-data: {certificate}, client-key-data: {key}");
+    let files = "client-certificate: client.crt, client-key: client.key";
+    let known = format!("certificate-authority-data: {ca}");
+    let other = format!("certificate-authority-data: {}", Tls::data(&stranger.ca));
+    #[rustfmt::skip]
+    let table = [
+        ("all in the kubeconfig, as kind and k3s write it", known.as_str(), data.as_str(), "ok    place"),
+        ("files beside the kubeconfig, as minikube has it", "certificate-authority: ca.crt", files, "ok    place"),
+        ("an unchecked server", "insecure-skip-tls-verify: true", &data, "ok    place"),
+        ("another cluster's authority", &other, &data, "no trusted connection to the cluster"),
+        ("no certificate of ours", &known, "username: ''", "no trusted connection to the cluster"),
+        ("a key that is none", &known, &format!("client-certificate-data: {certificate}, client-key-data: {ca}"), "FAIL  place"),
+    ];
+    let search = search(&bed, &kube, TRIAL, 2).write(&bed);
+    for (says, cluster, user, expected) in table {
+        tls.kubeconfig(&bed.path("kubeconfig"), cluster, user);
+        let mut doctor = bed.manager();
+        doctor.arg("doctor").arg(&search);
+        let finished = bed.start(&mut doctor).finish(BOUND);
+        let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
+        assert!(whole.contains(expected), "{says}: {whole}");
+        assert!(!whole.contains("panicked"), "{says}: {whole}");
+    }
+    tls.kubeconfig(&bed.path("kubeconfig"), &known, &data);
+    let mut whole = bed.manager();
+    whole.arg("run").arg(&search).args(["--output", "json", "--host", "127.0.0.1", "--port", "0"]);
+    let whole = whole.arg("--data-dir").arg(bed.data());
+    Outcome::of(bed.start(whole).finish(BOUND)).expect_done(2, 0);
+}
+
+#[test]
+fn a_token_that_is_renewed_in_the_kubeconfig_goes_on_being_used() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let gate = Gate::new(&bed.path("gate"));
+    let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
+    let search = search(&bed, &kube, &trial, 3);
+    let manager = bed.start(&mut command(&bed, &search));
+    wait_for("the first trial", BOUND, || (kube.made("frameworks").len() == 2).then_some(()));
+    kube.renew_token("renewed");
+    kube.cut_watches();
+    kube.kubeconfig(&bed.path("kubeconfig"));
+    gate.open(3);
+    Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+}
+
+#[test]
+fn more_than_a_list_holds_and_a_past_that_is_forgotten_are_no_obstacle() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let gate = Gate::new(&bed.path("gate"));
+    let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
+    let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
+    let manager = bed.start(&mut command(&bed, &search));
+    wait_for("all trials", BOUND, || (kube.made("frameworks").len() == 4).then_some(()));
+    // What is listed comes in parts of 500: ours are among the first and among the last.
+    let ours = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
+    for i in 0..1200 {
+        let metadata = json!({"name": format!("tk{i:04}zz"), "namespace": "lab", "labels": ours});
+        kube.put("frameworks", json!({"metadata": metadata, "spec": {"executionType": "Create"}}));
+    }
+    // The second part is asked for when the first one's version is forgotten.
+    kube.fail("CONTINUE frameworks", 410, 1, "The provided continue parameter is too old");
+    kube.forget_the_past();
+    kube.cut_watches();
+    wait_for("all parts", BOUND, || {
+        let parts = kube.requests().iter().filter(|one| *one == "CONTINUE frameworks").count();
+        (parts >= 3).then_some(())
+    });
+    gate.open(3);
+    Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+    let made = kube.made("frameworks").into_iter();
+    let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
+    assert_eq!(made, 3, "nothing is submitted twice");
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}

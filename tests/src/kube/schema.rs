@@ -1,0 +1,80 @@
+//! What the real server does to a Framework by its definition (`crd.json`, as it was recorded): refuses what does not fit,
+//! and drops what is not in it.
+
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The definition, as the real controller makes it.
+const DEFINITION: &str = include_str!("../../fixtures/frameworkcontroller/crd.json");
+
+/// Takes a Framework as the server stores it, or says what is wrong with it.
+pub(super) fn admit(framework: &mut Value) -> Result<(), String> {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    let schema = SCHEMA.get_or_init(|| {
+        let definition: Value = serde_json::from_str(DEFINITION).expect("it was recorded");
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+    });
+    let name = framework.pointer("/metadata/name").cloned().unwrap_or(Value::Null);
+    fits(&schema["properties"]["metadata"]["properties"]["name"], &name, "metadata.name")?;
+    for field in ["spec", "status"] {
+        if let Some(value) = framework.get_mut(field) {
+            prune(&schema["properties"][field], value, field)?;
+        }
+    }
+    Ok(())
+}
+
+fn prune(schema: &Value, value: &mut Value, at: &str) -> Result<(), String> {
+    fits(schema, value, at)?;
+    if schema["x-kubernetes-preserve-unknown-fields"] == true {
+        return Ok(());
+    }
+    match value {
+        Value::Object(members) => {
+            members.retain(|name, _| !schema["properties"][name].is_null());
+            members.iter_mut().try_for_each(|(name, member)| {
+                prune(&schema["properties"][name], member, &format!("{at}.{name}"))
+            })
+        }
+        Value::Array(list) => {
+            let mut list = list.iter_mut().enumerate();
+            list.try_for_each(|(i, member)| prune(&schema["items"], member, &format!("{at}[{i}]")))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+fn fits(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    let wanted = schema["type"].as_str().unwrap_or_default();
+    let good = match wanted {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        _ => true,
+    };
+    if !(good || value.is_null() && schema["nullable"] == true) {
+        return Err(format!("{at}: Invalid value: must be of type {wanted}"));
+    }
+    let number = value.as_i64();
+    let bound = |name: &str| schema[name].as_i64();
+    if number.is_some_and(|number| {
+        bound("minimum").is_some_and(|least| number < least)
+            || bound("maximum").is_some_and(|most| number > most)
+    }) {
+        return Err(format!("{at}: Invalid value: {value}"));
+    }
+    if schema["enum"].as_array().is_some_and(|words| !words.contains(value)) {
+        return Err(format!("{at}: Unsupported value: {value}"));
+    }
+    // The only pattern that there is.
+    let name = value.as_str().unwrap_or_default();
+    let is_name = (1..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if !schema["pattern"].is_null() && !is_name {
+        return Err(format!("{at}: Invalid value: {value} should match {}", schema["pattern"]));
+    }
+    Ok(())
+}

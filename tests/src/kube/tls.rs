@@ -1,0 +1,98 @@
+//! A door with TLS in front of the server, as clusters have that kubeadm, kind or k3s made: it shows a certificate for
+//! 127.0.0.1 by an authority of the cluster's own, and lets in who shows one by the same authority.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::crypto::ring;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Kube, write_kubeconfig};
+
+/// The door; it closes when it is dropped.
+pub struct Tls {
+    address: SocketAddr,
+    token: String,
+    /// The authority, in PEM form.
+    pub ca: String,
+    /// A person's certificate by it, and its key.
+    pub client: (String, String),
+    _runtime: Runtime,
+}
+
+impl Tls {
+    /// Puts one in front of a server.
+    pub fn start(kube: &Kube) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("there are no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("there is entropy");
+        let authority = params.self_signed(&key).expect("it is sound");
+        let issuer = Issuer::new(params, key);
+        let signed = |name: &str, usage| {
+            let mut params = CertificateParams::new([name.to_owned()]).expect("it is a name");
+            params.extended_key_usages = vec![usage];
+            let key = KeyPair::generate().expect("there is entropy");
+            (params.signed_by(&key, &issuer).expect("it is sound"), key)
+        };
+        let (own, own_key) = signed("127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth);
+        let (client, client_key) = signed("admin", ExtendedKeyUsagePurpose::ClientAuth);
+
+        let provider = Arc::new(ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der().clone()).expect("it is one");
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let own_key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own_key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("it has some")
+            .with_client_cert_verifier(verifier.build().expect("it has a root"))
+            .with_single_cert(vec![own.der().clone()], own_key)
+            .expect("they belong together");
+
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("threads can be started");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port is free");
+        let address = listener.local_addr().expect("it listens");
+        let server = kube.address();
+        runtime.spawn(async move {
+            let acceptor = TlsAcceptor::from(Arc::new(config));
+            while let Ok((stream, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut client = acceptor.accept(stream).await.ok()?;
+                    let mut server = TcpStream::connect(server).await.ok()?;
+                    // A client that goes away is no fault.
+                    copy_bidirectional(&mut client, &mut server).await.ok()
+                });
+            }
+        });
+        let client = (client.pem(), client_key.serialize_pem());
+        let token = kube.shared.faults.token();
+        Self { address, token, ca: authority.pem(), client, _runtime: runtime }
+    }
+
+    /// Writes a kubeconfig that leads here: `cluster` and `user` are what stands in it beside the address and the token.
+    pub fn kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
+        let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
+        write_kubeconfig(path, &cluster, &format!("{{token: {}, {user}}}", self.token));
+    }
+
+    /// As a kubeconfig holds a file's content.
+    pub fn data(pem: &str) -> String {
+        BASE64_STANDARD.encode(pem)
+    }
+}
