@@ -64,6 +64,11 @@ impl Ready {
             TrainingServiceSpec::FrameworkController(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
                 preflight::check(&cluster).await?;
+                match preflight::pods(&cluster, &common(id, spec, &cluster)).await? {
+                    Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
+                    Some(refusal) => return Err(refusal.into()),
+                    None => {}
+                }
                 preflight::controller(&cluster, id).await?;
                 let agent = match spec.agent {
                     AgentSource::Auto => {
@@ -178,18 +183,11 @@ async fn framework_controller(
     };
     let ca_pem = place.ca_file.as_ref().map(read).transpose()?;
     let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
-    let (share, key) = share(id, &spec.storage).await?;
-    let common = manifest::Common {
-        share,
-        experiment: id.clone(),
-        namespace: cluster.namespace().to_owned(),
-        objective,
-        has_ca: ca_pem.is_some(),
-        spec,
-    };
+    let common =
+        manifest::Common { objective, has_ca: ca_pem.is_some(), ..common(id, &spec, &cluster) };
     let mut secrets = vec![manifest::experiment_secret(&common, &place.url, ca_pem.as_deref())];
     if let StorageSpec::Azure { account, .. } = &common.spec.storage
-        && let Some(key) = key
+        && let Some(key) = key(&common.spec.storage).await?
     {
         secrets.push(manifest::storage_secret(&common, account, &key.0));
     }
@@ -205,32 +203,43 @@ async fn framework_controller(
     Ok(Arc::new(FrameworkController::start(settings)))
 }
 
-/// The disk that trials share, and the key of its account.
-async fn share(
+/// What trials have in common, as far as the section and the cluster say it.
+fn common(
     id: &ExperimentId,
-    storage: &StorageSpec,
-) -> Result<(Option<Share>, Option<azure_key::Key>), Error> {
-    Ok(match storage {
-        StorageSpec::Http | StorageSpec::Image => (None, None),
+    spec: &FrameworkControllerSpec,
+    cluster: &Cluster,
+) -> manifest::Common {
+    let share = match &spec.storage {
+        StorageSpec::Http | StorageSpec::Image => None,
         StorageSpec::Nfs { server, path } => {
-            (Some(Share::Nfs { server: server.clone(), path: path.clone() }), None)
+            Some(Share::Nfs { server: server.clone(), path: path.clone() })
         }
-        StorageSpec::Pvc { claim: Some(claim), .. } => {
-            (Some(Share::Claim { name: claim.clone() }), None)
+        StorageSpec::Pvc { claim: Some(claim), .. } => Some(Share::Claim { name: claim.clone() }),
+        StorageSpec::Pvc { claim: None, .. } => Some(Share::Template),
+        StorageSpec::Azure { share, .. } => {
+            Some(Share::AzureFile { secret: manifest::storage_name(id), share: share.clone() })
         }
-        StorageSpec::Pvc { claim: None, .. } => (Some(Share::Template), None),
-        StorageSpec::Azure { share, vault, vault_key, key_file, .. } => {
-            let source = match (key_file, vault.clone().zip(vault_key.clone())) {
-                (Some(path), _) => azure_key::Source::File(path.into()),
-                (None, Some((vault, secret))) => azure_key::Source::Vault { vault, secret },
-                (None, None) => azure_key::Source::Variable,
-            };
-            let variable = std::env::var(azure_key::VARIABLE).ok();
-            let key = azure_key::find(&source, variable, Path::new("az")).await?;
-            let secret = manifest::storage_name(id);
-            (Some(Share::AzureFile { secret, share: share.clone() }), Some(key))
-        }
-    })
+    };
+    manifest::Common {
+        share,
+        experiment: id.clone(),
+        namespace: cluster.namespace().to_owned(),
+        objective: None,
+        has_ca: false,
+        spec: spec.clone(),
+    }
+}
+
+/// The key of the account whose disk trials share.
+async fn key(storage: &StorageSpec) -> Result<Option<azure_key::Key>, Error> {
+    let StorageSpec::Azure { vault, vault_key, key_file, .. } = storage else { return Ok(None) };
+    let source = match (key_file, vault.clone().zip(vault_key.clone())) {
+        (Some(path), _) => azure_key::Source::File(path.into()),
+        (None, Some((vault, secret))) => azure_key::Source::Vault { vault, secret },
+        (None, None) => azure_key::Source::Variable,
+    };
+    let variable = std::env::var(azure_key::VARIABLE).ok();
+    Ok(Some(azure_key::find(&source, variable, Path::new("az")).await?))
 }
 
 /// Shares this machine's GPUs out as the experiment wants; asks for them only if it wants any.

@@ -266,6 +266,15 @@ impl Shared {
                     let acts = shared.board().unheard(&name, said);
                     shared.perform(acts);
                 })),
+                Act::Ask(name) => drop(self.tasks.spawn(async move {
+                    let Settings { cluster, common, .. } = &shared.settings;
+                    // Who may not ask has been told where to look.
+                    if let Ok(Some(refusal)) = preflight::pods(cluster, common).await {
+                        let why = format!("FrameworkController cannot make its pod: {refusal}");
+                        let acts = shared.board().podless(&name, why);
+                        shared.perform(acts);
+                    }
+                })),
                 Act::Delete(name) => drop(self.tasks.spawn(async move {
                     warn!("the Framework {name} did not end within its time; deleting it");
                     let cluster = &shared.settings.cluster;

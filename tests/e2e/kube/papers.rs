@@ -1,4 +1,4 @@
-//! Who we are, and to whom we talk: certificates, tokens that run out;
+//! Who we are, and to whom we talk: certificates, tokens that run out; what the cluster says of pods before one is made;
 //! and lists that come in parts.
 
 use serde_json::{Value, json};
@@ -61,6 +61,35 @@ fn a_token_that_is_renewed_in_the_kubeconfig_goes_on_being_used() {
     kube.kubeconfig(&bed.path("kubeconfig"));
     gate.open(3);
     Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+}
+
+#[test]
+fn what_the_cluster_would_say_to_a_pod_is_said_before_anything_is_submitted() {
+    #[rustfmt::skip]
+    let table = [
+        (403, "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile", Some(2)),
+        (422, "Pod \"x\" is invalid: spec.containers[0].resources.requests: must be less than or equal to cpu limit", Some(2)),
+        // Others may give it back.
+        (403, "pods \"x\" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=2, limited: cpu=2", Some(0)),
+        (400, "admission webhook \"w\" does not support dry run", Some(0)),
+        (503, "busy", Some(0)),
+    ];
+    for (code, message, ends) in table {
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        // A refusal is asked about twice: it may be a namespace that was just made.
+        kube.fail("POST pods", code, if code == 403 { 2 } else { 1 }, message);
+        let search = search(&bed, &kube, TRIAL, 1);
+        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        assert_eq!(finished.code, ends, "{message}: {}", finished.stderr);
+        if ends == Some(2) {
+            let says = "a pod of the role `worker` could not be made: ";
+            assert!(finished.stderr.contains(says), "{}", finished.stderr);
+            assert_eq!(kube.made("frameworks").len(), 0, "{message}");
+        }
+        let told = finished.stderr.contains(message);
+        assert_eq!(told, !message.contains("dry run") && code != 503, "{}", finished.stderr);
+    }
 }
 
 #[test]

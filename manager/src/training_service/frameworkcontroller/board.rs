@@ -41,6 +41,8 @@ pub enum Act {
     Stop(String),
     /// Its pods run and nothing was heard: look what the pod that reports says, and [`Board::unheard`].
     Listen(String),
+    /// It has no pod: ask the cluster why, and [`Board::podless`].
+    Ask(String),
     /// Delete the Framework: it did not stop.
     Delete(String),
     /// Delete what is left of these attempts, which ended long ago.
@@ -77,7 +79,7 @@ impl Job {
                 "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?",
             ),
             Standing::Waiting if !self.has_pod => Some(
-                "FrameworkController has made no pod for it; does a quota of the namespace (`kubectl describe quota`) or a webhook refuse it? FrameworkController's log says so",
+                "FrameworkController has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? FrameworkController's log says so",
             ),
             Standing::Waiting
             | Standing::Starting
@@ -359,6 +361,14 @@ impl Board {
         self.waits(name, why)
     }
 
+    /// Why a Framework has no pod, as the cluster says.
+    pub fn podless(&mut self, name: &str, why: String) -> Vec<Act> {
+        if self.jobs.get(name).is_none_or(|job| job.has_pod) {
+            return Vec::new();
+        }
+        self.waits(name, Some(why))
+    }
+
     /// What the pod of a Framework that nothing is heard of has printed last, where that is known.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
@@ -400,6 +410,9 @@ impl Board {
             {
                 job.why = Some(why.to_owned());
                 acts.extend(tell_why(job));
+                if job.standing == Standing::Waiting {
+                    acts.push(Act::Ask(name.clone()));
+                }
             }
             if now >= since + self.start_up && job.stop.is_none() {
                 let why =

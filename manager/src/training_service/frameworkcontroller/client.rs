@@ -123,6 +123,13 @@ impl Cluster {
         }
     }
 
+    /// Has the cluster say whether it would take an object; none is made.
+    pub async fn try_out(&self, kind: Kind, object: &Value) -> Result<(), Error> {
+        let (api, object) = (self.api(kind), self.object(object)?);
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        self.within(api.create(&params, &object)).await.map(drop)
+    }
+
     /// Makes an object, or gives the one that is there its `data`.
     pub async fn put(&self, kind: Kind, object: &Value) -> Result<(), Error> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();

@@ -12,12 +12,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
-use trial_protocol::{AttemptId, ExperimentId};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::config::frameworkcontroller::{FrameworkControllerSpec, is_name};
 use crate::search_space::Parameters;
-use crate::training_service::TrialJobSpec;
 use crate::training_service::share::{Share, azure_data};
+use crate::training_service::{Token, TrialJobSpec};
 
 /// Label with the experiment's id, on everything of ours.
 pub const EXPERIMENT: &str = "trialkeeper/experiment";
@@ -279,6 +279,38 @@ pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
         .collect();
     framework["spec"]["taskRoles"] = Value::Array(roles);
     framework
+}
+
+/// The first pod of each role of a trial, as `FrameworkController` would make it, by its role.
+pub fn pods(common: &Common) -> Vec<(String, Value)> {
+    let trial = example(&common.experiment);
+    let mut framework = framework(common, &trial);
+    let name = framework_name(&common.experiment, &trial.attempt);
+    let roles = framework.pointer_mut("/spec/taskRoles").and_then(Value::as_array_mut);
+    let roles = roles.into_iter().flatten().map(|role| {
+        let own = role["name"].as_str().unwrap_or_default().to_owned();
+        let mut pod = role["task"]["pod"].take();
+        (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
+        pod["metadata"]["name"] = Value::from(format!("{name}-{own}-0"));
+        pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+        pod::without_what_is_dropped(&mut pod["spec"]);
+        pod::fill_in(&mut pod);
+        (own, pod)
+    });
+    roles.collect()
+}
+
+/// A trial like every other.
+fn example(experiment: &ExperimentId) -> TrialJobSpec {
+    TrialJobSpec {
+        experiment: experiment.clone(),
+        trial: TrialJobId::new("example").expect("it is an id"),
+        attempt: AttemptId::new("example-1").expect("it is an id"),
+        sequence: 0,
+        command: String::new(),
+        parameter_record: json!({}),
+        token: Token(String::new()),
+    }
 }
 
 /// A retry is the manager's decision, and gets a number.

@@ -6,10 +6,13 @@ use std::time::Duration;
 use trial_protocol::ExperimentId;
 
 use super::client::{Cluster, Error, Kind, a_few_times};
-use super::manifest;
+use super::manifest::{self, Common};
 
 /// How long the controller may take to notice a new Framework; 20 ms are usual.
 const NOTICE: Duration = Duration::from_secs(15);
+
+/// How long a namespace that was just made may be without its service account, for instance.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// What we do to what, and cannot do without.
 const NEEDED: [(Kind, &[&str]); 4] = [
@@ -53,6 +56,14 @@ pub enum Refusal {
         /// Verbs and objects.
         missing: String,
     },
+    /// The cluster would not take a trial's pod.
+    #[error("a pod of the role `{role}` could not be made: {why}")]
+    NoPod {
+        /// Which role.
+        role: String,
+        /// What it said.
+        why: Error,
+    },
     /// Nobody takes notice of Frameworks.
     #[error(
         "FrameworkController takes no notice of a new Framework in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
@@ -90,6 +101,39 @@ pub async fn check(cluster: &Cluster) -> Result<(), Refusal> {
         Err(Error::NotFound { .. }) => Err(Refusal::NoFrameworks { server }),
         Err(error) => Err(error.into()),
     }
+}
+
+impl Refusal {
+    /// Whether others may have what is missing, and give it back.
+    pub fn is_quota(&self) -> bool {
+        matches!(self, Self::NoPod { why, .. } if why.is_quota())
+    }
+}
+
+/// Looks whether the cluster would take a trial's pods, if we may ask it: `FrameworkController` makes them, and tells
+/// nobody but its log why one was refused. `None`: it would, or we may not ask.
+pub async fn pods(cluster: &Cluster, common: &Common) -> Result<Option<Refusal>, Error> {
+    if !a_few_times(|| cluster.may("create", Kind::Pod)).await? {
+        return Ok(None);
+    }
+    for (role, pod) in manifest::pods(common) {
+        let ask = || a_few_times(|| cluster.try_out(Kind::Pod, &pod));
+        let mut said = ask().await;
+        if matches!(said, Err(Error::NotAllowed { .. })) {
+            tokio::time::sleep(SETTLED).await;
+            said = ask().await;
+        }
+        match said {
+            Ok(()) => {}
+            // A webhook that cannot be asked what if.
+            Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
+            Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
+                return Ok(Some(Refusal::NoPod { role, why }));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Looks whether `FrameworkController` is at work: makes a Framework that starts no pod, and sees whether

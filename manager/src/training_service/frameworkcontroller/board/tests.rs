@@ -175,11 +175,14 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     assert_eq!(board.next_deadline(), Some(UNSEEN));
     let told = board.tick(UNSEEN);
     assert!(
-        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("quota")),
+        matches!(&told[..], [Act::Tell(JobNews::Waits(waits)), Act::Ask(name)] if waits.why.contains("quota") && name == "fa"),
         "{told:?}"
     );
     assert_eq!(board.tick(UNSEEN + at(1)), []);
+    assert_eq!(board.podless("fa", "quota q".to_owned()), [waits("quota q")]);
+    assert_eq!(board.podless("other", "no job".to_owned()), []);
     board.pod("fa", None);
+    assert_eq!(board.podless("fa", "late news".to_owned()), []);
     assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
     let ended = board.framework("fa", completed(None, "stopped on request"), START_UP);
@@ -297,7 +300,7 @@ fn what_ended_long_ago_is_tidied_up() {
         let acts = board.framework(&name, completed(Some(0), ""), at(1));
         tidied.extend(acts.into_iter().filter_map(|act| match act {
             Act::Tidy(attempts) => Some(attempts),
-            Act::Tell(_) | Act::Stop(_) | Act::Listen(_) | Act::Delete(_) => None,
+            Act::Tell(_) | Act::Stop(_) | Act::Listen(_) | Act::Ask(_) | Act::Delete(_) => None,
         }));
     }
     let tidied: Vec<AttemptId> = tidied.concat();

@@ -67,6 +67,37 @@ pub(super) fn without_sidecars(metadata: &mut Value) {
     }
 }
 
+/// Takes out what the controller drops and admission would miss.
+pub(super) fn without_what_is_dropped(pod: &mut Value) {
+    let lists = ["initContainers", "containers"];
+    let containers = lists.map(|list| pod[list].as_array().map_or(0, Vec::len));
+    let containers = lists.iter().zip(containers);
+    let containers =
+        containers.flat_map(|(list, count)| (0..count).map(move |i| format!("/{list}/{i}")));
+    for place in std::iter::once(String::new()).chain(containers.collect::<Vec<_>>()) {
+        let context = pod.pointer_mut(&format!("{place}/securityContext"));
+        if let Some(context) = context.and_then(Value::as_object_mut) {
+            context.shift_remove("seccompProfile");
+        }
+    }
+}
+
+/// Replaces the controller's placeholders, such as `{{FC_TASK_INDEX}}`, by something that may stand in a name.
+pub(super) fn fill_in(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            while let Some((before, rest)) = text.split_once("{{FC_")
+                && let Some((_, after)) = rest.split_once("}}")
+            {
+                *text = format!("{before}0{after}");
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(fill_in),
+        Value::Object(members) => members.values_mut().for_each(fill_in),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// Completes a pod's spec.
 pub(super) fn complete(
     pod: &mut Value,

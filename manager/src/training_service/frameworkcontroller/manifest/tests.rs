@@ -451,3 +451,25 @@ fn an_agent_that_does_not_run_in_the_image_is_said_to_be_the_wrong_one() {
     assert_eq!(code, Some(125), "{stderr}");
     assert!(stderr.contains("does not run in this image"), "{stderr}");
 }
+
+#[test]
+fn a_pod_to_ask_about_is_what_the_controller_would_make() {
+    let mut section = one_role();
+    section["template"] = json!({"spec": {"taskRoles": [{"name": "worker", "task": {"pod": {"spec": {
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 7},
+        "hostname": "{{FC_TASKROLE_NAME}}-{{FC_TASK_INDEX}}",
+        "containers": [{"name": "main", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}],
+    }}}}]}});
+    let [(role, pod)] = &pods(&common(&section))[..] else { panic!() };
+    assert_eq!((role.as_str(), &pod["kind"]), ("worker", &json!("Pod")));
+    assert_eq!(pod["metadata"]["name"], "tkabcd1234example1-worker-0");
+    assert_eq!(pod["metadata"]["namespace"], "lab");
+    assert_eq!(
+        pod["spec"]["securityContext"],
+        json!({"runAsUser": 7}),
+        "the controller drops the rest"
+    );
+    assert_eq!(pod["spec"]["containers"][0]["securityContext"], json!({}));
+    assert_eq!(pod["spec"]["hostname"], "0-0");
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"]["memory"], "8192Mi");
+}
