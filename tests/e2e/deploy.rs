@@ -123,6 +123,24 @@ fn the_manager_in_the_cluster_fits_together() {
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
 }
 
+#[test]
+fn kubectl_builds_what_is_deployed() {
+    for folder in ["frameworkcontroller", "rights", "manager"] {
+        let mut kubectl = std::process::Command::new("kubectl");
+        let Ok(built) = kubectl.arg("kustomize").arg(deploy().join(folder)).output() else {
+            eprintln!("skipped: there is no kubectl");
+            return;
+        };
+        let said = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success() && said.is_empty(), "{folder}: {said}");
+        let text = String::from_utf8(built.stdout).unwrap();
+        let objects = serde_saphyr::from_multiple::<Value>(&text).unwrap();
+        let (brought, own) = bring(&deploy().join(folder));
+        let generated = own["configMapGenerator"].as_array().map_or(0, Vec::len);
+        assert_eq!(objects.len(), brought.len() + generated, "{folder}: {text}");
+    }
+}
+
 /// Stands for `trial-manager`: says what it was asked for, makes a database, and waits if it is told to.
 const MANAGER: &str = r#"#!/bin/sh
 trap 'exit 130' TERM
