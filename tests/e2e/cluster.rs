@@ -79,7 +79,7 @@ impl Cluster {
     fn service(&self, roles: &Value) -> Value {
         json!({
             "platform": "frameworkcontroller", "kubeconfig": self.kubeconfig,
-            "imagePullPolicy": "IfNotPresent", "startUpDeadline": "2m", "taskRoles": roles,
+            "imagePullPolicy": "IfNotPresent", "startUpDeadline": "5m", "taskRoles": roles,
         })
     }
 
@@ -186,14 +186,15 @@ fn an_image_that_cannot_be_pulled_is_told() {
     let Some(cluster) = Cluster::find() else { return };
     let bed = TestBed::new();
     let mut role = cluster.role("worker");
-    role["dockerImage"] = json!("registry.invalid/none:1");
+    // No node needs a name service, or a way out, to find nobody there.
+    role["dockerImage"] = json!("127.0.0.1:9/none:1");
     let mut service = cluster.service(&json!([role]));
-    service["startUpDeadline"] = json!("30s");
+    service["startUpDeadline"] = json!("45s");
     let search = cluster.one("true", 1).with("trainingService", service);
     let search = cluster.run(&bed, &search);
     search.expect_done(0, 1);
     for says in
-        ["waits: the image registry.invalid/none:1 cannot be pulled", "did not start within 30 s"]
+        ["waits: the image 127.0.0.1:9/none:1 cannot be pulled", "did not start within 45 s"]
     {
         assert!(search.stderr.contains(says), "{says:?} is not in {}", search.stderr);
     }
