@@ -28,7 +28,7 @@ struct Cluster {
     image: String,
     agent_image: Option<String>,
     advertise: String,
-    _scripted: Option<(Kube, TempDir)>,
+    scripted: Option<(Kube, TempDir)>,
     /// One test at a time: the address may have a port, and a test cluster is small.
     _turn: File,
 }
@@ -64,7 +64,7 @@ impl Cluster {
             image: needed("TRIALKEEPER_TEST_IMAGE"),
             agent_image: variable("TRIALKEEPER_TEST_AGENT_IMAGE"),
             advertise,
-            _scripted: scripted,
+            scripted,
             _turn: turn,
         })
     }
@@ -197,6 +197,32 @@ fn an_image_that_cannot_be_pulled_is_told() {
         ["waits: the image 127.0.0.1:9/none:1 cannot be pulled", "did not start within 45 s"]
     {
         assert!(search.stderr.contains(says), "{says:?} is not in {}", search.stderr);
+    }
+}
+
+#[test]
+fn what_no_pod_of_the_cluster_can_have_is_told() {
+    let Some(cluster) = Cluster::find() else { return };
+    if cluster.scripted.is_some() {
+        return skipped("nobody schedules or admits pods there");
+    }
+    let mut role = cluster.role("worker");
+    role["gpuNumber"] = json!(999);
+    for (changes, code, says) in [
+        (json!({"taskRoles": [role]}), 1, "Insufficient nvidia.com/gpu"),
+        // At once, or, where the account may not ask about pods, when the trial gets none.
+        (json!({"serviceAccountName": "nobody.there"}), 2, "service account"),
+    ] {
+        let bed = TestBed::new();
+        let mut service = cluster.service(&json!([cluster.role("worker")]));
+        service["startUpDeadline"] = json!("45s");
+        for (name, value) in changes.as_object().unwrap() {
+            service[name] = value.clone();
+        }
+        let search = cluster.one("true", 1).with("trainingService", service);
+        let finished = cluster.start(&bed, &search).finish(BOUND);
+        assert!([Some(1), Some(code)].contains(&finished.code), "{}", finished.stderr);
+        assert!(finished.stderr.contains(says), "{says:?} is not in {}", finished.stderr);
     }
 }
 
