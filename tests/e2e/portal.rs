@@ -68,7 +68,7 @@ fn a_search_is_seen_as_it_goes() {
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
-    let pictures = std::env::var_os("TRIALKEEPER_TESTS_PICTURES").map(PathBuf::from);
+    let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
 
     browser.open(&url);
     browser.wait(

@@ -1,5 +1,5 @@
 //! What the command line says, whole: every help, every command that reads, every common mistake, over a
-//! small store that is the same on any day. `TRIALKEEPER_TESTS_RENEW=1` takes over what is said now.
+//! small store that is the same on any day. `TRIALKEEPER_TEST_RENEW=1` takes over what is said now.
 
 use std::fmt::Write as _;
 use std::path::Path;

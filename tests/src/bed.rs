@@ -161,7 +161,7 @@ impl Drop for TestBed {
             }
             std::thread::park_timeout(std::time::Duration::from_millis(5));
         }
-        if std::thread::panicking() && std::env::var_os("TRIALKEEPER_TESTS_KEEP").is_some() {
+        if std::thread::panicking() && std::env::var_os("TRIALKEEPER_TEST_KEEP").is_some() {
             self.folder.disable_cleanup(true);
             #[expect(clippy::print_stderr, reason = "for the person who asked to keep the folder")]
             {

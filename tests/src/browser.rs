@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::wait_for;
 
 /// Set to anything: tests that need a browser fail where there is none, instead of being skipped.
-const REQUIRED: &str = "TRIALKEEPER_TESTS_NEED_BROWSER";
+const REQUIRED: &str = "TRIALKEEPER_TEST_NEED_BROWSER";
 
 /// A browser with a profile of its own. It ends with this.
 #[derive(Debug)]

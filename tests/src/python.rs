@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Set to anything: tests that need `PyPI`'s packages fail where `PyPI` cannot be reached, instead of being skipped.
-const REQUIRED: &str = "TRIALKEEPER_TESTS_NEED_PYPI";
+const REQUIRED: &str = "TRIALKEEPER_TEST_NEED_PYPI";
 
 /// The Python interpreter of a virtual environment with what `examples/digits` requires; made below
 /// `target` on first use. `None`, with the reason printed, where it cannot be made.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Set to anything: what is compared replaces the files instead.
-const RENEW: &str = "TRIALKEEPER_TESTS_RENEW";
+const RENEW: &str = "TRIALKEEPER_TEST_RENEW";
 
 /// A folder of files, one for each text.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use clap::error::{ContextKind, ContextValue};
 
 use super::plain::{PREFIX, is_ours};
 
-/// What sets no flag and is rightly there: a keeper's version for old managers, and what a trial is told, which may
-/// itself run a keeper. One that ends with `_` stands for all that begin so.
-const KNOWN: [&str; 7] =
-    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "FAULT"];
+/// What sets no flag and is rightly there: a keeper's version for old managers, what a trial is told, which may
+/// itself run a keeper, and what this project's tests are told. One that ends with `_` stands for all that begin so.
+const KNOWN: [&str; 8] =
+    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "FAULT", "TEST_"];
 
 /// A sentence about each of the variables `names` that is ours by its beginning alone.
 pub(super) fn sentences(
@@ -89,6 +89,7 @@ mod tests {
             ("TRIALKEEPER_NNI_VERSION", None),
             ("TRIALKEEPER_RUN",         None),
             ("TRIALKEEPER_PARAM_x",     None),
+            ("TRIALKEEPER_TEST_IMAGE",  None),
             ("TRIALKEEPERS",            None),
             ("PATH",                    None),
         ];
