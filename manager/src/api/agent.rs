@@ -81,8 +81,11 @@ async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Err
         None => Ok(false),
         Some(row) if !row.state.is_final() => Ok(true),
         Some(_) => {
-            // When we learnt of the end: the agent may have told of it long after, and by another clock.
-            let learnt = state.store.events(&holder.trial).await?.last().map(|event| event.at_ms);
+            // When we learnt of the end: the agent may have told of it long after, and by another clock. What came later
+            // still is in the record, too.
+            let events = state.store.events(&holder.trial).await?;
+            let ended = events.iter().rev().take_while(|event| event.state.is_final()).last();
+            let learnt = ended.map(|event| event.at_ms);
             let until = learnt.map(|at_ms| at_ms.saturating_add(AFTERWARDS_MS));
             Ok(until.is_some_and(|until| state.secret.now_ms() < until))
         }

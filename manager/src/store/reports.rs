@@ -11,8 +11,9 @@ use trial_protocol::{
 };
 
 use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
-use super::trials::known;
+use super::trials::{append_event, known};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
+use crate::job_state::JobState;
 
 /// How much is kept of each stream of an attempt, from its start and from its end, in bytes: a trial that prints for
 /// ever must not fill the disk that all others need.
@@ -23,7 +24,8 @@ pub(super) const FORGET_CHUNKS: &str = "DELETE FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
 
 /// Who speaks: the trial, and the attempt if it was heard of.
-pub(super) const SPEAKER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt FROM trial t \
+pub(super) const SPEAKER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt, t.state \
+     FROM trial t \
      LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
 
 /// What a write of a batch found out.
@@ -39,7 +41,7 @@ pub(super) struct Written {
 pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
     let batch = &arrival.batch;
     check(batch)?;
-    let Heard { trial, attempt, through } = heard(c, arrival, now_ms)?;
+    let Heard { trial, attempt, through, over } = heard(c, arrival, now_ms)?;
 
     let mut insert_report = c.prepare_cached(
         "INSERT OR IGNORE INTO report \
@@ -92,6 +94,10 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
         };
         fresh.push(stored == 1);
     }
+    // Of trials that go on, whoever keeps a list asks; of one that is over only this tells.
+    if over && batch.lane == Lane::Facts && fresh.contains(&true) {
+        append_event(c, trial, now_ms, None)?;
+    }
     Ok(Written { through, fresh })
 }
 
@@ -137,6 +143,8 @@ struct Heard {
     attempt: i64,
     /// How far the batch's lane is stored with this batch.
     through: Option<u64>,
+    /// Whether the trial has ended, as far as the manager knows.
+    over: bool,
 }
 
 /// Notes that the batch's attempt spoke, and how far it is stored with this batch.
@@ -157,6 +165,7 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
     {
         return Err(Error::Superseded(parsed(row, "attempt", AttemptId::new)?));
     }
+    let over = parsed(row, "state", str::parse::<JobState>)?.is_final();
     let (trial, known): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
     let before = match batch.lane {
         Lane::Facts => unsigned_if_any(row, "facts_through")?,
@@ -184,7 +193,7 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
         .execute(params![trial, name, now_ms, ended, facts, bulk])?;
         c.last_insert_rowid()
     };
-    Ok(Heard { trial, attempt, through })
+    Ok(Heard { trial, attempt, through, over })
 }
 
 /// The chunk's bytes. `None` if they are not what they say they are: then the report is kept raw.

@@ -176,8 +176,13 @@ pub(super) fn set_intent(
     append_event(c, key, at_ms, None)
 }
 
-/// Writes the trial as it now stands into its timeline.
-fn append_event(c: &Connection, key: i64, at_ms: i64, exit_code: Option<i32>) -> Result<(), Error> {
+/// Writes the trial as it now stands into its timeline, by which others see that something of it is new.
+pub(super) fn append_event(
+    c: &Connection,
+    key: i64,
+    at_ms: i64,
+    exit_code: Option<i32>,
+) -> Result<(), Error> {
     c.prepare_cached(
         "INSERT INTO trial_event (trial, at_ms, state, attempt, intent, message, exit_code) \
          SELECT key, ?, state, attempt, intent, message, ? FROM trial WHERE key = ?",

@@ -1,6 +1,6 @@
-//! All trials in memory. The store numbers every step of every trial's life; whoever asks brings the board
-//! up to date from the last number it knows, and looks at how far the reports of the trials that have not
-//! ended are stored.
+//! All trials in memory. The store numbers every step of every trial's life, and every report that comes after its end;
+//! whoever asks brings the board up to date from the last number it knows, and looks at how far the reports of the trials
+//! that have not ended are stored.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

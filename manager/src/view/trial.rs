@@ -194,7 +194,13 @@ pub async fn detail(
     let snapshot = board.refresh().await?;
     let Some(summary) = snapshot.find(id.as_str()) else { return Ok(None) };
     let attempts = store.attempts(id).await?;
-    let mut timeline: Vec<_> = store.events(id).await?.into_iter().map(own_entry).collect();
+    let mut events = store.events(id).await?;
+    // What changes nothing of the trial itself says that a report came after its end.
+    let stands = |event: &store::TrialEventRow| {
+        (event.state, event.attempt.clone(), event.intent, event.message.clone())
+    };
+    events.dedup_by(|later, earlier| later.exit_code.is_none() && stands(later) == stands(earlier));
+    let mut timeline: Vec<_> = events.into_iter().map(own_entry).collect();
     let (mut command, mut host, mut agent_version, mut verdict) = (None, None, None, None);
     for attempt in &attempts {
         for report in store.told(attempt, TOLD).await? {

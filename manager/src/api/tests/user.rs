@@ -186,6 +186,26 @@ async fn a_trial_is_told_with_all_that_explains_it() {
 }
 
 #[tokio::test]
+async fn a_result_that_comes_after_the_end_is_in_the_list_too() {
+    let bed = Bed::new().await;
+    let listed = async || bed.look("/api/v1/trials?state=SUCCEEDED").await.1["trials"][0].clone();
+    let own = bed.token("e", "t");
+    bed.end("t", 1).await;
+    let before = listed().await;
+    assert_eq!(before["final"], Value::Null);
+    bed.post(Some(&own), batch("e", "t").to_string()).await;
+    let after = listed().await;
+    assert_eq!(after["final"], json!({"default": "NaN", "who": "it's"}));
+    assert!(after["change"].as_i64() > before["change"].as_i64(), "whoever resumes is told");
+    // It is no step of the trial's life, and its second delivery is no news.
+    bed.post(Some(&own), batch("e", "t").to_string()).await;
+    assert_eq!(listed().await, after);
+    let (_, trial) = bed.look("/api/v1/trials/t").await;
+    let whats = trial["timeline"].as_array().unwrap().iter().map(|entry| &entry["what"]);
+    assert_eq!(whats.collect::<Vec<_>>(), ["WAITING", "SUCCEEDED"]);
+}
+
+#[tokio::test]
 async fn trials_come_a_page_at_a_time() {
     let bed = Bed::searched().await;
     let (_, first) = bed.look("/api/v1/trials?sort=final&order=desc&limit=1").await;
