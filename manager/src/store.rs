@@ -59,6 +59,7 @@ struct Inner {
     readers: Arc<Readers>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    reads_only: bool,
 }
 
 impl Store {
@@ -79,6 +80,7 @@ impl Store {
                 readers: Arc::new(Readers::new(path)),
                 shared,
                 thread: Mutex::new(Some(thread)),
+                reads_only: false,
             }),
         })
     }
@@ -94,6 +96,7 @@ impl Store {
                 readers: Arc::new(Readers::new(path)),
                 shared: Arc::default(),
                 thread: Mutex::new(None),
+                reads_only: true,
             }),
         })
     }
@@ -356,8 +359,12 @@ impl Store {
         *self.inner.shared.commits.borrow()
     }
 
-    /// The number of commits, for those who wait for the next one. A store that is only read has none.
+    /// The number of commits, for those who wait for the next one. Of a store that is only read it never changes, and whoever
+    /// waits is told so: who writes it is somewhere else.
     pub fn watch(&self) -> watch::Receiver<u64> {
+        if self.inner.reads_only {
+            return watch::channel(0).1;
+        }
         self.inner.shared.commits.subscribe()
     }
 

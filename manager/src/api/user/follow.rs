@@ -25,6 +25,8 @@ use crate::job_state::JobState;
 const PACE: Duration = Duration::from_millis(250);
 /// How long a stream may be silent: a client that has gone is noticed by what is sent to it.
 const SILENCE: Duration = Duration::from_secs(15);
+/// What is said then.
+const STILL_HERE: &str = ": still here\n\n";
 /// Values of one kind that are told at once.
 const BURST: u32 = 1000;
 /// Bytes of one stream that are told at once.
@@ -44,6 +46,8 @@ pub(super) struct FollowQuery {
 struct Line {
     sender: Sender<Bytes, std::io::Error>,
     shared: Shared,
+    /// When something was said last.
+    spoke: Instant,
 }
 
 /// The client has gone, or the manager goes.
@@ -56,6 +60,7 @@ impl Line {
     }
 
     async fn say(&mut self, text: String) -> Result<(), Gone> {
+        self.spoke = Instant::now();
         self.sender.send_data(text.into()).await.map_err(|_| Gone)
     }
 
@@ -79,9 +84,12 @@ impl Line {
                     // A store that is only read tells of no commits: whoever writes it is looked at.
                     Ok(Err(_)) => {
                         sleep(PACE).await;
+                        if self.spoke.elapsed() >= SILENCE {
+                            self.say(STILL_HERE.to_owned()).await?;
+                        }
                         return Ok(true);
                     }
-                    Err(_) => self.say(": still here\n\n".to_owned()).await?,
+                    Err(_) => self.say(STILL_HERE.to_owned()).await?,
                 },
             }
         }
@@ -94,7 +102,7 @@ fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
     follow: impl FnOnce(Line) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
-    let told = follow(Line { sender, shared });
+    let told = follow(Line { sender, shared, spoke: Instant::now() });
     // It ends with the client, whom it notices by its silence, or with the manager.
     tokio::spawn(async move { drop(told.await) });
     let headers = [
