@@ -38,9 +38,11 @@ const LANE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM re
 const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
      JOIN attempt a ON a.key = r.attempt \
      WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq LIMIT ?";
+// To read a report as JSON costs five times as much as to see that it begins as agents write one of that name.
 const STEPS: &str = "SELECT count(*) FROM report \
      WHERE attempt = ?1 AND lane = 0 AND kind = 'metric' AND sums_up = 0 \
-     AND (?2 IS NULL OR CASE WHEN json_valid(body) THEN body ->> '$.name' = ?2 END)";
+     AND (?2 IS NULL OR substr(body, 1, length(?3)) = ?3 \
+          OR CASE WHEN json_valid(body) THEN body ->> '$.name' = ?2 END)";
 const TIMELINE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM report \
      INDEXED BY report_beside_metrics \
      WHERE attempt = ? AND lane = 0 AND kind <> 'metric' ORDER BY seq LIMIT ?";
@@ -168,9 +170,13 @@ impl Store {
     /// them.
     pub async fn steps(&self, attempt: i64, name: Option<&str>) -> Result<u64, Error> {
         let name = name.map(str::to_owned);
+        let begins = name.as_ref().map(|name| {
+            format!(r#"{{"kind":"metric","name":{},"#, serde_json::Value::from(name.as_str()))
+        });
         self.read(move |c| {
             let mut statement = c.prepare_cached(STEPS)?;
-            statement.query_row(params![attempt, name], |row| Ok(unsigned(row, "count(*)")))?
+            statement
+                .query_row(params![attempt, name, begins], |row| Ok(unsigned(row, "count(*)")))?
         })
         .await
     }

@@ -29,7 +29,7 @@ pub(in crate::api) struct LogQuery {
     attempt: Option<String>,
     /// From this byte of the stream on; 0 by default.
     from: Option<u64>,
-    /// Instead of `from`: so many bytes before the end.
+    /// Instead of `from`: the last so many of the bytes that are there.
     tail: Option<u64>,
     /// Bytes of the part, 1 to 1048576; 65536 by default.
     #[param(minimum = 1, maximum = 1_048_576)]
@@ -86,10 +86,7 @@ pub(in crate::api) async fn view(
     let store = &shared.state.store;
     let from = match query.tail {
         None => query.from.unwrap_or(0),
-        Some(tail) => {
-            let end = store.log_part(attempt.key, stream, 0, 0).await?.end;
-            end.saturating_sub(tail)
-        }
+        Some(tail) => store.log_tail(attempt.key, stream, tail).await?,
     };
     let part = store.log_part(attempt.key, stream, from, limit).await?;
     // A character that is cut by the part's end belongs to the next part, which may still be on its way. A part that is

@@ -14,9 +14,12 @@ const FROM: &str = "SELECT offset_bytes, bytes FROM log_chunk \
 const END: &str = "SELECT offset_bytes + length(bytes) AS log_end FROM log_chunk \
      WHERE attempt = ? AND stream = ? ORDER BY offset_bytes DESC LIMIT 1";
 
+const BACKWARDS: &str = "SELECT offset_bytes, length(bytes) AS size FROM log_chunk \
+     WHERE attempt = ? AND stream = ? ORDER BY offset_bytes DESC";
+
 /// The statements above, for the test that looks at their plans.
 #[cfg(test)]
-pub(super) const STATEMENTS: [&str; 3] = [START, FROM, END];
+pub(super) const STATEMENTS: [&str; 4] = [START, FROM, END, BACKWARDS];
 
 /// A part of an attempt's output on one stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +45,24 @@ impl Store {
     ) -> Result<LogPart, Error> {
         self.read(move |c| part(c, attempt, stream, from, limit)).await
     }
+
+    /// Where the last so many bytes that are there begin: a progress bar may have left gaps of megabytes between them.
+    pub async fn log_tail(&self, attempt: i64, stream: Stream, bytes: u64) -> Result<u64, Error> {
+        self.read(move |c| {
+            let mut left = bytes;
+            let mut statement = c.prepare_cached(BACKWARDS)?;
+            let mut rows = statement.query(params![attempt, stream_word(stream)])?;
+            while let Some(row) = rows.next()? {
+                let (offset, size) = (unsigned(row, "offset_bytes")?, unsigned(row, "size")?);
+                if size >= left {
+                    return Ok(offset + size - left);
+                }
+                left -= size;
+            }
+            Ok(0)
+        })
+        .await
+    }
 }
 
 fn part(
@@ -66,6 +87,7 @@ fn part(
         .optional()?;
     let mut statement = c.prepare_cached(FROM)?;
     let mut rows = statement.query(params![attempt, word, start.unwrap_or(wanted)])?;
+    let mut room = limit;
     while let Some(row) = rows.next()? {
         let offset = unsigned(row, "offset_bytes")?;
         let bytes = row.get_ref("bytes")?.as_blob().unwrap_or_default();
@@ -77,11 +99,12 @@ fn part(
         if missing > 0 {
             part.bytes.extend_from_slice(format!("[{missing} bytes are missing]\n").as_bytes());
         }
-        let room = limit.saturating_sub(part.bytes.len());
         let taken = &bytes[..bytes.len().min(room)];
         part.bytes.extend_from_slice(taken);
         part.next = offset + u64::try_from(taken.len()).unwrap_or(0);
-        if part.bytes.len() >= limit {
+        // What tells of a gap takes no room from what is there.
+        room -= taken.len();
+        if room == 0 {
             break;
         }
     }

@@ -180,6 +180,21 @@ async fn a_hole_in_the_output_is_told() {
     let part = bed.store.log_part(1, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(String::from_utf8(part.bytes).unwrap(), "begin\n[10 bytes are missing]\nend\n");
     assert_eq!(part.next, 20);
+    // The end is what is there of it, and is not cut short by what is said of the gap.
+    for (bytes, from, text) in [
+        (0, 20, ""),
+        (3, 17, "nd\n"),
+        (4, 16, "end\n"),
+        (6, 4, "n\n[10 bytes are missing]\nend\n"),
+        (10, 0, "begin\n[10 bytes are missing]\nend\n"),
+        (99, 0, "begin\n[10 bytes are missing]\nend\n"),
+    ] {
+        assert_eq!(bed.store.log_tail(1, Stream::Stdout, bytes).await.unwrap(), from, "{bytes}");
+        let limit = usize::try_from(bytes).unwrap().max(1);
+        let part = bed.store.log_part(1, Stream::Stdout, from, limit).await.unwrap();
+        assert_eq!(String::from_utf8(part.bytes).unwrap(), text, "{bytes}");
+    }
+    assert_eq!(bed.store.log_tail(1, Stream::Stderr, 9).await.unwrap(), 0);
 }
 
 #[tokio::test]
