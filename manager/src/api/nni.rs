@@ -86,12 +86,17 @@ impl Steps {
             return Ok(steps);
         }
         let id = TrialJobId::new(trial.id.clone()).map_err(|_| Error::NotFound)?;
-        let steps = match attempt(shared, &id, None).await? {
+        let steps = match shared.state.store.reporting(&id).await? {
             Some(attempt) => shared.state.store.steps(attempt.key, trial.metric.as_deref()).await?,
             None => 0,
         };
-        self.lock().insert(trial.id.clone(), (trial.revision, steps));
+        self.keep(trial, steps);
         Ok(steps)
+    }
+
+    /// Whoever has counted them need not do it again.
+    fn keep(&self, trial: &TrialSummary, steps: u64) {
+        self.lock().insert(trial.id.clone(), (trial.revision, steps));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (u64, u64)>> {
@@ -341,9 +346,16 @@ async fn one_metrics(
 async fn range_metrics(
     _: User,
     State(shared): State<Shared>,
-    UrlPath((min, max)): UrlPath<(u64, u64)>,
+    UrlPath((min, max)): UrlPath<(String, String)>,
     Asked(query): Asked<MetricQuery>,
 ) -> Result<Response, Refusal> {
+    let number = |text: &str| {
+        let number = text.parse::<u64>();
+        number.map_err(|_| {
+            Error::BadRequest(format!("{text:?} is no position of a trial; they count from 0"))
+        })
+    };
+    let (min, max) = (number(&min)?, number(&max)?);
     let snapshot = shared.state.board.refresh().await?;
     let range = min..=max;
     let trials = snapshot.trials.iter().filter(|trial| range.contains(&trial.sequence));
@@ -386,6 +398,8 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
                     return;
                 }
             }
+            // NNI's pages read all metrics once, and ask for the latest from then on.
+            shared.steps.keep(&trial, steps);
         }
         text.push(']');
         drop(sender.send_data(text.into()).await);

@@ -132,6 +132,7 @@ async fn refusals_are_nni_s_and_its_faults_are_not() {
     let table = [
         (&get,    "/trial-jobs/nobody",                    false, 404, "there is no trial nobody"),
         (&get,    "/metric-data/nobody",                   false, 404, "there is no trial nobody"),
+        (&get,    "/metric-data-range/a/9",                false, 400, "\"a\" is no position of a trial; they count from 0"),
         (&get,    "/metric-data?type=BEST",                false, 400, "the query cannot be read: type: unknown variant `BEST`, expected `PERIODICAL` or `FINAL`"),
         (&get,    "/trial-file/t/..%2f..%2fdb",            false, 400, "stdout, stderr and trial.log can be shown"),
         (&put,    "/experiment?update_type=MAX_TRIAL_NUM", false, 401, "send the user's token as a bearer token; it is in the file user.token in the experiment's folder (a program that cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"),
