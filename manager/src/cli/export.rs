@@ -263,8 +263,7 @@ fn mlflow(to: &Path, trials: &[Trial]) -> io::Result<()> {
         let mut curves: BTreeMap<String, String> = BTreeMap::new();
         for metric in metrics {
             let Some(number) = number(metric) else { continue };
-            let last = if text(metric, "type") == "final" { ".final" } else { "" };
-            let name = file_name(&format!("{}{last}", text(metric, "name")));
+            let name = curve_name(text(metric, "name"), text(metric, "type") == "final");
             let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
             let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
             let word = match number {
@@ -282,11 +281,52 @@ fn mlflow(to: &Path, trials: &[Trial]) -> io::Result<()> {
     Ok(())
 }
 
-/// A name that is a file's and nothing else.
+/// The file of a metric's intermediate or final results.
+fn curve_name(name: &str, is_final: bool) -> String {
+    const FINAL: &str = ".final";
+    match name.strip_suffix(FINAL) {
+        _ if is_final => file_name(&format!("{name}{FINAL}")),
+        // It only is called so.
+        Some(rest) => format!("{}_u2e_final", file_name(rest)),
+        None => file_name(name),
+    }
+}
+
+/// A name that is a file's and nothing else, and no other name's: what not every file system takes is written `_u` HEX `_`.
 fn file_name(name: &str) -> String {
-    let tame = |c: char| if c.is_ascii_alphanumeric() || "-_. ".contains(c) { c } else { '_' };
-    let tamed: String = name.chars().take(200).map(tame).collect();
-    if tamed.trim_matches(['.', ' ']).is_empty() { format!("_{tamed}") } else { tamed }
+    let mut file = String::new();
+    for (at, c) in name.char_indices() {
+        // What would be taken for such a writing is written so, too; and nothing leads out of the folder.
+        let taken = c == '_' && escape_at(&name[at..]) || at == 0 && ". ".contains(c);
+        if (c.is_ascii_alphanumeric() || "-_. ".contains(c)) && !taken {
+            file.push(c);
+        } else {
+            write!(file, "_u{:x}_", u32::from(c)).unwrap_or_default();
+        }
+    }
+    if file.is_empty() {
+        return "_u_".to_owned();
+    }
+    if file.len() > LONGEST_NAME {
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        file.truncate(LONGEST_NAME);
+        file.push_str("_u-");
+        for byte in &digest.as_ref()[..8] {
+            write!(file, "{byte:02x}").unwrap_or_default();
+        }
+    }
+    file
+}
+
+/// Characters of a file's name that are a metric's or a parameter's.
+const LONGEST_NAME: usize = 200;
+
+/// Whether `_u` HEX `_` stands here.
+fn escape_at(text: &str) -> bool {
+    let digits = text
+        .strip_prefix("_u")
+        .map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    digits.is_some_and(|rest| rest.starts_with(['_', '-']))
 }
 
 #[cfg(test)]
@@ -331,6 +371,34 @@ mod tests {
     }
 
     #[test]
+    fn no_two_names_share_a_file() {
+        #[rustfmt::skip]
+        let table = [
+            ("acc", "acc"), ("val_acc", "val_acc"), ("a/b", "a_u2f_b"), ("a_b", "a_b"), ("a:b", "a_u3a_b"), ("\u{e9}", "_ue9_"),
+            ("a_u2f_b", "a_u5f_u2f_b"), ("_u", "_u"), ("", "_u_"), ("_u_", "_u5f_u_"), ("..", "_u2e_."), (" x", "_u20_x"), ("_use_", "_use_"),
+            ("_ue_", "_u5f_ue_"),
+        ];
+        for (name, file) in table {
+            assert_eq!(file_name(name), file, "{name:?}");
+        }
+        let long = |last: &str| format!("{}{last}", "x".repeat(300));
+        let files = [file_name(&long("a")), file_name(&long("b"))];
+        assert!(files[0] != files[1] && files[0].len() < 250, "{files:?}");
+        let curves = [
+            ("acc", true),
+            ("acc.final", false),
+            ("acc.final", true),
+            ("acc_final", false),
+            ("acc_u2e_final", false),
+        ];
+        let files = curves.map(|(name, is_final)| curve_name(name, is_final));
+        assert_eq!(
+            files,
+            ["acc.final", "acc_u2e_final", "acc.final.final", "acc_final", "acc_u5f_u2e_final"]
+        );
+    }
+
+    #[test]
     fn folders_stay_within_themselves() {
         let folder = tempfile::tempdir().unwrap();
         for (form, name) in [(ExportForm::Mlflow, "m"), (ExportForm::Tensorboard, "t")] {
@@ -342,9 +410,10 @@ mod tests {
         let runs = fs::read_dir(folder.path().join("m/0")).unwrap().flatten();
         let runs: Vec<_> = runs.map(|run| run.path()).filter(|path| path.is_dir()).collect();
         assert_eq!(runs.len(), 2);
-        let metric = runs.iter().find_map(|run| fs::read_to_string(run.join("metrics/a_cc")).ok());
+        let metric =
+            runs.iter().find_map(|run| fs::read_to_string(run.join("metrics/a_u2f_cc")).ok());
         assert_eq!(metric.as_deref(), Some("5 0.25 0\n"));
-        assert!(runs.iter().any(|run| run.join("params/_..").exists()));
+        assert!(runs.iter().any(|run| run.join("params/_u2e_.").exists()));
         let events =
             fs::read(folder.path().join("t/00000-t/events.out.tfevents.1.trialkeeper")).unwrap();
         // The first record: 24 bytes of data between two checksums.
