@@ -257,7 +257,12 @@ pub fn main() -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime {
-        Ok(runtime) => ExitCode::from(runtime.block_on(asked.answer())),
+        Ok(runtime) => {
+            let code = runtime.block_on(asked.answer());
+            // Whatever had to be done is done. A thread that looks up the name of a server can hang for minutes.
+            runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+            ExitCode::from(code)
+        }
         Err(error) => fail(&error, NOTHING_SUCCEEDED),
     }
 }

@@ -108,6 +108,12 @@ pub(super) fn notifications(
     {
         return Err(section.fault("webhookUrl", "must begin with http:// or https://"));
     }
+    // Its errors do not hold the address.
+    if let Some(Source::Given(url)) = &url
+        && let Err(error) = reqwest::Url::parse(url)
+    {
+        return Err(section.fault("webhookUrl", format!("is no URL: {error}")));
+    }
     let token = source(&mut section, "webhookToken", base, &mut canonical)?;
     let ca_file = path(&mut section, "webhookCaFile", base, &mut canonical)?;
     let command = section.string("command")?;
@@ -234,6 +240,8 @@ mod tests {
             (json!({"events": ["experiment_ended"]}),          "notifications", "tells nobody"),
             (json!({"command": ""}),                           "notifications.command", "must not be empty"),
             (json!({"webhookUrl": "example.org"}),             "notifications.webhookUrl", "http://"),
+            (json!({"webhookUrl": "https://"}),                "notifications.webhookUrl", "is no URL: empty host"),
+            (json!({"webhookUrl": "http://h:port/s3cret"}),    "notifications.webhookUrl", "is no URL: invalid port number"),
             (json!({"webhookUrl": "http://h", "webhookUrlFile": "f"}), "notifications.webhookUrl", "given twice"),
             (json!({"webhookTokenFile": "f"}),                 "notifications.webhookUrl", "is missing"),
             (json!({"command": "true", "events": []}),         "notifications.events", "a list of"),

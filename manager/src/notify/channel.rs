@@ -120,15 +120,25 @@ impl Channel {
     ) {
         let bell = self.office.bell.clone();
         let mut bell = bell.heard();
+        // Once it is to end: until when.
+        let mut last: Option<Instant> = None;
         loop {
             let closing = ending.is_cancelled();
             bell.mark_unchanged();
             self.collect(delivered).await;
+            if closing && last.is_none() {
+                let now = Instant::now();
+                last = Some(now + LINGER);
+                // However long its pause was to be: once more, now.
+                for letter in self.letters.iter_mut().filter(|letter| letter.fate == Fate::Open) {
+                    letter.due = now;
+                }
+            }
             while let Some(at) = self.due() {
                 self.attend(at).await;
                 self.collect(delivered).await;
             }
-            if closing && self.letters.is_empty() {
+            if last.is_some_and(|last| self.letters.iter().all(|letter| letter.due > last)) {
                 return;
             }
             let next = self.letters.iter().map(|letter| letter.due).min();

@@ -70,6 +70,34 @@ async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() 
 }
 
 #[tokio::test]
+async fn what_was_to_wait_long_is_tried_once_more_at_the_end() {
+    for (line, left) in
+        [("echo tried >> tries; test -e open", 0), ("echo tried >> tries; exit 1", 1)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (tries, open) = (folder.path().join("tries"), folder.path().join("open"));
+        let office = office(folder.path(), line);
+        let event = event::held(&office.about, "too many failures", 7);
+        let id = event.id.clone();
+        office.store.notify(event.kept(&office.spec).unwrap()).await.unwrap();
+        // The next pause is five minutes.
+        office.store.notification_tried(&id, COMMAND, 20).await.unwrap();
+        let notifier = Notifier::start(&office);
+        file(&tries).await;
+        let noted = async {
+            while office.store.notifications(COMMAND).await.unwrap()[0].tries != 21 {
+                // Between two looks only.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(BOUND, noted).await.expect("its failure is noted");
+        fs::write(&open, "").unwrap();
+        assert_eq!(notifier.finish().await, left, "{line}");
+        assert_eq!(fs::read_to_string(&tries).unwrap(), "tried\ntried\n", "{line}");
+    }
+}
+
+#[tokio::test]
 async fn a_bell_is_enough_while_the_manager_runs() {
     let folder = tempfile::tempdir().unwrap();
     let office = office(folder.path(), "cat >> told");

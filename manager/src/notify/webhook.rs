@@ -163,4 +163,81 @@ mod tests {
             assert!(!why.contains("s3cret"), "{text}: {why}");
         }
     }
+
+    fn at(url: &str, ca_file: Option<&Path>) -> WebhookSpec {
+        let ca_file = ca_file.map(Path::to_owned);
+        WebhookSpec { url: Source::Given(url.to_owned()), token: None, ca_file }
+    }
+
+    #[tokio::test]
+    async fn a_redirection_is_not_followed() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
+        let elsewhere = url.clone();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = vec![0; 4096];
+            let count = stream.read(&mut asked).await.unwrap();
+            asked.truncate(count);
+            let answer = format!(
+                "HTTP/1.1 307 so\r\nlocation: {elsewhere}/there\r\ncontent-length: 0\r\n\r\n"
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            drop(stream.read_to_end(&mut asked).await);
+            String::from_utf8_lossy(&asked).matches("POST ").count()
+        });
+        let outcome = post(&at(&url, None), "id", &Value::Null).await;
+        let why = "the server answers 307; redirections are not followed".to_owned();
+        assert_eq!(outcome, Outcome::Never(why));
+        assert_eq!(server.await.unwrap(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_not_waited_for() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
+        let begun = tokio::time::Instant::now();
+        let Outcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+            panic!("nobody has answered");
+        };
+        assert!(
+            begun.elapsed() <= ANSWER + Duration::from_secs(1) && !why.contains("s3cret"),
+            "{why}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_nobody_vouches_for_is_refused() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let pair = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ca_file = folder.path().join("ca.pem");
+        std::fs::write(&ca_file, pair.cert.pem()).unwrap();
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
+        let tls = rustls::ServerConfig::builder_with_provider(Arc::new(
+            rustls::crypto::ring::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![pair.cert.der().clone()], key.into())
+        .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/s3cret", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut bytes = [0; 4096];
+                drop(stream.read(&mut bytes).await);
+                drop(stream.write_all(b"HTTP/1.1 204 so\r\n\r\n").await);
+            }
+        });
+        let Outcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+            panic!("anybody may say so");
+        };
+        assert!(why.contains("certificate") && !why.contains("s3cret"), "{why}");
+        assert_eq!(post(&at(&url, Some(&ca_file)), "id", &Value::Null).await, Outcome::Taken);
+    }
 }
