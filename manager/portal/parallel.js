@@ -75,7 +75,7 @@ const parallel = (figure, points, ranges, better, title, again) => {
   for (const at of rows) {
     const within = chosen(at);
     if (within) inside += 1;
-    pen.globalAlpha = faint * (within ? 0.08 + 0.9 * good(at) ** 3 : 0.03);
+    pen.globalAlpha = faint * (within ? 0.2 + 0.78 * good(at) ** 3 : 0.03);
     pen.strokeStyle = within && good(at) > 0.5 ? strong : weak;
     pen.lineWidth = within && good(at) > 0.9 ? 1.6 : 1;
     pen.beginPath();

@@ -1,5 +1,6 @@
-// Keeps the portal's pages up to date. Whole pages come from the server: what changes is fetched again as a page, and the
-// parts marked `data-live` are put in place of the old ones. Foreign text is only ever set as text.
+// Keeps the portal's pages up to date. They come from the server, at first whole, then as far as they have changed: the
+// elements marked `data-live` are put in place of the old ones, and what of them is marked `data-part` comes empty where the
+// page has it. Foreign text is only ever set as text.
 
 import { draw, join, redrawn, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
@@ -36,20 +37,32 @@ const paced = (pace, work) => {
   return run;
 };
 
+// A header has room for so many names of parts; the others are sent again.
+const NAMED = 500;
+
 const refresh = paced(1000, async () => {
-  const response = await fetch(location.href, { headers: { accept: "text/html" } });
+  const parts = new Map([...document.querySelectorAll("[data-part]")].slice(0, NAMED).map((one) => [one.dataset.part, one]));
+  const response = await fetch(location.href, { headers: { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") } });
   if (!response.ok || response.redirected) return;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   sameExperiment(fresh.body.dataset.experiment);
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
-    if (next) { old.hidden = next.hidden; Object.assign(old.dataset, next.dataset); }
-    // What somebody works with stays under their hands.
+    if (!next) continue;
+    // What somebody works with stays under their hands, and is still what it was.
     const inUse = old.contains(document.activeElement) || (getSelection().type === "Range" && old.contains(getSelection().anchorNode));
-    if (!next || inUse || old.innerHTML === next.innerHTML) continue;
+    if (inUse) delete next.dataset.part;
+    const same = next.dataset.part && next.dataset.part === old.dataset.part;
+    old.hidden = next.hidden;
+    Object.assign(old.dataset, next.dataset);
+    if (inUse || same) continue;
     const chosen = [...old.querySelectorAll("input:checked")].map((box) => box.value);
     const open = [...old.querySelectorAll("details")].map((one) => one.open);
     const scrolled = [...old.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+    for (const one of next.querySelectorAll("[data-part]:empty")) {
+      const known = parts.get(one.dataset.part);
+      if (known) one.replaceWith(known);
+    }
     old.replaceChildren(...next.childNodes);
     for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
     old.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? one.open; });
@@ -219,7 +232,7 @@ const trial = async () => {
     attempt: () => {
       if (first) { first = false; return; }
       curves = new Map(); samples = []; seen = -1; sampled = -1;
-      for (const stream of ["stdout", "stderr"]) byId(`log-${stream}`).textContent = "";
+      for (const stream of ["stdout", "stderr"]) { waiting[stream] = ""; byId(`log-${stream}`).textContent = ""; }
       show();
     },
     metrics: (metrics) => { take(metrics); show(); },
@@ -230,39 +243,62 @@ const trial = async () => {
   });
 };
 
-// Output grows at the end; a view of more than about two million characters forgets its beginning.
-const append = (stream, text) => {
-  const log = byId(`log-${stream}`);
-  log.append(tame(text));
-  let length = log.textContent.length;
-  while (length > 2e6 && log.childNodes.length > 1) { length -= log.firstChild.textContent.length; log.firstChild.remove(); }
-  if (document.querySelector(`[data-follow=${stream}]`)?.checked) log.scrollTop = log.scrollHeight;
-};
+// Output grows at the end, a few times a second at most: whatever is added has all of it laid out again. A view of more than
+// SEEN characters forgets its beginning.
+const SEEN = 256 * 1024;
+const waiting = { stdout: "", stderr: "" };
+const append = (stream, text) => { waiting[stream] = (waiting[stream] + text).slice(-SEEN); grow(); };
+const grow = paced(250, async () => {
+  for (const [stream, text] of Object.entries(waiting)) {
+    if (text === "") continue;
+    waiting[stream] = "";
+    const log = byId(`log-${stream}`);
+    log.append(tame(text));
+    let length = log.textContent.length;
+    while (length > SEEN && log.childNodes.length > 1) { length -= log.firstChild.textContent.length; log.firstChild.remove(); }
+    if (document.querySelector(`[data-follow=${stream}]`)?.checked) log.scrollTop = log.scrollHeight;
+  }
+});
 
 // ---- several trials -----------------------------------------------------------------------------------
 
 const compare = async () => {
   const list = byId("compared");
   if (!list) return;
-  const trials = [...list.querySelectorAll("[data-trial]")].map(({ dataset }) => dataset);
-  const show = paced(2000, async () => {
-    const pages = await Promise.all(trials.map(({ trial }) => json(`/api/v1/trials/${encodeURIComponent(trial)}/metrics?type=intermediate&points=1000`)));
+  const trials = new Map([...list.querySelectorAll("[data-trial]")].map(({ dataset }) => [dataset.trial, { ...dataset, curves: new Map(), seen: -1 }]));
+  let changed = new Set(trials.keys());
+  // At first the whole curves, thinned; then what came after. Another attempt's are other curves.
+  const bring = async (one) => {
+    const path = `/api/v1/trials/${encodeURIComponent(one.trial)}/metrics?type=intermediate`;
+    for (;;) {
+      const page = await json(one.seen < 0 ? `${path}&points=1000` : `${path}&after=${one.seen}`);
+      if (one.seen >= 0 && page.attempt !== one.attempt) { Object.assign(one, { curves: new Map(), seen: -1 }); continue; }
+      one.attempt = page.attempt;
+      for (const { name, step, value } of page.metrics) {
+        if (!one.curves.has(name)) one.curves.set(name, []);
+        one.curves.get(name).push([step, number(value)]);
+      }
+      one.seen = page.next ?? page.metrics.at(-1)?.seq ?? one.seen;
+      if (page.next === null) return;
+    }
+  };
+  const show = paced(1000, async () => {
+    const news = changed;
+    changed = new Set();
+    await Promise.all([...news].map((id) => bring(trials.get(id)).catch((error) => { changed.add(id); throw error; })));
     const series = [], curves = [];
-    pages.forEach(({ metrics }, at) => {
-      const { sequence, metric } = trials[at];
-      const names = [...new Set(metrics.map(({ name }) => name))];
-      for (const name of names) {
+    [...trials.values()].forEach((one, at) => {
+      for (const [name, curve] of one.curves) {
         // What counts is shown; the rest at a click.
-        const counts = name === metric || !names.includes(metric);
-        series.push({ label: `trial ${sequence} ${tame(name)}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true, show: counts });
-        curves.push(metrics.filter((one) => one.name === name).map((one) => [one.step, number(one.value)]));
+        const counts = name === one.metric || !one.curves.has(one.metric);
+        series.push({ label: `trial ${one.sequence} ${tame(name)}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true, show: counts });
+        curves.push(curve);
       }
     });
     draw(chart("compare"), series, join(curves), { x: "step", empty: "None of them has reported an intermediate result." });
   });
   show();
-  const ids = new Set(trials.map(({ trial }) => trial));
-  const trial = ({ id }) => { if (ids.has(id)) { show(); refresh(); } };
+  const trial = ({ id }) => { if (trials.has(id)) { changed.add(id); show(); refresh(); } };
   follow("/api/v1/events", list.dataset.change, { trial, experiment: () => {} });
 };
 

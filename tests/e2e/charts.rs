@@ -2,7 +2,7 @@
 //! system turns dark, and what the keyboard does to them.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed, wait_for};
+use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
 
 /// Serves the pages of a small search: who does, and where.
 fn served(bed: &TestBed) -> (Running, String) {
@@ -12,14 +12,7 @@ fn served(bed: &TestBed) -> (Running, String) {
 /// Serves the pages of a search of so many trials of so many steps.
 fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (Running, String) {
     seed::make(&bed.data(), "small", trials, steps, 10).unwrap();
-    let mut serve = bed.manager();
-    serve.args(["serve", "--experiment", "small", "--port", "0", "--data-dir"]).arg(bed.data());
-    let serving = bed.start(&mut serve);
-    let url = wait_for("the pages to be served", BOUND, || {
-        let url = std::fs::read_to_string(bed.data().join("small/view.url")).ok()?;
-        Some(url.trim().to_owned())
-    });
-    (serving, url)
+    bed.serve("small")
 }
 
 /// Whether a chart's canvas shows a colour and does not show another.

@@ -57,13 +57,8 @@ fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Run
                   WHERE attempt <= 5 AND kind = 'metric' AND sums_up = 0";
     assert_eq!(store.execute(sparse, []).unwrap(), 25);
     drop(store);
-    let mut serve = bed.manager();
-    serve.args(["serve", "--experiment", "small", "--port", "0", "--data-dir"]).arg(bed.data());
-    let serving = bed.start(&mut serve);
-    let port = wait_for("the manager to listen", BOUND, || {
-        let url = std::fs::read_to_string(bed.data().join("small/view.url")).ok()?;
-        Some(url.trim().rsplit(':').next()?.to_owned())
-    });
+    let (serving, url) = bed.serve("small");
+    let (_, port) = url.rsplit_once(':').unwrap();
     let front = bed.write("front.py", FRONT);
     let front = bed.start(Command::new(python).arg(front).arg(port));
     let port = wait_for("the pages to be served", BOUND, || {

@@ -114,6 +114,18 @@ impl TestBed {
         Running::start(command)
     }
 
+    /// Serves the pages of a stored experiment: who does, and where.
+    pub fn serve(&self, experiment: &str) -> (Running, String) {
+        let mut serve = self.manager();
+        serve.args(["serve", "--experiment", experiment, "--port", "0", "--data-dir"]);
+        let serving = self.start(serve.arg(self.data()));
+        let file = self.data().join(experiment).join("view.url");
+        let url = wait_for("the pages to be served", BOUND, || {
+            Some(fs::read_to_string(&file).ok()?.trim().to_owned())
+        });
+        (serving, url)
+    }
+
     /// Every living process that descends from this bed, with its command line.
     pub fn processes(&self) -> Vec<(Pid, String)> {
         let mut mark = format!("{MARK}={}", self.folder().display()).into_bytes();

@@ -7,6 +7,7 @@ mod api_page;
 mod assets;
 mod overview;
 mod page;
+mod parts;
 mod trial;
 mod trials;
 mod words;
@@ -34,6 +35,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/login", get(actions::login_page).post(actions::login))
         .route("/logout", post(actions::logout))
         .route("/api", get(api_page::page))
+        .layer(axum::middleware::map_response(page::refused_as_page))
         .route("/assets/{name}", get(assets::asset))
 }
 

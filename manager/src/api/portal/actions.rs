@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
-use super::page::{Refusal, Viewer, page};
+use super::page::{Refusal, Viewer, local, page};
 use crate::config::units;
 use crate::experiment::command::{Command, NewLimits};
 
@@ -110,6 +110,8 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Err
 #[derive(Deserialize)]
 pub(super) struct LoginQuery {
     ticket: Option<String>,
+    /// Where to go then.
+    next: Option<String>,
 }
 
 /// `GET /login`: the form, or a cookie for whoever brings a ticket.
@@ -117,14 +119,15 @@ pub(super) async fn login_page(
     State(shared): State<Shared>,
     Asked(query): Asked<LoginQuery>,
 ) -> Result<Response, Refusal> {
-    let Some(ticket) = query.ticket else { return Ok(login_form(None)) };
+    let next = query.next.unwrap_or_default();
+    let Some(ticket) = query.ticket else { return Ok(login_form(&next, None)) };
     if !shared.tickets.take(&ticket).await {
         let problem =
             "That address has been used, or is too old; `trial-manager open` gives a new one.";
-        return Ok(login_form(Some(problem)));
+        return Ok(login_form(&next, Some(problem)));
     }
     let experiment = Some(shared.state.gate.experiment().to_string());
-    let viewer = Viewer { experiment, may_change: true, path: "/login".to_owned() };
+    let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
         h1 { "Logged in" }
         p { a href="/" { "To the overview" } }
@@ -139,8 +142,8 @@ pub(super) async fn login_page(
     Ok(response)
 }
 
-fn login_form(problem: Option<&str>) -> Response {
-    let viewer = Viewer { experiment: None, may_change: false, path: "/login".to_owned() };
+fn login_form(next: &str, problem: Option<&str>) -> Response {
+    let viewer = Viewer::unknown("/login");
     let content = html! {
         h1 { "Log in" }
         p {
@@ -150,6 +153,7 @@ fn login_form(problem: Option<&str>) -> Response {
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
         form.inline method="post" action="/login" {
             label { "Token " input #token name="token" type="password" autocomplete="current-password" required autofocus; }
+            @if local(next) != "/" { input type="hidden" name="next" value=(local(next)); }
             button { "Log in" }
         }
         p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." }
@@ -160,6 +164,8 @@ fn login_form(problem: Option<&str>) -> Response {
 #[derive(Deserialize)]
 struct LoginForm {
     token: String,
+    #[serde(default)]
+    next: String,
 }
 
 /// `POST /login`: a cookie for whoever knows the token.
@@ -170,15 +176,15 @@ pub(super) async fn login(
     let mut headers = request.headers().clone();
     let form: LoginForm = read(request).await?;
     let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
-    let Ok(value) = value else { return Ok(login_form(Some("That is not a token."))) };
+    let Ok(value) = value else { return Ok(login_form(&form.next, Some("That is not a token."))) };
     headers.insert(header::AUTHORIZATION, value);
     match shared.state.gate.admit(&Method::POST, &headers) {
         Ok(_) => {
             let cookie = shared.state.gate.session_cookie()?;
-            Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(local(&form.next))).into_response())
         }
-        Err(Error::Forbidden(detail)) => Ok(login_form(Some(&detail))),
-        Err(_) => Ok(login_form(Some("That is not this experiment's user token."))),
+        Err(Error::Forbidden(detail)) => Ok(login_form(&form.next, Some(&detail))),
+        Err(_) => Ok(login_form(&form.next, Some("That is not this experiment's user token."))),
     }
 }
 

@@ -29,16 +29,21 @@ pub(super) async fn overview(
     let newest: Vec<_> = snapshot.trials.iter().rev().take(NEWEST).map(AsRef::as_ref).collect();
     let now_ms = shared.state.clock.now_ms();
     let title = shown.name.clone().unwrap_or_else(|| shown.id.clone());
+    let top = html! {
+        (summary(&shown, &title))
+        (best(&shown, view::leading(&snapshot, shown.optimize_mode)))
+    };
+    let top = viewer.has.part(top);
+    let steps = viewer.has.part(improvement_table(&improvements));
+    let importance = viewer.has.part(importance_table(&importance));
+    let failures = viewer.has.part(causes(&shown));
     let content = html! {
         div.overview {
-            div.wide #summary data-live data-change=(shown.change) data-name=(result_name(&shown)) {
-                (summary(&shown, &title))
-                (best(&shown, view::leading(&snapshot, shown.optimize_mode)))
-            }
+            div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) { (top.content) }
             section.broad {
                 h2 #best-title { "Best so far" }
                 figure.chart data-chart="best" role="img" aria-labelledby="best-title" {}
-                details #improvements data-live hidden[improvements.is_empty()] { (improvement_table(&improvements)) }
+                details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
             }
             section.broad {
                 h2 #parallel-title { "Parameters and results" }
@@ -50,15 +55,15 @@ pub(super) async fn overview(
             }
             section {
                 h2 { "Parameter importance" }
-                div #importance data-live { (importance_table(&importance)) }
+                div #importance data-live data-part=(importance.mark) { (importance.content) }
             }
             section {
                 h2 { "Failures by cause" }
-                div #causes data-live { (causes(&shown)) }
+                div #causes data-live data-part=(failures.mark) { (failures.content) }
             }
             section.wide {
                 h2 { "Newest trials" }
-                div #newest data-live { (table(&newest, now_ms, None)) }
+                div #newest data-live { (table(&viewer.has, &newest, now_ms, None)) }
                 p { a href="/trials" { "All trials" } }
             }
             (steering(&viewer, &shown))
@@ -103,10 +108,10 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                 dt { a href="/trials" { "Trials" } }
                 dd {
                     (shown.trials)
-                    @if let Some(most) = shown.max_trial_number { " " small { "of " (most) } }
-                }
-                @if let Some(most) = shown.max_trial_number {
-                    progress value=(ended) max=(most) aria-label="trials that have ended" {}
+                    @if let Some(most) = shown.max_trial_number {
+                        " " small { "of " (most) }
+                        progress value=(ended) max=(most) aria-label="trials that have ended" {}
+                    }
                 }
             }
             (counted("Running", "RUNNING", Some(format!("of {} at a time", shown.trial_concurrency)), None))
@@ -116,9 +121,12 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             @if count(&["USER_CANCELED", "SYS_CANCELED", "LOST"]) > 0 { (counted("Cancelled or lost", super::trials::AWAY, None, None)) }
             div {
                 dt { "Time" }
-                dd { (words::span(shown.elapsed_ms)) @if let Some(limit) = limit { " " small { "of " (words::span(limit)) } } }
-                @if let Some(limit) = limit {
-                    progress value=(shown.elapsed_ms) max=(limit) aria-label="time that is used" {}
+                dd {
+                    (words::span(shown.elapsed_ms))
+                    @if let Some(limit) = limit {
+                        " " small { "of " (words::span(limit)) }
+                        progress value=(shown.elapsed_ms) max=(limit) aria-label="time that is used" {}
+                    }
                 }
             }
             div {

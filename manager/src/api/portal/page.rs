@@ -8,10 +8,14 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use super::super::{Error, Shared};
+use super::parts::Has;
 
 /// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// The longest address that one comes back to, in bytes.
+const LONGEST_WAY_BACK: usize = 2000;
 
 /// Somebody who may look at a page.
 #[derive(Debug, Clone)]
@@ -22,6 +26,18 @@ pub(super) struct Viewer {
     pub(super) may_change: bool,
     /// The page they asked for.
     pub(super) path: String,
+    /// The same with its query, where they may want to come back to it.
+    pub(super) way_back: Option<String>,
+    /// What their browser has of it.
+    pub(super) has: Has,
+}
+
+impl Viewer {
+    /// Somebody of whom nothing is known, on this page.
+    pub(super) fn unknown(path: &str) -> Self {
+        let (path, has) = (path.to_owned(), Has::default());
+        Self { experiment: None, may_change: false, path, way_back: None, has }
+    }
 }
 
 impl FromRequestParts<Shared> for Viewer {
@@ -34,11 +50,33 @@ impl FromRequestParts<Shared> for Viewer {
                 experiment: Some(gate.experiment().to_string()),
                 may_change: gate.admit(&Method::POST, &parts.headers).is_ok(),
                 path: parts.uri.path().to_owned(),
+                way_back: Some(parts.uri.to_string()),
+                has: Has::read(&parts.headers),
             }),
-            Err(Error::Unauthorized(_)) => Err(Redirect::to("/login").into_response()),
+            Err(Error::Unauthorized(_)) => {
+                Err(Redirect::to(&login_path(Some(&parts.uri.to_string()))).into_response())
+            }
             Err(error) => Err(refusal(&error)),
         }
     }
+}
+
+/// Where one logs in, and goes back from to a page of ours.
+fn login_path(way_back: Option<&str>) -> String {
+    match way_back.map(local).filter(|page| *page != "/") {
+        Some(page) => format!("/login?next={}", super::words::escaped(page)),
+        None => "/login".to_owned(),
+    }
+}
+
+/// A page of ours, from what a browser brings; for anything else the first. A browser drops control characters, takes a
+/// backslash for a slash, and finds another host behind two of them.
+pub(super) fn local(page: &str) -> &str {
+    let ours = page.starts_with('/')
+        && !page.starts_with("//")
+        && page.len() <= LONGEST_WAY_BACK
+        && page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    if ours { page } else { "/" }
 }
 
 /// A page of the given title.
@@ -87,7 +125,7 @@ pub(super) fn page(
                         @if viewer.may_change {
                             form method="post" action="/logout" { button.plain { "Log out" } }
                         } @else {
-                            (place("/login", "Log in"))
+                            a href=(login_path(viewer.way_back.as_deref())) aria-current=[(viewer.path == "/login").then_some("page")] { "Log in" }
                         }
                     }
                     p #connection role="status" {}
@@ -102,11 +140,27 @@ pub(super) fn page(
 /// A refusal as a page.
 pub(super) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
+    refused(status, &detail)
+}
+
+/// What a part that is not the portal's own refuses, as a page: what an address or a form holds that cannot be read.
+pub(super) async fn refused_as_page(response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if kind.is_none_or(|kind| kind != "application/problem+json") {
+        return response;
+    }
+    let status = response.status();
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
+    let problem: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    refused(status, problem["detail"].as_str().unwrap_or_default())
+}
+
+fn refused(status: StatusCode, detail: &str) -> Response {
     let title = status.canonical_reason().unwrap_or("Refused");
-    let viewer = Viewer { experiment: None, may_change: false, path: String::new() };
+    let viewer = Viewer::unknown("");
     let content = html! {
         h1 { (title) }
-        p { (super::words::sentence(&super::words::tame(&detail))) }
+        p { (super::words::sentence(&super::words::tame(detail))) }
         p { a href="/" { "To the overview" } }
     };
     let mut response = page(&viewer, title, None, &content);
@@ -142,5 +196,31 @@ impl IntoResponse for Refusal {
             return Redirect::to("/login").into_response();
         }
         refusal(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_back_leads_to_a_page_of_ours() {
+        let long = format!("/{}", "x".repeat(LONGEST_WAY_BACK));
+        #[rustfmt::skip]
+        let table = [
+            ("/trials?q=a%26b&sort=final", "/trials?q=a%26b&sort=final"), ("/trials/t1", "/trials/t1"), ("/", "/"),
+            ("", "/"), ("trials", "/"), ("//evil.example", "/"), ("/\\evil.example", "/"), ("\\\\evil.example", "/"),
+            ("/\t/evil.example", "/"), ("/\n/evil.example", "/"), ("\t//evil.example", "/"), (" //evil.example", "/"),
+            ("https://evil.example", "/"), ("https:evil.example", "/"), ("javascript:alert(1)", "/"), ("/a\r\nSet-Cookie: x", "/"),
+            ("/caf\u{e9}", "/"), (long.as_str(), "/"),
+        ];
+        for (page, leads_to) in table {
+            assert_eq!(local(page), leads_to, "{page:?}");
+        }
+        assert_eq!(login_path(Some("/trials?q=a%26b")), "/login?next=%2Ftrials%3Fq%3Da%2526b");
+        assert_eq!(
+            (login_path(Some("/")), login_path(None)),
+            ("/login".to_owned(), "/login".to_owned())
+        );
     }
 }

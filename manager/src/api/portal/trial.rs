@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{Class, Evidence, Verdict};
+use trial_protocol::{Class, Evidence, TrialJobId, Verdict};
 
 use super::super::user::{LogQuery, Named, ValuesQuery, log_view, metric_page};
 use super::super::{Error, Shared};
@@ -35,27 +35,55 @@ pub(super) async fn trial(
     let state = &shared.state;
     let detail = view::detail(&state.board, &state.store, &id).await?;
     let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
-    let stdout = log_view(&shared, &id, &LogQuery::tail("stdout", TAIL)).await?;
-    let stderr = log_view(&shared, &id, &LogQuery::tail("stderr", TAIL)).await?;
-    let metrics = metric_page(&shared, &id, &ValuesQuery::thinned(VALUES)).await?;
-    // Where the stream of events goes on: what the page's curves fetch by themselves is told once more.
-    let attempt = state.store.attempts(&id).await?;
-    let attempt = attempt.iter().find(|known| known.attempt.as_str() == detail.summary.attempt);
-    let after = attempt.map(|attempt| {
-        let through = |seq: Option<u64>| seq.map_or(-1, |seq| i64::try_from(seq).unwrap_or(-1));
-        let (facts, bulk) = (through(attempt.facts_through), through(attempt.bulk_through));
-        format!("{}.{facts}.{bulk}.{}.{}", attempt.key, stdout.next, stderr.next)
-    });
     let summary = &detail.summary;
     let title = format!("Trial {}", summary.sequence);
     let snapshot = state.board.refresh().await?;
     let neighbours = [summary.sequence.checked_sub(1), summary.sequence.checked_add(1)];
     let neighbours = neighbours.map(|at| Some((at?, snapshot.at(at?)?.id.clone())));
+    let top = html! {
+        (head(&detail, &title, state.clock.now_ms(), &neighbours))
+        (actions(&viewer, &detail))
+    };
+    let top = viewer.has.part(top);
+    // A page that is there hears the rest from the stream of events.
+    let rest =
+        if viewer.has.page() { Rest::default() } else { rest(&shared, &id, &detail).await? };
     let content = html! {
-        div #summary data-live data-trial=(summary.id) data-metric=[summary.metric.as_deref()] data-after=[after] data-ended[summary.state.is_final()] {
-            (head(&detail, &title, state.clock.now_ms(), &neighbours))
-            (actions(&viewer, &detail))
+        div #summary data-live data-part=(top.mark) data-trial=(summary.id) data-metric=[summary.metric.as_deref()]
+            data-after=[rest.after] data-ended[summary.state.is_final()] { (top.content) }
+        (rest.content)
+        div #story data-live {
+            @for part in [timeline(&detail), command(&detail), attempts(&detail)] {
+                @let part = viewer.has.part(part);
+                section data-part=(part.mark) { (part.content) }
+            }
         }
+    };
+    Ok(page(&viewer, &title, Some("trial"), &content))
+}
+
+/// What a page shows beside what is asked for again: results, output and machine.
+#[derive(Default)]
+struct Rest {
+    content: Markup,
+    /// Where the stream of events goes on: what the page's curves fetch by themselves is told once more. `None`: the
+    /// current attempt was not heard of.
+    after: Option<String>,
+}
+
+async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<Rest, Error> {
+    let stdout = log_view(shared, id, &LogQuery::tail("stdout", TAIL)).await?;
+    let stderr = log_view(shared, id, &LogQuery::tail("stderr", TAIL)).await?;
+    let metrics = metric_page(shared, id, &ValuesQuery::thinned(VALUES)).await?;
+    let attempts = shared.state.store.attempts(id).await?;
+    let summary = &detail.summary;
+    let attempt = attempts.iter().find(|known| known.attempt.as_str() == summary.attempt);
+    let after = attempt.map(|attempt| {
+        let through = |seq: Option<u64>| seq.map_or(-1, |seq| i64::try_from(seq).unwrap_or(-1));
+        let (facts, bulk) = (through(attempt.facts_through), through(attempt.bulk_through));
+        format!("{}.{facts}.{bulk}.{}.{}", attempt.key, stdout.next, stderr.next)
+    });
+    let content = html! {
         section {
             h2 #curves-title { "Results" }
             figure.chart data-chart="metrics" role="img" aria-labelledby="curves-title" {}
@@ -92,9 +120,8 @@ pub(super) async fn trial(
             }
             noscript { p.hint { "The samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." } }
         }
-        div #story data-live { (story(&detail)) }
     };
-    Ok(page(&viewer, &title, Some("trial"), &content))
+    Ok(Rest { content, after })
 }
 
 /// Position and id of the trial before and of the one after.
@@ -180,54 +207,58 @@ fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
     }
 }
 
-fn story(detail: &TrialDetail) -> Markup {
+fn timeline(detail: &TrialDetail) -> Markup {
     html! {
-        section {
-            h2 { "Timeline" }
-            div.scroll tabindex="0" role="region" aria-label="Timeline" {
-                table {
-                    thead { tr { th scope="col" { "Time (UTC)" } th scope="col" { "By" } th scope="col" { "What" } th scope="col" { "Why" } th scope="col" { "Attempt" } } }
-                    tbody {
-                        @for entry in &detail.timeline {
-                            tr {
-                                td { (words::moment(entry.at_ms)) }
-                                td { (entry.by) }
-                                td { (words::tame(&entry.what)) }
-                                td.why { (entry.message.as_deref().map(words::tame).unwrap_or_default()) }
-                                td { code { (entry.attempt) } }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        section {
-            h2 { "Command" }
-            @if let Some(command) = &detail.command {
-                pre.file tabindex="0" { (words::tame(&command.join(" "))) }
-                @if let Some(version) = &detail.agent_version { p.hint { "started by trialkeeper " (words::tame(version)) } }
-            } @else {
-                p.hint { "It has not been started." }
-            }
-        }
-        section {
-            h2 { "Attempts" }
-            div.scroll tabindex="0" role="region" aria-label="Attempts" {
+        h2 { "Timeline" }
+        div.scroll tabindex="0" role="region" aria-label="Timeline" {
             table {
-                thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th.number scope="col" { "Facts stored" } th.number scope="col" { "Logs and samples stored" } th scope="col" { "Ended" } } }
+                thead { tr { th scope="col" { "Time (UTC)" } th scope="col" { "By" } th scope="col" { "What" } th scope="col" { "Why" } th scope="col" { "Attempt" } } }
                 tbody {
-                    @for attempt in &detail.attempts {
+                    @for entry in &detail.timeline {
                         tr {
-                            td { code { (attempt.attempt) } }
-                            td { (words::moment(attempt.last_heard_ms)) }
-                            td.number { (attempt.facts_through.map_or(0, |seq| seq + 1)) }
-                            td.number { (attempt.bulk_through.map_or(0, |seq| seq + 1)) }
-                            td { @if attempt.ended { "yes" } @else { "no" } }
+                            td { (words::moment(entry.at_ms)) }
+                            td { (entry.by) }
+                            td { (words::tame(&entry.what)) }
+                            td.why { (entry.message.as_deref().map(words::tame).unwrap_or_default()) }
+                            td { code { (entry.attempt) } }
                         }
                     }
                 }
             }
+        }
+    }
+}
+
+fn command(detail: &TrialDetail) -> Markup {
+    html! {
+        h2 { "Command" }
+        @if let Some(command) = &detail.command {
+            pre.file tabindex="0" { (words::tame(&command.join(" "))) }
+            @if let Some(version) = &detail.agent_version { p.hint { "started by trialkeeper " (words::tame(version)) } }
+        } @else {
+            p.hint { "It has not been started." }
+        }
+    }
+}
+
+fn attempts(detail: &TrialDetail) -> Markup {
+    html! {
+        h2 { "Attempts" }
+        div.scroll tabindex="0" role="region" aria-label="Attempts" {
+        table {
+            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th.number scope="col" { "Facts stored" } th.number scope="col" { "Logs and samples stored" } th scope="col" { "Ended" } } }
+            tbody {
+                @for attempt in &detail.attempts {
+                    tr {
+                        td { code { (attempt.attempt) } }
+                        td { (words::moment(attempt.last_heard_ms)) }
+                        td.number { (attempt.facts_through.map_or(0, |seq| seq + 1)) }
+                        td.number { (attempt.bulk_through.map_or(0, |seq| seq + 1)) }
+                        td { @if attempt.ended { "yes" } @else { "no" } }
+                    }
+                }
             }
+        }
         }
     }
 }

@@ -3,11 +3,13 @@
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use maud::{Markup, html};
+use serde_json::Value;
 use trial_protocol::TrialJobId;
 
 use super::super::user::{Asked, ListQuery, trial_page};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, page};
+use super::parts::Has;
 use super::words;
 use crate::job_state::JobState;
 use crate::view::{self, TrialSummary};
@@ -67,25 +69,14 @@ fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
     let kept = own.filter(|(name, _)| other.iter().all(|(given, _)| given != name));
     let kept = kept.filter_map(|(name, value)| Some((name, value?)));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
-    let pairs: Vec<_> = pairs.map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+    let pairs: Vec<_> =
+        pairs.map(|(name, value)| format!("{name}={}", words::escaped(value))).collect();
     format!("/trials?{}", pairs.join("&"))
 }
 
-/// Percent-encoded (RFC 3986, section 2.1).
-fn escaped(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::new(), |mut escaped, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").unwrap_or_default();
-        }
-        escaped
-    })
-}
-
-/// A table of trials; with `sorting`, one that can be sorted and chosen from.
+/// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
 pub(super) fn table(
+    has: &Has,
     trials: &[&TrialSummary],
     now_ms: i64,
     sorting: Option<&Sorting<'_>>,
@@ -104,7 +95,6 @@ pub(super) fn table(
     }
     let more = names.len().saturating_sub(COLUMNS);
     names.truncate(COLUMNS);
-    let number = |numeric: bool| numeric.then_some("number");
     let heading = |column: &str, name: &str, numeric: bool| match sorting {
         Some(sorting) => sorting.heading(column, name, number(numeric)),
         None => html! { th class=[number(numeric)] scope="col" { (words::tame(name)) } },
@@ -123,35 +113,52 @@ pub(super) fn table(
                 }
                 tbody {
                     @for (trial, parameters) in trials.iter().zip(&rows) {
-                        tr {
-                            @if sorting.is_some() {
-                                td { input type="checkbox" name="trial" value=(trial.id) form="compare"
-                                    aria-label={ "choose trial " (trial.sequence) }; }
-                            }
-                            td.number { a href={ "/trials/" (trial.id) } { (trial.sequence) } }
-                            td { code { (trial.id) } }
-                            td {
-                                span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
-                                @if let Some(cause) = cause(trial) { " " small { (cause) } }
-                            }
-                            td.number { (trial.last.as_ref().map(words::brief).unwrap_or_default()) }
-                            td.number {
-                                (trial.latest.as_ref().map(words::brief).unwrap_or_default())
-                                @if let Some(step) = trial.latest_step { small { " @" (step) } }
-                            }
-                            td.number { (words::span_if_any(trial.duration_ms(now_ms))) }
-                            @for (name, numeric) in &names {
-                                @let value = parameters.iter().find(|(known, _)| known == name);
-                                td class=[number(*numeric)] { (value.map(|(_, value)| words::brief(value)).unwrap_or_default()) }
-                            }
-                            (why(trial))
-                        }
+                        @let row = has.part(row(trial, parameters, &names, now_ms, sorting.is_some()));
+                        tr data-part=(row.mark) { (row.content) }
                     }
                 }
             }
         }
         @if more > 0 { p.hint { (more) " more parameters are on each trial's own page." } }
     }
+}
+
+/// A trial's cells: its own, one for each of `names`, and why it stands where it does.
+fn row(
+    trial: &TrialSummary,
+    parameters: &[(String, &Value)],
+    names: &[(String, bool)],
+    now_ms: i64,
+    choosable: bool,
+) -> Markup {
+    html! {
+        @if choosable {
+            td { input type="checkbox" name="trial" value=(trial.id) form="compare"
+                aria-label={ "choose trial " (trial.sequence) }; }
+        }
+        td.number { a href={ "/trials/" (trial.id) } { (trial.sequence) } }
+        td { code { (trial.id) } }
+        td {
+            span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
+            @if let Some(cause) = cause(trial) { " " small { (cause) } }
+        }
+        td.number { (trial.last.as_ref().map(words::brief).unwrap_or_default()) }
+        td.number {
+            (trial.latest.as_ref().map(words::brief).unwrap_or_default())
+            @if let Some(step) = trial.latest_step { small { " @" (step) } }
+        }
+        td.number { (words::span_if_any(trial.duration_ms(now_ms))) }
+        @for (name, numeric) in names {
+            @let value = parameters.iter().find(|(known, _)| known == name);
+            td class=[number(*numeric)] { (value.map(|(_, value)| words::brief(value)).unwrap_or_default()) }
+        }
+        (why(trial))
+    }
+}
+
+/// How cells of numbers are set.
+fn number(numeric: bool) -> Option<&'static str> {
+    numeric.then_some("number")
 }
 
 /// The cause of a failure in a few words.
@@ -207,7 +214,7 @@ pub(super) async fn list(
         }
         div #list data-live data-change=(change) {
             p.hint { (found.total) @if found.total == 1 { " trial" } @else { " trials" } }
-            (table(&rows, shared.state.clock.now_ms(), Some(&sorting)))
+            (table(&viewer.has, &rows, shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
                     @if query.cursor.is_some() { a href=(link(&query, &[])) { "First" } }
@@ -246,7 +253,7 @@ pub(super) async fn compare(
             div #compared data-change=(snapshot.through) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }
-            div #list data-live { (table(&rows, shared.state.clock.now_ms(), None)) }
+            div #list data-live { (table(&viewer.has, &rows, shared.state.clock.now_ms(), None)) }
         }
     };
     Ok(page(&viewer, "Compare", Some("compare"), &content))

@@ -14,6 +14,15 @@ impl Bed {
         (Response::from_parts(parts, ()), String::from_utf8(bytes.to_vec()).unwrap())
     }
 
+    /// The page for a browser that has these parts of it.
+    async fn news(&self, path: &str, parts: &[String]) -> String {
+        let request = Request::get(path).header(header::HOST, "localhost");
+        let request = request.header("trial-manager-has", parts.join(" "));
+        let response = self.send(request.body(Body::empty()).unwrap()).await;
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
     async fn post_form(&self, path: &str, cookie: Option<&str>, form: &str) -> Response<Body> {
         let mut request = Request::post(path).header(header::HOST, "localhost");
         if let Some(cookie) = cookie {
@@ -41,6 +50,69 @@ async fn pages_are_whole_and_ask_nobody_else() {
     }
 }
 
+/// The rows of a page's tables: the name of each, and what it holds.
+fn rows(page: &str) -> Vec<(String, String)> {
+    let rows = page.split("<tr data-part=\"").skip(1);
+    rows.map(|row| {
+        let (mark, rest) = row.split_once("\">").unwrap();
+        (mark.to_owned(), rest.split_once("</tr>").unwrap().0.to_owned())
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn of_a_page_that_is_there_only_what_changed_is_sent() {
+    let bed = Bed::searched().await;
+    let more = (2..100).map(|sequence| NewTrial {
+        id: TrialJobId::new(format!("t{sequence}")).unwrap(),
+        sequence,
+        parameter_id: None,
+        parameters: json!({"lr": sequence}),
+        attempt: AttemptId::new("a").unwrap(),
+        created_at_ms: 0,
+    });
+    bed.state.store.insert_trials(more.collect()).await.unwrap();
+    let path = "/trials?sort=parameters.lr&order=desc";
+    let (_, whole) = bed.page(path, "localhost", None).await;
+    let first = rows(&whole);
+    assert!(first.len() == 100 && first.iter().all(|(_, row)| row.contains("<td")), "{whole}");
+    let had: Vec<_> = first.iter().map(|(mark, _)| mark.clone()).collect();
+
+    let same = bed.news(path, &had).await;
+    let expected: Vec<_> = had.iter().map(|mark| (mark.clone(), String::new())).collect();
+    assert_eq!(rows(&same), expected, "in the same order, and empty");
+
+    // One trial changes, and another comes that stands first.
+    bed.end("t50", 1).await;
+    let new = NewTrial {
+        id: TrialJobId::new("new").unwrap(),
+        sequence: 100,
+        parameter_id: None,
+        parameters: json!({"lr": 1000}),
+        attempt: AttemptId::new("a").unwrap(),
+        created_at_ms: 0,
+    };
+    bed.state.store.insert_trial(new).await.unwrap();
+    let news = bed.news(path, &had).await;
+    let now = rows(&news);
+    let full: Vec<_> = (0..).zip(&now).filter(|(_, (_, row))| !row.is_empty()).collect();
+    assert_eq!(full.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 50], "{news}");
+    assert!(full[0].1.1.contains("/trials/new") && full[1].1.1.contains("SUCCEEDED"), "{news}");
+    assert_eq!(now[1].0, had[0]);
+    assert!(news.len() < same.len() + 2000 && same.len() < whole.len() / 5, "{}", news.len());
+    // Who filters gets the same rows under the same names.
+    let filtered = bed.news("/trials?state=SUCCEEDED&sort=parameters.lr&order=desc", &had).await;
+    assert_eq!(rows(&filtered)[0], *full[1].1);
+
+    // Of a trial's page neither output nor results come again.
+    let (_, whole) = bed.page("/trials/t", "localhost", None).await;
+    let parts = whole.split("data-part=\"").skip(1);
+    let had: Vec<_> = parts.map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
+    let news = bed.news("/trials/t", &had).await;
+    assert!(had.len() == 4 && !news.contains("<h2>") && !news.contains("role=\"log\""), "{news}");
+    assert!(news.contains("data-ended"), "{news}");
+}
+
 #[tokio::test]
 async fn hostile_names_and_output_are_text() {
     let bed = Bed::searched().await;
@@ -61,6 +133,10 @@ async fn what_cannot_be_shown_is_said_on_a_page() {
         ("/trials/nobody",      404, "There is no trial nobody."),
         ("/compare?trial=nobody", 404, "There is no trial nobody."),
         ("/trials?limit=0",     400, "Limit is 0; from 1 to 1000 is possible"),
+        ("/trials?limit=many",  400, "The query cannot be read: limit: invalid digit found in string"),
+        ("/trials?colour=red",  400, "The query cannot be read: colour: unknown field `colour`"),
+        ("/trials/no.id",       400, "&quot;no.id&quot; is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
+        ("/login?next=a&next=b", 400, "The query cannot be read: duplicate field `next`"),
     ];
     for (path, status, detail) in table {
         let (response, page) = bed.page(path, "localhost", None).await;
@@ -83,10 +159,13 @@ async fn what_cannot_be_shown_is_said_on_a_page() {
     for path in PAGES.into_iter().filter(|path| *path != "/login") {
         let (response, page) = bed.page(path, "evil.example", None).await;
         assert_eq!(response.status(), StatusCode::SEE_OTHER, "{path}");
+        let next = path.replace('/', "%2F").replace('?', "%3F").replace('=', "%3D");
+        let next =
+            if path == "/" { String::new() } else { format!("?next={}", next.replace('&', "%26")) };
+        let expected = (format!("/login{next}"), String::new());
         assert_eq!(
-            (response.headers()[header::LOCATION].to_str().unwrap(), page.as_str()),
-            ("/login", ""),
-            "{path}"
+            (response.headers()[header::LOCATION].to_str().unwrap().to_owned(), page),
+            expected
         );
     }
 }
@@ -101,7 +180,26 @@ async fn whoever_knows_the_token_may_press_buttons() {
 
     let wrong = bed.post_form("/login", None, "token=tku1.wrong").await;
     assert_eq!((wrong.status(), wrong.headers().get(header::SET_COOKIE)), (StatusCode::OK, None));
+    // The page they came from is where they go, if it is one of ours.
+    let (_, page) = bed.page("/trials?q=a%26b", "localhost", None).await;
+    assert!(page.contains("/login?next=%2Ftrials%3Fq%3Da%2526b"), "{page}");
+    let (_, page) = bed.page("/login?next=%2Ftrials%3Fq%3Da%2526b", "localhost", None).await;
+    assert!(page.contains(r#"name="next" value="/trials?q=a%26b""#), "{page}");
+    let (_, page) = bed.page("/login?next=%2F%2Fevil.example", "localhost", None).await;
+    assert!(!page.contains("evil"), "{page}");
     let token = bed.user().trim_start_matches("Bearer ").to_owned();
+    for (next, leads_to) in [
+        ("", "/"),
+        ("%2Ftrials%3Fq%3Da%2526b", "/trials?q=a%26b"),
+        ("%2F%2Fevil.example", "/"),
+        ("%2F%5Cevil.example", "/"),
+        ("https%3A%2F%2Fevil.example", "/"),
+        ("%2F%0D%0ASet-Cookie%3A+x", "/"),
+    ] {
+        let form = format!("token={token}&next={next}");
+        let answer = bed.post_form("/login", None, &form).await;
+        assert_eq!(answer.headers()[header::LOCATION], leads_to, "{next}");
+    }
     let right = bed.post_form("/login", None, &format!("token={token}")).await;
     let cookie = right.headers()[header::SET_COOKIE].to_str().unwrap().to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");

@@ -1,0 +1,83 @@
+//! Ten megabytes without an end of line, full of what terminals and browsers obey: the page shows a bounded part of it, as
+//! text, while it comes and afterwards.
+
+use rusqlite::{Connection, params};
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, Search, TestBed, seed};
+
+/// What must not be obeyed.
+const PIECE: &str = "<img src=x onerror=window.hacked=1></pre><script>window.hacked=1</script>\u{1b}[31m\u{1b}]0;title\u{7}\0\u{8}\u{202e}\u{2066}\u{200f}\u{85}";
+
+/// So many bytes of it, and a last word.
+fn line(word: &str) -> String {
+    format!("{}{word}\n", PIECE.repeat(10_000_000 / PIECE.len()))
+}
+
+/// What the page shows, once it shows this; how many characters that are.
+fn shown(browser: &Browser, word: &str) -> usize {
+    let text = "document.getElementById('log-stdout').textContent";
+    browser.wait(
+        &format!("the page to show {word}"),
+        BOUND,
+        &format!("return {text}.includes({})", json!(word)),
+    );
+    let text = browser.script(&format!("return {text}"));
+    let text = text.as_str().unwrap();
+    assert!(text.contains("<img src=x onerror=window.hacked=1></pre><script>"), "as text");
+    let wild = |c: char| c.is_control() && c != '\n' || "\u{202e}\u{2066}\u{200f}".contains(c);
+    assert_eq!(text.chars().find(|c| wild(*c)), None);
+    assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
+    text.chars().count()
+}
+
+#[test]
+fn a_trial_that_prints_one_has_its_beginning_shown_and_what_follows() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    bed.write("code/line", &line("FIRST"));
+    let outcome = Search::new("cat line; echo score=1", 1).run(&bed);
+    outcome.expect_done(1, 0);
+    let (_serving, url) = bed.serve(&outcome.id);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/trials/{}", outcome.trials[0].id));
+    let whole = "return document.getElementById('log-stdout').textContent.includes(' bytes cut]')";
+    browser.wait("the end of the line to be told of", BOUND, whole);
+    assert!(shown(&browser, "score=1") < 20_000);
+}
+
+#[test]
+fn a_page_bears_ten_megabytes_that_are_there_and_ten_that_come() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    seed::make(&bed.data(), "small", 3, 3, 10).unwrap();
+    let store = Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
+    let mut end: i64 = store
+        .query_row(
+            "SELECT offset_bytes + length(bytes) FROM log_chunk WHERE attempt = 1",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    let mut prints = |text: String, seq: i64| {
+        let insert = "INSERT INTO log_chunk (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) VALUES (1, 1, ?, 'stdout', ?, 0, ?)";
+        let size = i64::try_from(text.len()).unwrap();
+        store.execute(insert, params![seq, end, text.into_bytes()]).unwrap();
+        end += size;
+    };
+    store
+        .execute("UPDATE trial SET state = 'RUNNING', ended_at_ms = NULL WHERE key = 1", [])
+        .unwrap();
+    prints(line("FIRST"), 100);
+    let (_serving, url) = bed.serve("small");
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/trials/t00001"));
+    assert!(shown(&browser, "FIRST\n") < 70_000, "of what is there the end is shown");
+    let first = browser.transferred();
+    assert!((10_000.0..1_500_000.0).contains(&first), "{first} bytes");
+
+    // As it comes: the page goes on answering, and forgets what is far up.
+    prints(line("SECOND"), 101);
+    assert!(shown(&browser, "SECOND\n") < 600_000, "a view forgets its beginning");
+    let nodes = browser.script("return document.getElementById('log-stdout').childNodes.length");
+    assert!(nodes.as_u64().unwrap() < 100, "{nodes}");
+}
