@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod accessible;
 mod ask_and_tell;
 mod assessors;
 mod bad_input;

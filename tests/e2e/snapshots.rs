@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Snapshots, TestBed, seed};
+use trialkeeper_tests::{BOUND, Gate, Search, Snapshots, TestBed, seed, wait_for};
 
 /// Runs the manager; its exit code and both streams, as they are kept.
 fn said(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
@@ -112,7 +112,11 @@ fn what_is_read_is_shown_as_it_was() {
         ("resume-json", "resume small --port 0 -o json"),
         ("backup", "backup small copy.db"),
         ("clean", "clean small"),
+        ("completions-bash", "completions bash"),
+        ("completions-elvish", "completions elvish"),
         ("completions-fish", "completions fish"),
+        ("completions-powershell", "completions powershell"),
+        ("completions-zsh", "completions zsh"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
         snapshots.compare(name, &said(&bed, &words, &place));
@@ -121,13 +125,6 @@ fn what_is_read_is_shown_as_it_was() {
         let mut files = String::new();
         tree(&bed.path(folder), "", &mut files);
         snapshots.compare(&format!("experiment-export-{name}-files"), &files);
-    }
-    for shell in ["bash", "zsh"] {
-        // They say the same as that of fish, in more words.
-        let text = said(&bed, &["completions", shell], &place);
-        for word in ["trial-manager", "experiment", "log-level", "--max-trial-number"] {
-            assert!(text.contains(word), "{shell} does not complete {word}");
-        }
     }
     // What changes it comes last.
     for (name, line) in [
@@ -187,6 +184,73 @@ fn what_runs_is_shown_as_it_was() {
     let amiss = said(&bed, &["doctor", "experiment.yml", "--agent", "nowhere", "--probe"], &place);
     snapshots.compare("doctor-amiss", &amiss);
     snapshots.finish();
+}
+
+/// A search that runs and is steered, and one that is shown: what every command answers that needs a manager.
+#[test]
+fn what_needs_a_manager_answers_as_it_did() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.write("results.json", r#"[{"parameter": {"x": 0.5}, "value": 0.25}]"#);
+    bed.write("space.json", r#"{"x": {"_type": "uniform", "_value": [0, 2]}}"#);
+    let data = bed.data().display().to_string();
+    let browser = bed.script("browser", "#!/bin/sh\n").display().to_string();
+    let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str()), ("BROWSER", browser.as_str())];
+    let search = Search::new("echo score=1; read _ <../gate", 9).start(&bed);
+    let (folder, url) = wait_for("the manager to listen", BOUND, || {
+        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
+        Some((folder, url.trim().to_owned()))
+    });
+    let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
+    let trial = wait_for("the first trial to run", BOUND, || {
+        let (_, list) = trialkeeper_tests::get(&url, "/api/v1/trials?state=RUNNING")?;
+        let list: serde_json::Value = serde_json::from_str(&list).ok()?;
+        Some(list["trials"][0]["id"].as_str()?.to_owned())
+    });
+    let mut snapshots = Snapshots::new("cli/steer");
+    for (name, line) in [
+        ("experiment-limit", "experiment limit --trial-concurrency 1 --max-trial-number 8"),
+        ("experiment-import", "experiment import results.json"),
+        ("experiment-update", "experiment update --search-space space.json"),
+        ("trial-flush", "trial flush 0"),
+        ("trial-log-level", "trial log-level debug 0"),
+        ("open", "open"),
+        ("open-print", "open --print"),
+        ("trial-kill", "trial kill 0"),
+        ("experiment-stop", "experiment stop"),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let text = said(&bed, &words, &place).replace(&url, "URL").replace(&id, "EXPERIMENT");
+        snapshots.compare(name, &without_tickets(&text.replace(&trial, "TRIAL")));
+    }
+    let ended = search.finish(BOUND);
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    drop(gate);
+    // Two experiments, of which neither is run: the one that is shown is named.
+    small_store(&bed);
+    let (serving, url) = bed.serve("small");
+    snapshots.compare(
+        "open-shown",
+        &without_tickets(
+            &said(&bed, &["open", "--print", "-e", "small"], &place).replace(&url, "URL"),
+        ),
+    );
+    serving.signal(nix::sys::signal::Signal::SIGTERM);
+    let served = serving.finish(BOUND);
+    assert_eq!((served.code, served.stdout), (Some(0), vec![]));
+    snapshots.compare("serve", &served.stderr.replace(&url, "URL"));
+    snapshots.finish();
+}
+
+/// A ticket is good once, and another each time.
+fn without_tickets(text: &str) -> String {
+    let mut parts = text.split("?ticket=");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |shown, rest| {
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        format!("{shown}?ticket=TICKET{}", &rest[end..])
+    })
 }
 
 /// Every file below a folder with what it holds, in the order of names.

@@ -4,6 +4,7 @@
 //!
 //! It must not nap: a fixed pause is neither long enough on a busy machine nor short enough on an idle one.
 
+mod axe;
 mod bed;
 mod browser;
 pub mod faults;
@@ -17,6 +18,7 @@ pub mod seed;
 mod snapshot;
 mod terminal;
 
+pub use axe::axe;
 pub use bed::TestBed;
 pub use browser::Browser;
 pub use gate::Gate;

@@ -19,13 +19,8 @@ pub fn optuna_python() -> Option<PathBuf> {
 }
 
 fn python_for(example: &str, folder: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let requirements = root.join("examples").join(example).join("requirements.txt");
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => PathBuf::from(folder),
-        None => root.join("target"),
-    };
-    match environment(&target.join(folder), &requirements) {
+    let requirements = root().join("examples").join(example).join("requirements.txt");
+    match environment(&target().join(folder), &requirements) {
         Ok(python) => Some(python),
         Err(reason) => {
             assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
@@ -36,6 +31,15 @@ fn python_for(example: &str, folder: &str) -> Option<PathBuf> {
             None
         }
     }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Where what is made for tests may lie.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
@@ -64,7 +68,7 @@ fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
 }
 
 /// Runs a command; an error is the end of what it said.
-fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
         return Ok(());

@@ -1,0 +1,56 @@
+//! axe-core over every page of the portal, in both themes, wide and narrow, for whom may look and for whom may change.
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, TestBed, axe, seed};
+
+/// What it finds, a line for each kind.
+const FOUND: &str = "return axe.run(document).then(({ violations }) =>
+  violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`));";
+
+#[test]
+fn nothing_on_any_page_leaves_somebody_out() {
+    let (Some(browser), Some(axe)) = (Browser::start(), axe()) else { return };
+    let bed = TestBed::new();
+    seed::make(&bed.data(), "small", 40, 20, 10).unwrap();
+    let (_serving, url) = bed.serve("small");
+    let token = std::fs::read_to_string(bed.data().join("small/user.token")).unwrap();
+    let mut problems = Vec::new();
+    let mut look = |path: &str, ready: &str| {
+        browser.open(&format!("{url}{path}"));
+        browser.wait(path, BOUND, ready);
+        browser.script(&axe);
+        for (width, dark) in [(360, true), (1280, false)] {
+            browser.looks(width, 900, dark);
+            for found in browser.script(FOUND).as_array().unwrap() {
+                problems.push(format!("{path} at {width}, dark: {dark}: {found}"));
+            }
+        }
+    };
+    let drawn = "return document.querySelectorAll('figure canvas').length >= 2";
+    let there = "return document.querySelector('h1') !== null";
+    let curves = "return document.querySelector('figure canvas') !== null";
+    for (path, ready) in [
+        ("/", drawn),
+        ("/trials?sort=final&order=desc&limit=20", there),
+        ("/trials?state=WAITING", there),
+        ("/trials/t00001", curves),
+        ("/trials/t00002", curves),
+        ("/compare?trial=t00001&trial=t00003", curves),
+        ("/configuration", there),
+        ("/api", there),
+        ("/login", there),
+        ("/nowhere", there),
+    ] {
+        look(path, ready);
+    }
+    // For whom there are buttons.
+    browser.open(&format!("{url}/login?next=%2Ftrials"));
+    browser.script(&format!(
+        "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
+        json!(token.trim())
+    ));
+    browser.wait("the page that was asked for", BOUND, "return location.pathname === '/trials'");
+    look("/", drawn);
+    look("/trials/t00001", curves);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
