@@ -95,7 +95,8 @@ pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
 /// Which of [`FLAGS`] `word` is, and the value behind its `=`.
 fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
     let flag = word.as_bytes().strip_prefix(b"--")?;
-    let (name, value) = match memchr::memchr(b'=', flag) {
+    // Byte by byte: `memchr` first asks the processor what it can, which a virtual machine answers slowly.
+    let (name, value) = match flag.iter().position(|byte| *byte == b'=') {
         Some(equals) => (&flag[..equals], Some(OsStr::from_bytes(&flag[equals + 1..]))),
         None => (flag, None),
     };

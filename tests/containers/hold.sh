@@ -6,21 +6,28 @@ program=$(realpath "$1")
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-for fault in ABRT SEGV BUS ILL FPE; do
+# Where /proc is not there, too.
+bare=(unshare --mount sh -c 'umount -l /proc && exec "$@"' sh)
+[ "$(id -u)" -eq 0 ] && "${bare[@]}" true 2>/dev/null || bare=(env)
+
+for fault in ABRT SEGV BUS ILL FPE bare; do
   rm -f "$place/ready" "$place/go"
-  "$program" run --output-dir "$place/$fault" \
+  before=()
+  signal=$fault
+  [ "$fault" != bare ] || before=("${bare[@]}") signal=SEGV
+  "${before[@]}" "$program" run --output-dir "$place/$fault" \
     --shell "touch '$place/ready'; until [ -e '$place/go' ]; do sleep 0.05; done; echo out; exit 7" >"$place/output" 2>&1 &
   keeper=$!
   until [ -e "$place/ready" ]; do sleep 0.05; done
-  kill "-$fault" "$keeper"
+  kill "-$signal" "$keeper"
   until grep -qz -- --hold "/proc/$keeper/cmdline"; do sleep 0.05; done
   touch "$place/go"
   code=0
   wait "$keeper" || code=$?
   if [ "$code" -ne 7 ] || ! grep -qx out "$place/output" || [ ! -e "$place/$fault/verdict.json" ]; then
-    echo "after SIG$fault: exit code $code, not 7, and this output:" >&2
+    echo "after $fault: exit code $code, not 7, and this output:" >&2
     cat "$place/output" >&2
     exit 1
   fi
-  echo "SIG$fault: held"
+  echo "$fault: held"
 done

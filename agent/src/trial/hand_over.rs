@@ -66,7 +66,8 @@ pub struct Live {
 
 struct Plan {
     process: i32,
-    program: CString,
+    /// Where this program is: the second is tried where the first cannot be had.
+    programs: [CString; 2],
     words: Vec<CString>,
     outputs: [Option<Opened>; 2],
     /// The spool's lock.
@@ -205,12 +206,11 @@ fn decimal(number: i32) -> Decimal {
 /// From now on a fault of ours hands the trial over, and the `claim` on the spool with it.
 pub fn arm(estate: &Estate, claim: Option<RawFd>) {
     // Without /proc, the name that we were started with must do.
-    let named = || std::env::args_os().next().and_then(|name| CString::new(name.as_bytes()).ok());
-    let there = Path::new(OURSELVES).exists();
-    let program = if there { CString::new(OURSELVES).ok() } else { named() };
+    let named = std::env::args_os().next().unwrap_or_default();
+    let programs = [OURSELVES.as_bytes(), named.as_bytes()];
     let plan = Plan {
         process: nix::unistd::getpid().as_raw(),
-        program: program.unwrap_or_default(),
+        programs: programs.map(|name| CString::new(name).unwrap_or_default()),
         words: estate.words(),
         outputs: estate.live.outputs.map(|output| output.and_then(Opened::at)),
         claim,
@@ -300,7 +300,9 @@ pub fn hand_over() {
         let words = plan.words.iter().map(|word| word.as_ptr()).chain(live);
         let mut pointers: [*const c_char; WORDS] = [ptr::null(); WORDS];
         pointers.iter_mut().zip(words).for_each(|(to, word)| *to = word);
-        libc::execve(plan.program.as_ptr(), pointers.as_ptr(), environ.cast());
+        for program in &plan.programs {
+            libc::execve(program.as_ptr(), pointers.as_ptr(), environ.cast());
+        }
         // No memory, or no such file any more: then the kernel ends the trial with us.
         libc::_exit(125);
     }
