@@ -252,17 +252,29 @@ pub(super) fn metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>,
 }
 
 pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
+    let mut all = Vec::new();
+    each_metric(c, |trial, metric| all.push((trial, metric)))?;
+    Ok(all)
+}
+
+/// Tells all metrics, one after the other.
+pub(super) fn each_metric(
+    c: &Connection,
+    mut tell: impl FnMut(TrialJobId, MetricRow),
+) -> Result<(), Error> {
     let mut statement = c.prepare_cached(
         "SELECT t.id, a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM trial t \
          JOIN attempt a ON a.trial = t.key \
          JOIN report r ON r.attempt = a.key AND r.lane = 0 \
          WHERE r.kind = 'metric' ORDER BY t.sequence, t.key, a.key, r.seq",
     )?;
-    let rows = statement.query_and_then([], |row| {
-        let Some(metric) = metric_row(row)? else { return Ok(None) };
-        Ok(Some((parsed(row, "id", TrialJobId::new)?, metric)))
-    })?;
-    rows.filter_map(Result::transpose).collect()
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Some(metric) = metric_row(row)? {
+            tell(parsed(row, "id", TrialJobId::new)?, metric);
+        }
+    }
+    Ok(())
 }
 
 /// A stored metric; `None` for one that said `metric` and was none, which is kept among the reports.
