@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::python::{run, target};
 
 /// Set to anything: tests that need npm's package fail where npm cannot be reached, instead of being skipped.
-const REQUIRED: &str = "TRIALKEEPER_TESTS_NEED_NPM";
+const REQUIRED: &str = "TRIALKEEPER_TEST_NEED_NPM";
 /// The package, of one version for ever.
 const PACKAGE: &str = "axe-core@4.10.2";
 
