@@ -53,7 +53,7 @@ pub enum Client {
         url: String,
         /// The user's token, where it is known.
         token: Option<String>,
-        /// The manager's own authority, PEM, where it encrypts.
+        /// The manager's own authority, PEM, where it encrypts. Absence means the public ones.
         ca_pem: Option<String>,
     },
     /// The routes over a store.
@@ -143,15 +143,18 @@ impl Client {
                 Ok(response) => Ok(response),
                 Err(never) => match never {},
             },
-            Self::Far { ca_pem, .. } => {
+            Self::Far { url, ca_pem, .. } => {
                 let host = self.host();
                 let stream = TcpStream::connect(&host).await;
                 let stream = stream.map_err(|error| self.unreachable(&error))?;
-                let Some(ca_pem) = ca_pem else { return self.talk(stream, request).await };
+                if !is_encrypted(url) {
+                    return self.talk(stream, request).await;
+                }
                 let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
                 let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = name.try_into().map_err(|error| self.unreachable(&error))?;
-                let connector = tls::connector(ca_pem).map_err(|error| self.unreachable(&error))?;
+                let connector =
+                    tls::connector(ca_pem.as_deref()).map_err(|error| self.unreachable(&error))?;
                 let stream = connector.connect(name, stream).await;
                 self.talk(stream.map_err(|error| self.unreachable(&error))?, request).await
             }
@@ -178,7 +181,7 @@ impl Client {
             Self::Far { url, .. } => {
                 let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
                 let host = host.trim_end_matches('/');
-                let port = if url.starts_with("https") { 443 } else { 80 };
+                let port = if is_encrypted(url) { 443 } else { 80 };
                 let has_port =
                     host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
                 if has_port { host.to_owned() } else { format!("{host}:{port}") }
@@ -195,7 +198,38 @@ impl Client {
     }
 }
 
+fn is_encrypted(url: &str) -> bool {
+    url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
+}
+
 /// Answers over a store, in this process.
 pub fn near(state: super::State) -> Client {
     Client::Near(super::router(state))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_never_goes_unencrypted_to_who_is_asked_encrypted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("HTTPS://127.0.0.1:{}", listener.local_addr().unwrap().port());
+        let far = Client::Far { url, token: Some("secret".to_owned()), ca_pem: None };
+        let listening = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut heard = vec![0; 4096];
+            let length = stream.read(&mut heard).await.unwrap();
+            heard.truncate(length);
+            heard
+        };
+        let asking = far.ask("GET", "/api/v1/experiment", None);
+        let (answer, heard) = tokio::join!(asking, listening);
+        // A handshake of TLS (RFC 8446, section 5.1), which nobody answers.
+        assert_eq!(heard.first(), Some(&22), "{heard:?}");
+        assert!(matches!(answer, Err(Error::Unreachable { .. })), "{answer:?}");
+    }
 }

@@ -279,7 +279,7 @@ mod tests {
         let connect = async |ca: &str, name: &'static str| {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from(name).unwrap();
-            tls::connector(ca).unwrap().connect(name, stream).await
+            tls::connector(Some(ca)).unwrap().connect(name, stream).await
         };
         for name in ["localhost", "127.0.0.1"] {
             let mut stream = connect(&pinned, name).await.unwrap();

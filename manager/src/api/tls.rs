@@ -258,12 +258,17 @@ fn not_pem(path: &Path, what: &'static str) -> Error {
     Error::NotPem { path: path.to_owned(), what }
 }
 
-/// A client that trusts one authority and no other.
-pub(super) fn connector(ca_pem: &str) -> Result<tokio_rustls::TlsConnector, String> {
+/// A client that trusts one authority and no other, or, without one, the public ones.
+pub(super) fn connector(ca_pem: Option<&str>) -> Result<tokio_rustls::TlsConnector, String> {
     let mut roots = rustls::RootCertStore::empty();
-    let authority = CertificateDer::from_pem_slice(ca_pem.as_bytes());
-    let authority = authority.map_err(|error| format!("its authority cannot be read: {error}"))?;
-    roots.add(authority).map_err(|error| format!("its authority cannot be used: {error}"))?;
+    if let Some(ca_pem) = ca_pem {
+        let authority = CertificateDer::from_pem_slice(ca_pem.as_bytes());
+        let authority =
+            authority.map_err(|error| format!("its authority cannot be read: {error}"))?;
+        roots.add(authority).map_err(|error| format!("its authority cannot be used: {error}"))?;
+    } else {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
     let config = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
