@@ -93,8 +93,9 @@ fn ranges_are_chosen_by_keyboard() {
     let all = count(&|_| true);
     let told = |inside: usize| format!("{inside} of {all} trials");
 
-    let ready = "return document.querySelectorAll('[data-chart=parallel] [role=slider]').length";
-    assert_eq!(browser.wait("the ends of five axes", BOUND, ready), json!(10));
+    let ends = "document.querySelectorAll('[data-chart=parallel] [role=slider]').length";
+    let ready = format!("return {ends} > 0 && {ends}");
+    assert_eq!(browser.wait("the ends of five axes", BOUND, &ready), json!(10));
     let said = |attribute: &str| {
         let script = format!("return document.activeElement.getAttribute('{attribute}')");
         browser.script(&script).as_str().unwrap_or_default().to_owned()

@@ -2,12 +2,14 @@
 //! was sorted by, so that rows that come and go meanwhile neither repeat nor hide others.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trial_protocol::Cause;
 
 use super::TrialSummary;
 use crate::job_state::JobState;
@@ -92,10 +94,19 @@ struct Place(Key, u64);
 #[derive(Debug, Serialize, Deserialize)]
 struct Cursor(Place, i64);
 
-/// A text that is no cursor of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the cursor is not one that this list gave")]
-pub struct BadCursor;
+/// What cannot be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// A text that is no cursor of ours.
+    #[error("the cursor is not one that this list gave")]
+    Cursor,
+    /// A parameter that no trial has, and those that some have.
+    #[error("sort: no trial has a parameter {0:?}; there are {1}")]
+    Parameter(String, String),
+    /// A cause that no trial has and no agent names, and those that some have.
+    #[error("cause: no trial has {0:?}; there are {1}")]
+    Cause(String, String),
+}
 
 /// One page.
 #[derive(Debug)]
@@ -115,7 +126,8 @@ pub fn page<'a>(
     cursor: Option<&str>,
     limit: usize,
     now_ms: i64,
-) -> Result<Page<'a>, BadCursor> {
+) -> Result<Page<'a>, Unknown> {
+    known(trials, wanted)?;
     let after = cursor.map(read_cursor).transpose()?;
     let (after, now_ms) = after.map_or((None, now_ms), |Cursor(place, at)| (Some(place), at));
     let text = wanted.text.as_ref().map(|text| text.to_lowercase());
@@ -136,6 +148,29 @@ pub fn page<'a>(
     let rows = rows.split_off(from.min(rows.len()));
     let next = rows.last().filter(|_| more).map(|(place, _)| write_cursor(place, now_ms));
     Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, next })
+}
+
+/// Whether what is asked for can be meant. Nothing is known where there is no trial yet.
+fn known(trials: &[Arc<TrialSummary>], wanted: &Wanted) -> Result<(), Unknown> {
+    let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
+    if let Column::Parameter(name) = &wanted.by {
+        let names = |trial: &TrialSummary| -> Vec<String> {
+            super::flat(&trial.parameters).into_iter().map(|(name, _)| name).collect()
+        };
+        if !trials.is_empty() && !trials.iter().any(|trial| names(trial).contains(name)) {
+            let all = trials.iter().flat_map(|trial| names(trial)).collect();
+            return Err(Unknown::Parameter(name.clone(), words(all)));
+        }
+    }
+    let Some(cause) = wanted.cause.as_deref().filter(|cause| *cause != UNKNOWN_CAUSE) else {
+        return Ok(());
+    };
+    let named = serde_json::from_value(Value::from(cause)).unwrap_or(Cause::Other) != Cause::Other;
+    if named || trials.is_empty() || trials.iter().any(|trial| cause_of(trial) == cause) {
+        return Ok(());
+    }
+    let all = trials.iter().map(|trial| cause_of(trial).to_owned()).collect();
+    Err(Unknown::Cause(cause.to_owned(), words(all)))
 }
 
 /// The cause of a trial's end, for counting and for choosing.
@@ -209,9 +244,9 @@ fn write_cursor(place: &Place, now_ms: i64) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&(place, now_ms)).unwrap_or_default())
 }
 
-fn read_cursor(text: &str) -> Result<Cursor, BadCursor> {
-    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| BadCursor)?;
-    serde_json::from_slice(&bytes).map_err(|_| BadCursor)
+fn read_cursor(text: &str) -> Result<Cursor, Unknown> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| Unknown::Cursor)?;
+    serde_json::from_slice(&bytes).map_err(|_| Unknown::Cursor)
 }
 
 #[cfg(test)]

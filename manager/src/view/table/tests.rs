@@ -53,6 +53,26 @@ fn shown(page: &Page<'_>) -> Vec<u64> {
 }
 
 #[test]
+fn what_no_trial_has_is_a_mistake() {
+    let trials =
+        [trial(0, JobState::Failed, None, json!({"lr": 1, "net": {"_name": "cnn", "size": 3}}))];
+    let asked = |by: Column, cause: Option<&str>, trials: &[Arc<TrialSummary>]| {
+        let wanted = Wanted { cause: cause.map(str::to_owned), ..wanted(by, false) };
+        page(trials, &wanted, None, 9, 0).map(|page| page.total).map_err(|error| error.to_string())
+    };
+    let parameter = |name: &str| Column::Parameter(name.to_owned());
+    assert_eq!(asked(parameter("net.size"), None, &trials), Ok(1));
+    let wrong = asked(parameter("rl"), None, &trials).unwrap_err();
+    assert_eq!(wrong, "sort: no trial has a parameter \"rl\"; there are lr, net._name, net.size");
+    // What an agent may say some day, and what none says.
+    assert_eq!(asked(Column::Sequence, Some("oom-cuda"), &trials), Ok(0));
+    let wrong = asked(Column::Sequence, Some("oom"), &trials).unwrap_err();
+    assert_eq!(wrong, "cause: no trial has \"oom\"; there are unknown");
+    // A search that has just begun knows neither.
+    assert_eq!(asked(parameter("rl"), Some("oom"), &[]), Ok(0));
+}
+
+#[test]
 fn a_cause_is_chosen_by_its_word_alone() {
     let mut failed = trial(0, JobState::Failed, None, json!({"x": "exit"}));
     Arc::make_mut(&mut failed).cause = Some("oom-cuda".to_owned());
