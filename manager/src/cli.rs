@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -24,6 +24,7 @@ mod export;
 mod follow;
 mod named;
 mod open;
+mod out;
 mod pages;
 mod progress;
 mod query;
@@ -100,7 +101,7 @@ enum Command {
         /// Which, by its id or its number.
         trial: named::TrialName,
         #[command(flatten)]
-        place: ask::Place,
+        asked: ask::Asked,
     },
     /// Watch a search: its numbers, and the trials that run with their curves, memory and GPUs.
     Top {
@@ -163,9 +164,9 @@ struct Common {
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// What to print on standard output at the end.
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    /// How what is found is printed on standard output.
+    #[arg(long, short, value_enum, default_value_t = ask::Format::Table)]
+    output: ask::Format,
     /// The agent program [default: `trialkeeper` beside this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
@@ -196,14 +197,6 @@ struct Common {
     /// what stands in front of it [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// The best trials and the winner, for a person.
-    Table,
-    /// One JSON object with every trial.
-    Json,
 }
 
 /// Runs the program and returns its exit code.
@@ -237,14 +230,14 @@ pub fn main() -> ExitCode {
         Command::Resume { id, common } => Asked::Run(common, What::Resume(id)),
         Command::Experiment(command) => Asked::Experiment(command),
         Command::Trial(command) => Asked::Trial(command),
-        Command::Metrics { trial, place } => Asked::Metrics(trial, place),
+        Command::Metrics { trial, asked } => Asked::Metrics(trial, asked),
         Command::Top { place } => Asked::Top(place),
         Command::Open { print, place } => Asked::Open(print, place),
         Command::Serve { host, port, place } => Asked::Serve(host, port, place),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "trial-manager", &mut text);
-            return match query::written(&text) {
+            return match out::written(&text) {
                 Ok(()) => ExitCode::from(DONE),
                 Err(error) => fail(&error, NOTHING_SUCCEEDED),
             };
@@ -273,7 +266,7 @@ enum Asked {
     Doctor(PathBuf, bool, Common),
     Experiment(query::ExperimentCommand),
     Trial(query::TrialCommand),
-    Metrics(named::TrialName, ask::Place),
+    Metrics(named::TrialName, ask::Asked),
     Top(ask::Place),
     Open(bool, ask::Place),
     Serve(String, u16, ask::Place),
@@ -288,7 +281,7 @@ impl Asked {
             }
             Self::Experiment(command) => query::experiment(command).await,
             Self::Trial(command) => query::trial(command).await,
-            Self::Metrics(trial, place) => query::metrics(&trial, &place).await,
+            Self::Metrics(trial, asked) => query::metrics(&trial, &asked).await,
             Self::Top(place) => top::top(&place).await,
             Self::Open(print, place) => open::open(&place, print).await,
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,

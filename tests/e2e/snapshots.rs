@@ -110,6 +110,7 @@ fn what_is_read_is_shown_as_it_was() {
         ("top", "top"),
         ("resume", "resume small --port 0"),
         ("resume-json", "resume small --port 0 -o json"),
+        ("resume-yaml", "resume small --port 0 -o yaml"),
         ("backup", "backup small copy.db"),
         ("clean", "clean small"),
         ("completions-bash", "completions bash"),
@@ -183,6 +184,8 @@ fn what_runs_is_shown_as_it_was() {
     snapshots.compare("doctor-probe", &probed);
     let amiss = said(&bed, &["doctor", "experiment.yml", "--agent", "nowhere", "--probe"], &place);
     snapshots.compare("doctor-amiss", &amiss);
+    let words = ["doctor", "experiment.yml", "--agent", "nowhere", "--probe", "-o", "json"];
+    snapshots.compare("doctor-amiss-json", &said(&bed, &words, &place));
     snapshots.finish();
 }
 
@@ -209,6 +212,8 @@ fn what_needs_a_manager_answers_as_it_did() {
         Some(list["trials"][0]["id"].as_str()?.to_owned())
     });
     let mut snapshots = Snapshots::new("cli/steer");
+    let words = ["trial", "kill", "0", "--manager", &url];
+    snapshots.compare("no-token", &said(&bed, &words, &place).replace(&url, "URL"));
     for (name, line) in [
         ("experiment-limit", "experiment limit --trial-concurrency 1 --max-trial-number 8"),
         ("experiment-import", "experiment import results.json"),
@@ -296,6 +301,10 @@ fn mistakes_are_told_as_they_were() {
         ("bad-trial", "trial show ../t"),
         ("unknown-state", "trial ls --state LOST_AND_FOUND"),
         ("unknown-order", "trial ls --sort colour"),
+        ("unknown-parameter", "trial ls --sort parameters.colour"),
+        ("unknown-cause", "trial ls --cause bad-luck"),
+        ("no-limit", "experiment limit"),
+        ("no-form", "trial logs t00001 -o json"),
         ("no-trial-to-kill", "trial kill"),
         ("not-running", "trial kill t00001"),
         ("nothing-to-stop", "experiment stop"),

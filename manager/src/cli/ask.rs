@@ -13,7 +13,7 @@ use crate::config;
 use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 
-/// Which experiment, where, and how it is shown.
+/// Which experiment, and where.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Place {
     /// The experiment [default: the only one that has not ended, else the newest].
@@ -31,6 +31,13 @@ pub(super) struct Place {
     /// File with the authority of --manager, PEM.
     #[arg(long, value_name = "FILE", env = "TRIAL_MANAGER_CA_FILE")]
     pub(super) ca_file: Option<PathBuf>,
+}
+
+/// The same, and how what is asked for is shown.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Asked {
+    #[command(flatten)]
+    pub(super) place: Place,
     /// How it is shown.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub(super) output: Format,
@@ -77,6 +84,9 @@ pub(super) enum Error {
     /// Nobody is there to change anything.
     #[error("nobody runs experiment {0}; `trial-manager resume {0}` goes on with it")]
     NotRunning(ExperimentId),
+    /// Nothing is left to change.
+    #[error("experiment {0} is DONE: there is nothing to stop or to change")]
+    Ended(ExperimentId),
     /// A trial's name that cannot be one.
     #[error(transparent)]
     Named(IdError),
@@ -91,9 +101,24 @@ pub(super) enum Error {
     /// The store cannot be read.
     #[error(transparent)]
     Stored(#[from] app::Error),
+    /// The manager wants to know who asks.
+    #[error(
+        "the manager wants the user's token: name its file, user.token in the experiment's folder, with --token-file"
+    )]
+    Token,
     /// The manager refused, or cannot be reached.
     #[error(transparent)]
-    Client(#[from] client::Error),
+    Client(client::Error),
+}
+
+impl From<client::Error> for Error {
+    fn from(error: client::Error) -> Self {
+        if matches!(error, client::Error::Refused { status: 401, .. }) {
+            Self::Token
+        } else {
+            Self::Client(error)
+        }
+    }
 }
 
 impl Error {
@@ -109,7 +134,11 @@ impl Error {
             | Self::NoNumber { .. } => true,
             Self::Stored(error) => error.is_usage(),
             Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),
-            Self::Client(_) | Self::Output(_) | Self::NotRunning(_) => false,
+            Self::Client(_)
+            | Self::Token
+            | Self::Output(_)
+            | Self::NotRunning(_)
+            | Self::Ended(_) => false,
         }
     }
 }
@@ -175,10 +204,14 @@ impl Place {
 
     /// Who changes something about the experiment: its manager, and nobody else.
     pub(super) async fn manager(&self) -> Result<Client, Error> {
-        match self.client().await? {
-            far @ Client::Far { .. } => Ok(far),
-            Client::Near(_) => Err(Error::NotRunning(self.dir().await?.0)),
+        let client = self.client().await?;
+        if matches!(client, Client::Far { .. }) {
+            return Ok(client);
         }
+        let shown = client.ask("GET", "/api/v1/experiment", None).await?;
+        let id = self.dir().await?.0;
+        let done = shown.get("state").and_then(Value::as_str) == Some("DONE");
+        Err(if done { Error::Ended(id) } else { Error::NotRunning(id) })
     }
 
     /// Who answers for the experiment.

@@ -5,6 +5,10 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use super::ask::{Error, Format};
+use super::out::print;
 use super::run::settings;
 use super::signals::Signals;
 use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, show};
@@ -30,14 +34,15 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
             return BAD_INPUT;
         }
     };
-    tell("ok", "file", &file.display().to_string());
+    let mut checks = Checks { format: common.output, told: Vec::new() };
+    checks.tell("ok", "file", &file.display().to_string());
     let mut good = true;
     if spec.training_service.needs_code() {
         let found = code_archive::survey(&spec.trial_code_directory);
-        good &= check("code", found.map_err(|error| chain(&error)));
+        good &= checks.check("code", found.map_err(|error| chain(&error)));
     }
     for (name, found) in app::look_outside(&spec).await {
-        good &= check("tuner", found.map(|()| format!("{name} can be run")));
+        good &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
     let found = app::look(common.agent.clone(), &spec.training_service).await;
     let place = match &spec.training_service {
@@ -46,18 +51,30 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
             "it answers, knows Frameworks, grants the rights; FrameworkController is at work"
         }
     };
-    good &= check("place", found.map(|()| place.to_owned()).map_err(|error| chain(&error)));
+    good &= checks.check("place", found.map(|()| place.to_owned()).map_err(|error| chain(&error)));
     if probe && good {
-        let found = run_probe(spec, settings(common)).await;
-        good &= check("probe", found.map(|()| "a trial ran, and its agent reported".to_owned()));
+        let found = run_probe(spec, settings(common), &mut checks).await;
+        good &=
+            checks.check("probe", found.map(|()| "a trial ran, and its agent reported".to_owned()));
     } else if probe {
-        tell("-", "probe", "not tried, since something fails already");
+        checks.tell("-", "probe", "not tried, since something fails already");
     }
-    if good { DONE } else { NOTHING_SUCCEEDED }
+    match checks.close(good) {
+        Ok(()) if good => DONE,
+        Ok(()) => NOTHING_SUCCEEDED,
+        Err(error) => {
+            show(&error);
+            NOTHING_SUCCEEDED
+        }
+    }
 }
 
 /// Runs one trial of the experiment, with a word for its command. Nothing of it is left.
-async fn run_probe(spec: ExperimentSpec, settings: Settings) -> Result<(), String> {
+async fn run_probe(
+    spec: ExperimentSpec,
+    settings: Settings,
+    checks: &mut Checks,
+) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| chain(&error))?;
     let settings = Settings { data_dir: folder.path().to_owned(), ..settings };
     let mut signals = Signals::new().map_err(|error| chain(&error))?;
@@ -74,8 +91,10 @@ async fn run_probe(spec: ExperimentSpec, settings: Settings) -> Result<(), Strin
         };
         match notice {
             None => break,
-            Some(Notice::Told(message)) => tell("-", "probe", &message),
-            Some(Notice::Waits { why, .. }) => tell("-", "probe", &format!("it waits: {why}")),
+            Some(Notice::Told(message)) => checks.tell("-", "probe", &message),
+            Some(Notice::Waits { why, .. }) => {
+                checks.tell("-", "probe", &format!("it waits: {why}"));
+            }
             Some(Notice::Ended { end, .. }) => {
                 let why = end.message.unwrap_or_else(|| end.state.to_string());
                 ended = if end.state == JobState::Succeeded { Ok(()) } else { Err(why) };
@@ -112,15 +131,37 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
     spec
 }
 
-/// Tells what was found of a part; `false` if it fails.
-fn check(what: &str, found: Result<String, String>) -> bool {
-    let good = found.is_ok();
-    let (Ok(text) | Err(text)) = found;
-    tell(if good { "ok" } else { "FAIL" }, what, &text);
-    good
+/// What was found, part by part.
+struct Checks {
+    format: Format,
+    /// For a program, which is told at the end.
+    told: Vec<Value>,
 }
 
-fn tell(state: &str, what: &str, text: &str) {
-    // Whoever closed the terminal does not want to know.
-    writeln!(io::stdout(), "{state:<4}  {what:<5}  {text}").ok();
+impl Checks {
+    /// Tells what was found of a part; `false` if it fails.
+    fn check(&mut self, what: &str, found: Result<String, String>) -> bool {
+        let good = found.is_ok();
+        let (Ok(text) | Err(text)) = found;
+        self.tell(if good { "ok" } else { "FAIL" }, what, &text);
+        good
+    }
+
+    fn tell(&mut self, state: &str, what: &str, text: &str) {
+        match self.format {
+            // Whoever closed the terminal does not want to know.
+            Format::Table => {
+                drop(writeln!(io::stdout(), "{state:<4}  {what:<5}  {text}"));
+            }
+            Format::Json | Format::Yaml => {
+                let state = if state == "-" { "note".to_owned() } else { state.to_lowercase() };
+                self.told.push(json!({"name": what, "state": state, "finding": text}));
+            }
+        }
+    }
+
+    /// Tells a program everything; a person was told as it came.
+    fn close(self, good: bool) -> Result<(), Error> {
+        print(self.format, &json!({"ok": good, "checks": self.told}), |_| String::new())
+    }
 }

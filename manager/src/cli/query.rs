@@ -1,16 +1,16 @@
 //! `experiment`, `trial` and `metrics`: asked of whoever answers, shown as a table or as data.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use clap::{Subcommand, ValueEnum};
+use clap::{ArgGroup, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
-use super::ask::{Error, Format, Place, experiments};
+use super::ask::{Asked, Error, Place, experiments};
 use super::follow;
 use super::named::TrialName;
+use super::out::{print, written};
 use super::pages::{all_metrics, escaped, found};
 use super::progress::counted;
 use super::table;
@@ -19,7 +19,7 @@ use crate::api::client::{self, Client};
 use crate::app;
 use crate::config;
 use crate::layout::ExperimentDir;
-use crate::store::{ExperimentRow, Store};
+use crate::store::Store;
 use crate::view;
 
 /// Something about an experiment.
@@ -28,12 +28,12 @@ pub(super) enum ExperimentCommand {
     /// List the experiments on this machine.
     Ls {
         #[command(flatten)]
-        place: Place,
+        asked: Asked,
     },
     /// Show how an experiment stands.
     Show {
         #[command(flatten)]
-        place: Place,
+        asked: Asked,
     },
     /// Stop an experiment's trials and leave it resumable.
     Stop {
@@ -41,15 +41,16 @@ pub(super) enum ExperimentCommand {
         place: Place,
     },
     /// Bound an experiment that runs otherwise.
+    #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
     Limit {
         /// Trials at a time.
-        #[arg(long)]
+        #[arg(long, value_name = "N", group = "limits")]
         trial_concurrency: Option<u64>,
         /// Trials in all.
-        #[arg(long)]
+        #[arg(long, value_name = "N", group = "limits")]
         max_trial_number: Option<u64>,
         /// Running time, such as 90m.
-        #[arg(long)]
+        #[arg(long, value_name = "TIME", group = "limits")]
         max_experiment_duration: Option<String>,
         #[command(flatten)]
         place: Place,
@@ -141,21 +142,21 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         limit: Option<usize>,
         #[command(flatten)]
-        place: Place,
+        asked: Asked,
     },
     /// Show one trial.
     Show {
         /// Which, by its id or its number.
         trial: TrialName,
         #[command(flatten)]
-        place: Place,
+        asked: Asked,
     },
     /// Say why a trial stands where it does: verdict, evidence, timeline.
     Why {
         /// Which, by its id or its number.
         trial: TrialName,
         #[command(flatten)]
-        place: Place,
+        asked: Asked,
     },
     /// Print a trial's output.
     Logs {
@@ -213,8 +214,8 @@ pub(super) enum TrialCommand {
 /// Does something about an experiment and returns the exit code.
 pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
     let done = match command {
-        ExperimentCommand::Ls { place } => list(&place).await,
-        ExperimentCommand::Show { place } => about(&place).await,
+        ExperimentCommand::Ls { asked } => list(&asked).await,
+        ExperimentCommand::Show { asked } => about(&asked).await,
         ExperimentCommand::Stop { place } => {
             change(&place, "POST", "/api/v1/experiment/stop", None).await
         }
@@ -246,7 +247,7 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
 /// Does something about trials and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { state, cause, holds, sort, descending, limit, place } => {
+        TrialCommand::Ls { state, cause, holds, sort, descending, limit, asked } => {
             let mut query = format!("sort={}", escaped(&sort));
             if descending {
                 query.push_str("&order=desc");
@@ -254,10 +255,10 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             for (name, value) in [("state", state), ("cause", cause), ("q", holds)] {
                 query.extend(value.map(|value| format!("&{name}={}", escaped(&value))));
             }
-            trials(&place, &query, limit).await
+            trials(&asked, &query, limit).await
         }
-        TrialCommand::Show { trial, place } => one(&place, &trial, table::trial).await,
-        TrialCommand::Why { trial, place } => one(&place, &trial, table::why).await,
+        TrialCommand::Show { trial, asked } => one(&asked, &trial, table::trial).await,
+        TrialCommand::Why { trial, asked } => one(&asked, &trial, table::why).await,
         TrialCommand::Logs { trial, follow, stderr, place } => {
             logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }
@@ -273,14 +274,14 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
 }
 
 /// Shows a trial's metrics and returns the exit code.
-pub(super) async fn metrics(trial: &TrialName, place: &Place) -> u8 {
-    let asked = async {
-        let client = place.client().await?;
+pub(super) async fn metrics(trial: &TrialName, asked: &Asked) -> u8 {
+    let shown = async {
+        let client = asked.place.client().await?;
         let id = trial.find(&client).await?;
         let found = all_metrics(&client, id.as_str()).await?;
-        print(place.output, &Value::Array(found), table::metrics)
+        print(asked.output, &Value::Array(found), table::metrics)
     };
-    told(asked.await)
+    told(shown.await)
 }
 
 fn told(done: Result<(), Error>) -> u8 {
@@ -293,66 +294,34 @@ fn told(done: Result<(), Error>) -> u8 {
     }
 }
 
-/// Prints what a program reads, or what `table` makes of it.
-fn print(format: Format, value: &Value, table: impl FnOnce(&Value) -> String) -> Result<(), Error> {
-    let text = match format {
-        Format::Table => table(value),
-        Format::Json => format!("{}\n", escaped_json(&format!("{value:#}"))),
-        Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default(),
-    };
-    written(text.as_bytes())
-}
-
-/// JSON whose texts steer no terminal: what JSON lets stand as it is, and terminals do not, is escaped.
-fn escaped_json(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        // All of these have four digits; line ends stand between members only.
-        if c.is_control() && c != '\n' || view::turns_writing(c) {
-            write!(escaped, "\\u{:04x}", u32::from(c)).unwrap_or_default();
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped
-}
-
-/// Writes on standard output. A reader that has gone is no error; a full disk is.
-pub(super) fn written(bytes: &[u8]) -> Result<(), Error> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Output(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-async fn list(place: &Place) -> Result<(), Error> {
-    let data_dir = data_dir(place.data_dir.clone());
+async fn list(asked: &Asked) -> Result<(), Error> {
+    let data_dir = data_dir(asked.place.data_dir.clone());
     let found = experiments(&data_dir).await;
     let rows = found.into_iter().map(|found| match found.row {
-        Ok(Some(row)) => json!({
-            "id": found.id,
-            "name": row.canonical.get("experimentName"),
-            "state": row.state,
-            "created_at_ms": row.created_at_ms,
-            "ended_at_ms": row.ended_at_ms,
-            "trouble": trouble(&data_dir, &found.id, &row),
-        }),
+        Ok(Some(row)) => {
+            let dir = ExperimentDir::new(&data_dir, &found.id);
+            let open = Store::is_open_to_write(&dir.database());
+            let url = || std::fs::read_to_string(dir.manager_url()).ok();
+            json!({
+                "id": found.id,
+                "name": row.canonical.get("experimentName"),
+                "state": row.state,
+                "url": (open == Some(true)).then(url).flatten().map(|url| url.trim().to_owned()),
+                "created_at_ms": row.created_at_ms,
+                "ended_at_ms": row.ended_at_ms,
+                // That nobody runs it, or what its manager noted.
+                "trouble": view::left(&row, open).or(row.trouble),
+            })
+        }
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
         Err(error) => json!({"id": found.id, "state": "UNREADABLE", "trouble": error.to_string()}),
     });
-    print(place.output, &rows.collect(), table::experiments)
+    print(asked.output, &rows.collect(), table::experiments)
 }
 
-/// What is wrong with an experiment: that nobody runs it, or what its manager noted.
-fn trouble(data_dir: &Path, id: &ExperimentId, row: &ExperimentRow) -> Option<String> {
-    let open = Store::is_open_to_write(&ExperimentDir::new(data_dir, id).database());
-    view::left(row, open).or_else(|| row.trouble.clone())
-}
-
-async fn about(place: &Place) -> Result<(), Error> {
-    let shown = place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
-    print(place.output, &shown, table::experiment)
+async fn about(asked: &Asked) -> Result<(), Error> {
+    let shown = asked.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+    print(asked.output, &shown, table::experiment)
 }
 
 async fn change(
@@ -377,20 +346,20 @@ async fn give(place: &Place, method: &str, path: &str, file: &Path) -> Result<()
     }
 }
 
-async fn trials(place: &Place, query: &str, limit: Option<usize>) -> Result<(), Error> {
-    let rows = found(&place.client().await?, query, limit).await?;
-    print(place.output, &Value::Array(rows), table::trials)
+async fn trials(asked: &Asked, query: &str, limit: Option<usize>) -> Result<(), Error> {
+    let rows = found(&asked.place.client().await?, query, limit).await?;
+    print(asked.output, &Value::Array(rows), table::trials)
 }
 
 async fn one(
-    place: &Place,
+    asked: &Asked,
     trial: &TrialName,
     table: impl FnOnce(&Value) -> String,
 ) -> Result<(), Error> {
-    let client = place.client().await?;
+    let client = asked.place.client().await?;
     let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
     let answer = client.ask("GET", &path, None).await?;
-    print(place.output, &answer, table)
+    print(asked.output, &answer, table)
 }
 
 async fn logs(place: &Place, trial: &TrialName, follow: bool, stream: &str) -> Result<(), Error> {
@@ -436,10 +405,15 @@ async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), 
     }
     let (experiment, dir) = place.dir().await?;
     app::again(&dir, &ids).await.map_err(app::Error::from)?;
-    let marked = counted(ids.len(), "trial");
-    let said = format!("{marked} to run once more; `trial-manager resume {experiment}` runs them");
+    let marked = match ids.len() {
+        0 => "no trial has failed".to_owned(),
+        count => {
+            let (trials, them) = (counted(count, "trial"), if count == 1 { "it" } else { "them" });
+            format!("{trials} to run once more; `trial-manager resume {experiment}` runs {them}")
+        }
+    };
     // A closed standard error is no reason to fail.
-    drop(writeln!(std::io::stderr().lock(), "{said}"));
+    drop(writeln!(std::io::stderr().lock(), "{marked}"));
     Ok(())
 }
 
@@ -471,21 +445,5 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
             show(&error);
             BAD_INPUT
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_steers_no_terminal_and_says_the_same() {
-        let value = json!({"a\u{9b}31m": ["\u{1b}[2J\n\t\u{7f}", "x\u{202e}y\u{61c}", "é€😀"]});
-        let text = escaped_json(&format!("{value:#}"));
-        let steers = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);
-        assert!(!text.contains(steers) && text.contains("é€😀"), "{text}");
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
-        let yaml = serde_saphyr::to_string(&value).unwrap();
-        assert!(!yaml.contains(|c: char| c.is_control() && c != '\n'), "{yaml:?}");
     }
 }

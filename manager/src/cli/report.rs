@@ -1,11 +1,11 @@
 //! What is printed at an experiment's end: a table for a person, or one JSON object for a program.
 
-use std::io::Write as _;
-
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, OBJECTIVE};
 
+use super::ask::{Error, Format};
+use super::out::written;
 use super::progress::{counted, printable};
 use super::table::{brief, cell, columns, heading, more, parameter};
 use crate::config::ExperimentSpec;
@@ -243,12 +243,12 @@ fn shown(value: &Value) -> String {
     if value.is_null() { "null".to_owned() } else { cell(value) }
 }
 
-/// Prints the results on standard output. A reader that has gone is no error; a full disk is.
-pub(super) fn print(summary: &Summary, as_json: bool) -> std::io::Result<()> {
-    let text = if as_json { format!("{}\n", summary.json()) } else { summary.text() };
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
+/// Prints the results on standard output.
+pub(super) fn print(summary: &Summary, output: Format) -> Result<(), Error> {
+    let text = match output {
+        Format::Table => summary.text(),
+        Format::Json => format!("{}\n", summary.json()),
+        Format::Yaml => serde_saphyr::to_string(&summary.json()).unwrap_or_default(),
+    };
+    written(text.as_bytes())
 }

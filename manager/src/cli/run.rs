@@ -4,11 +4,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::ask::Format;
 use super::progress::Progress;
 use super::report::{self, Summary};
 use super::signals::Signals;
 use super::{
-    BAD_INPUT, Common, DONE, INTERRUPTED, NOTHING_SUCCEEDED, Output, data_dir, exit_code_of, show,
+    BAD_INPUT, Common, DONE, INTERRUPTED, NOTHING_SUCCEEDED, data_dir, exit_code_of, show,
 };
 use crate::app::{self, OwnCertificate, Settings, What};
 use crate::experiment::state::ExperimentState;
@@ -116,8 +117,8 @@ fn own_certificate(
 }
 
 /// Prints the results and returns the exit code.
-fn told(summary: &Summary, output: Output) -> u8 {
-    match report::print(summary, output == Output::Json) {
+fn told(summary: &Summary, output: Format) -> u8 {
+    match report::print(summary, output) {
         Ok(()) if summary.is_interrupted() => INTERRUPTED,
         Ok(()) if summary.is_held() || !summary.succeeded() => NOTHING_SUCCEEDED,
         Ok(()) => DONE,

@@ -63,20 +63,28 @@ pub(super) fn brief_text(of: &Value, name: &str) -> String {
     of.get(name).map(brief).unwrap_or_default()
 }
 
+/// A text's own lines, each printable.
+fn lines(text: &str) -> Vec<String> {
+    text.trim_end().lines().map(printable).collect()
+}
+
 /// A member whole, on as many lines as it takes.
 fn wrapped(of: &Value, name: &str) -> String {
-    let text = printable(of.get(name).and_then(Value::as_str).unwrap_or_default());
-    let (mut lines, mut line) = (Vec::new(), String::new());
-    for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LINE {
-            lines.push(std::mem::take(&mut line));
-        } else if !line.is_empty() {
-            line.push(' ');
+    let text = of.get(name).and_then(Value::as_str).unwrap_or_default();
+    let mut wrapped = Vec::new();
+    for own in lines(text) {
+        let mut line = String::new();
+        for word in own.split(' ') {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LINE {
+                wrapped.push(std::mem::take(&mut line));
+            } else if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
         }
-        line.push_str(word);
+        wrapped.push(line);
     }
-    lines.push(line);
-    lines.join("\n")
+    wrapped.join("\n")
 }
 
 /// A moment, in universal time.
@@ -125,7 +133,8 @@ fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
 /// The experiments of this machine.
 pub(super) fn experiments(all: &Value) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
-    let troubled = all.iter().any(|one| one.get("trouble").is_some_and(Value::is_string));
+    let any = |name: &str| all.iter().any(|one| one.get(name).is_some_and(Value::is_string));
+    let (run, troubled) = (any("url"), any("trouble"));
     let rows = all.iter().map(|one| {
         let own = vec![
             text(one, "id"),
@@ -133,10 +142,12 @@ pub(super) fn experiments(all: &Value) -> String {
             moment(one, "created_at_ms"),
             text(one, "name"),
         ];
-        own.into_iter().chain(troubled.then(|| wrapped(one, "trouble"))).collect()
+        let url = run.then(|| text(one, "url"));
+        own.into_iter().chain(url).chain(troubled.then(|| wrapped(one, "trouble"))).collect()
     });
-    let header = ["id", "state", "created (UTC)", "name", "trouble"];
-    table(&header[..4 + usize::from(troubled)], rows)
+    let header = ["id", "state", "created (UTC)", "name"].into_iter();
+    let header = header.chain(run.then_some("run at")).chain(troubled.then_some("trouble"));
+    table(&header.collect::<Vec<_>>(), rows)
 }
 
 /// How an experiment stands.
@@ -257,7 +268,7 @@ pub(super) fn trial(one: &Value) -> String {
         ("exit code", text(one, "exit_code")),
         ("why", wrapped(one, "message")),
         ("being stopped", text(one, "stopping")),
-        ("command", printable(&command)),
+        ("command", lines(&command).join("\n")),
         ("host", text(one, "host")),
         ("attempt", text(one, "attempt")),
         ("attempts", items(one, "attempts").count().to_string()),

@@ -10,8 +10,8 @@ use serde_json::Value;
 use trial_protocol::{ExperimentId, MetricValue};
 
 use super::ask::{Error, Place};
+use super::out::written;
 use super::progress::printable;
-use super::query::written;
 use super::screen::{Done, Screen, Size};
 use super::signals::Signals;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
@@ -228,16 +228,20 @@ fn bar(part: f64) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(BAR - full))
 }
 
+/// An amount of memory, with the unit that leaves few digits.
+fn bytes(amount: f64) -> String {
+    if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
+}
+
 /// Memory, as a bar where its limit is known.
 fn memory(sample: &Value) -> String {
     let read = |path: &str| sample.pointer(path).and_then(Value::as_f64);
     let limit = read("/cgroup/memory_limit_bytes");
     match (read("/cgroup/memory_bytes").filter(|_| limit.is_some()), limit) {
         (Some(used), Some(limit)) => {
-            format!("{} {:.1} of {:.1} GB", bar(used / limit), used / 1e9, limit / 1e9)
+            format!("{} {} of {}", bar(used / limit), bytes(used), bytes(limit))
         }
-        _ => read("/process/memory_bytes")
-            .map_or_else(String::new, |used| format!("{:.1} GB", used / 1e9)),
+        _ => read("/process/memory_bytes").map_or_else(String::new, bytes),
     }
 }
 
@@ -249,8 +253,8 @@ fn gpus(sample: &Value) -> String {
         if let Some(percent) = read("utilization_percent") {
             write!(text, "{} {percent:.0} % ", bar(percent / 100.0)).unwrap_or_default();
         }
-        if let Some(bytes) = read("memory_used_bytes") {
-            write!(text, "{:.1} GB ", bytes / 1e9).unwrap_or_default();
+        if let Some(used) = read("memory_used_bytes") {
+            write!(text, "{} ", bytes(used)).unwrap_or_default();
         }
         text
     })
@@ -303,8 +307,10 @@ mod tests {
         }}]});
         let trial = json!({"sequence": 3, "id": "t", "metric": "acc", "latest": 0.5});
         let expected =
-            ["3", "t", "0.5", "▁█▅", "█████░░░░░ 5.0 of 10.0 GB", "█████████░ 90 % 2.0 GB "];
+            ["3", "t", "0.5", "▁█▅", "█████░░░░░ 5.0 GB of 10.0 GB", "█████████░ 90 % 2.0 GB "];
         assert_eq!(row(&trial, &curve, &samples), expected);
+        let small = json!({"samples": [{"sample": {"process": {"memory_bytes": 3_321_856}}}]});
+        assert_eq!(row(&trial, &curve, &small)[4], "3 MB");
         let silent = row(&trial, &Value::Null, &Value::Null);
         assert_eq!(silent[3..], ["", "", ""]);
     }

@@ -7,7 +7,7 @@ fn a_trial() -> Value {
         "id": "t1", "sequence": 3, "state": "FAILED", "parameters": {"lr": 0.1, "act": "re\nlu"},
         "final": null, "latest": 0.25, "latest_step": 4, "started_at_ms": 1000, "ended_at_ms": 3500,
         "message": "it exited with 3", "exit_code": 3, "attempt": "t1-1", "metric": "score",
-        "command": ["sh", "-c", "false"], "host": "h", "attempts": [{}],
+        "command": ["sh", "-c", "false\n  false\n"], "host": "h", "attempts": [{}],
         "verdict": {
             "message": "it exited with 3", "cause": "exit", "class": "user-error", "confidence": "certain",
             "exit": {"code": 3}, "duration_ms": 2500,
@@ -45,6 +45,7 @@ seconds      2.5
 exit code    3
 why          it exited with 3
 command      sh -c false
+               false
 host         h
 attempt      t1-1
 attempts     1
@@ -168,6 +169,13 @@ fn lists_of_experiments_and_metrics_are_tables() {
     assert_eq!(lines[0], "id   state        created (UTC)         name     trouble");
     assert_eq!(lines[2], "a    DONE         1970-01-01 00:00:00   digits");
     assert_eq!(lines[3], "b    UNREADABLE                                  it is damaged");
+    let shown = experiments(&json!([
+        {"id": "a", "state": "RUNNING", "created_at_ms": 0, "url": "http://127.0.0.1:8080"},
+        {"id": "b", "state": "DONE", "created_at_ms": 0},
+    ]));
+    let lines: Vec<_> = shown.lines().map(str::trim).collect();
+    assert_eq!(lines[0], "id   state     created (UTC)         name   run at");
+    assert_eq!(lines[2], "a    RUNNING   1970-01-01 00:00:00          http://127.0.0.1:8080");
     let shown = metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]));
     assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final   0      NaN"));
 }

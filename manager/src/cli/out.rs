@@ -1,0 +1,64 @@
+//! Standard output: what was asked for, for a person or for a program.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use serde_json::Value;
+
+use super::ask::{Error, Format};
+use crate::view;
+
+/// Prints what a program reads, or what `table` makes of it.
+pub(super) fn print(
+    format: Format,
+    value: &Value,
+    table: impl FnOnce(&Value) -> String,
+) -> Result<(), Error> {
+    let text = match format {
+        Format::Table => table(value),
+        Format::Json => format!("{}\n", escaped_json(&format!("{value:#}"))),
+        Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default(),
+    };
+    written(text.as_bytes())
+}
+
+/// JSON whose texts steer no terminal: what JSON lets stand as it is, and terminals do not, is escaped.
+fn escaped_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        // All of these have four digits; line ends stand between members only.
+        if c.is_control() && c != '\n' || view::turns_writing(c) {
+            write!(escaped, "\\u{:04x}", u32::from(c)).unwrap_or_default();
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// Writes on standard output. A reader that has gone is no error; a full disk is.
+pub(super) fn written(bytes: &[u8]) -> Result<(), Error> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Output(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_steers_no_terminal_and_says_the_same() {
+        let value = json!({"a\u{9b}31m": ["\u{1b}[2J\n\t\u{7f}", "x\u{202e}y\u{61c}", "é€😀"]});
+        let text = escaped_json(&format!("{value:#}"));
+        let steers = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);
+        assert!(!text.contains(steers) && text.contains("é€😀"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        let yaml = serde_saphyr::to_string(&value).unwrap();
+        assert!(!yaml.contains(|c: char| c.is_control() && c != '\n'), "{yaml:?}");
+    }
+}
