@@ -4,13 +4,17 @@
 //! `notify` tells of changes at once where the file system does; a look every second finds the rest, and a
 //! last one after the trial's end. It must not create anything there: NNI's SDK fails if its directory
 //! appears between its own look and its `mkdir`.
+//!
+//! A look opens the files, which `notify` tells of too; that must not lead to another look, or there is no end to it. And
+//! whatever is written there, a checkpoint of gigabytes beside the event files, say, may cost the trial's machine
+//! next to nothing.
 
 use std::path::PathBuf;
 use std::sync::mpsc as blocking;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
 use crate::collect::{CollectSpec, Finding};
@@ -19,6 +23,12 @@ use crate::tail::{FileCollectors, FileSpec};
 
 /// How often to look where nobody tells of changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The shortest pause between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How many times as long as a look took is paused after it.
+const PATIENCE: u32 = 20;
 
 /// The files, before their thread runs.
 #[derive(Debug)]
@@ -89,12 +99,11 @@ impl MetricFiles {
         let mut watcher = None;
         let mut found = Vec::new();
         loop {
+            let begun = Instant::now();
             self.watch_what_is_there(&mut watcher, changed);
             self.collectors.poll(&mut found);
             self.tell(std::mem::take(&mut found));
-            let first = woken.recv_timeout(LOOK_EVERY).ok();
-            // One look answers all the wakes that came so far.
-            if first.into_iter().chain(woken.try_iter()).any(|wake| wake == Wake::Stop) {
+            if wait(woken, pause_after(begun.elapsed())) == Wake::Stop {
                 break;
             }
         }
@@ -116,12 +125,7 @@ impl MetricFiles {
         let there: Vec<(PathBuf, RecursiveMode)> = there;
         for (dir, mode) in there {
             if watcher.is_none() {
-                let tell = changed.clone();
-                let told = move |_| {
-                    // The reader may have ended before the watcher.
-                    tell.send(Wake::Changed).ok();
-                };
-                *watcher = notify::recommended_watcher(told).ok();
+                *watcher = waker(changed.clone()).ok();
             }
             if let Some(watcher) = watcher {
                 watcher.watch(&dir, mode).ok();
@@ -134,5 +138,87 @@ impl MetricFiles {
             // The main task may have gone; then nobody wants to know.
             self.heard.blocking_send(Heard::Findings(found)).ok();
         }
+    }
+}
+
+/// Wakes the thread when something has changed where it watches. That somebody has opened a file is no change: it may
+/// have been us.
+fn waker(wake: blocking::Sender<Wake>) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<Event>| {
+        if event.map_or(true, |event| !event.kind.is_access()) {
+            // The reader may have ended before the watcher.
+            wake.send(Wake::Changed).ok();
+        }
+    })
+}
+
+/// Waits until there is reason for another look, and for so long at least as whatever changes may gather; that the trial
+/// has ended is told at once.
+fn wait(woken: &blocking::Receiver<Wake>, pause: Duration) -> Wake {
+    let begun = Instant::now();
+    let mut left = LOOK_EVERY.max(pause);
+    // One look answers all the wakes that came so far.
+    while let Ok(wake) = woken.recv_timeout(left) {
+        left = pause.saturating_sub(begun.elapsed());
+        if wake == Wake::Stop || left.is_zero() {
+            return wake;
+        }
+    }
+    Wake::Changed
+}
+
+/// PURE: how long to pause after a look that took so long.
+fn pause_after(look: Duration) -> Duration {
+    (look * PATIENCE).clamp(PAUSE, LOOK_EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// For what happens at once, on a machine that is not busy.
+    const BOUND: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn who_looks_is_not_woken_by_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["one", "other"].map(|name| dir.path().join(name));
+        for file in &files {
+            fs::write(file, "{}").unwrap();
+        }
+        let (wake, woken) = blocking::channel();
+        let mut watcher = waker(wake).unwrap();
+        watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
+        // In turns, or the kernel tells of them as of one.
+        for file in files.iter().cycle().take(100) {
+            fs::read(file).unwrap();
+        }
+        for change in ["a", "b"] {
+            fs::create_dir(dir.path().join(change)).unwrap();
+            assert_eq!(woken.recv_timeout(BOUND), Ok(Wake::Changed), "{change}");
+        }
+        // What was told later than the last change would be of the looks.
+        drop(watcher);
+        assert_eq!(woken.into_iter().count(), 0);
+    }
+
+    #[test]
+    fn the_dearer_a_look_the_longer_the_pause() {
+        let millis = Duration::from_millis;
+        for (look, pause) in [(0, 10), (1, 20), (7, 140), (50, 1000), (100_000, 1000)] {
+            assert_eq!(pause_after(millis(look)), millis(pause), "{look} ms");
+        }
+    }
+
+    #[test]
+    fn changes_gather_and_the_end_is_told_at_once() {
+        let (wake, woken) = blocking::channel();
+        for told in [Wake::Changed, Wake::Changed, Wake::Changed, Wake::Stop] {
+            wake.send(told).unwrap();
+        }
+        assert_eq!(wait(&woken, Duration::ZERO), Wake::Changed);
+        assert_eq!(wait(&woken, 100 * BOUND), Wake::Stop);
     }
 }
