@@ -7,6 +7,7 @@ use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -25,7 +26,10 @@ use crate::clock::Clock;
 ///
 /// A log file that cannot be opened is warned of on stderr, which takes its place.
 pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
-    let opened = file.map(|path| (path, OpenOptions::new().create(true).append(true).open(path)));
+    let mut options = OpenOptions::new();
+    // The trial must not wait until somebody reads a pipe; and what that has no room for is dropped.
+    options.create(true).append(true).custom_flags(nix::libc::O_NONBLOCK);
+    let opened = file.map(|path| (path, options.open(path)));
     let (file, trouble) = match opened {
         None => (None, None),
         Some((_, Ok(file))) => (Some(file), None),

@@ -137,6 +137,17 @@ fn messages_can_go_to_a_file() {
 }
 
 #[test]
+fn a_pipe_for_messages_that_nobody_reads_holds_up_nothing() {
+    let keeper = Keeper::new(&["--log-file", "pipe", "--", "no-such-program-here"]);
+    let pipe = keeper.dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let ended = keeper.run();
+    assert_eq!(ended.code, Some(127));
+    assert!(ended.stderr.contains("cannot open the log file pipe"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("error: cannot find"), "{}", ended.stderr);
+}
+
+#[test]
 fn the_verdict_is_there_before_the_end() {
     let line = "echo working; exec sleep 1000";
     let running =
