@@ -141,6 +141,10 @@ pub enum Verdict {
     Hopeless,
 }
 
+/// The longest that somebody is obeyed who asks us to come again later: it may be a proxy that knows nothing of
+/// leases, and who is silent for longer is taken for lost.
+const LATER: Duration = Duration::from_mins(1);
+
 impl Error {
     /// Decides once, here, for every caller.
     pub fn verdict(&self) -> Verdict {
@@ -156,7 +160,7 @@ impl Error {
             // Another manager may have the address until ours is back.
             | Self::Unauthorized { .. }
             | Self::Unknown { .. } => Verdict::Retry,
-            Self::Busy { after: Some(after), .. } => Verdict::RetryAfter(*after),
+            Self::Busy { after: Some(after), .. } => Verdict::RetryAfter((*after).min(LATER)),
             Self::TooLarge { .. } | Self::Refused { .. } => Verdict::Split,
             Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => Verdict::Hopeless,
         }
@@ -172,13 +176,14 @@ mod tests {
         let url = || "u".to_owned();
         let detail = String::new;
         let status = StatusCode::IM_A_TEAPOT;
-        let minute = Duration::from_mins(1);
+        let (second, hour) = (Duration::from_secs(1), Duration::from_hours(1));
         #[rustfmt::skip]
         let table = [
             (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
             (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
             (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
-            (Error::Busy { url: url(), after: Some(minute), detail: detail() },        Verdict::RetryAfter(minute)),
+            (Error::Busy { url: url(), after: Some(second), detail: detail() },        Verdict::RetryAfter(second)),
+            (Error::Busy { url: url(), after: Some(hour), detail: detail() },          Verdict::RetryAfter(LATER)),
             (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
             (Error::TooLarge { url: url() },                                           Verdict::Split),
             (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
