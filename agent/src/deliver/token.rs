@@ -73,9 +73,11 @@ pub fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// What a file says.
+/// What a file says. One that says nothing is being written just now, or was a pipe that could be read once.
 pub(super) fn text(path: &Path) -> io::Result<String> {
-    Ok(std::fs::read_to_string(path)?.trim().to_owned())
+    let text = std::fs::read_to_string(path)?.trim().to_owned();
+    let said = Some(text).filter(|text| !text.is_empty());
+    said.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is empty"))
 }
 
 /// Writes aside, readable by the owner only, and moves into place: a reader sees one token or the other.
@@ -119,6 +121,9 @@ mod tests {
         let mut token = Token::new(Some(path.clone()), Some("first".to_owned()));
         token.refresh();
         assert_eq!(token.get(), Some("first"));
+        fs::write(&path, "\n").unwrap();
+        token.refresh();
+        assert_eq!(token.get(), Some("first"), "half-way to another");
         fs::write(&path, "second").unwrap();
         token.refresh();
         assert_eq!(token.get(), Some("second"));
