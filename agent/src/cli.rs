@@ -104,36 +104,9 @@ pub enum Output {
     Json,
 }
 
-/// Options of `replay`.
+/// The manager that a tool is to speak with.
 #[derive(Debug, Args)]
-pub struct ReplayArgs {
-    /// The trial's output directory, or its spool.
-    pub dir: PathBuf,
-    /// Base URL of the manager.
-    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
-    pub manager: Option<String>,
-    /// A file whose first line is the manager's URL.
-    #[arg(
-        long,
-        env = "TRIALKEEPER_MANAGER_FILE",
-        value_name = "FILE",
-        required_unless_present = "manager"
-    )]
-    pub manager_file: Option<PathBuf>,
-    /// A file with the token that the manager wants to see.
-    #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// PEM file with the certificate authority of the manager's certificate.
-    #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-    /// How long to try.
-    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "30s", value_parser = duration)]
-    pub flush: Duration,
-}
-
-/// Options of `doctor`.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
+pub struct ManagerArgs {
     /// Base URL of the manager.
     #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
     pub manager: Option<String>,
@@ -146,6 +119,28 @@ pub struct DoctorArgs {
     /// PEM file with the certificate authority of the manager's certificate.
     #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
+}
+
+/// Options of `replay`.
+#[derive(Debug, Args)]
+#[command(mut_arg("manager_file", |file| file.required_unless_present("manager")))]
+pub struct ReplayArgs {
+    /// The trial's output directory, or its spool.
+    pub dir: PathBuf,
+    /// The manager that is to have it.
+    #[command(flatten)]
+    pub manager: ManagerArgs,
+    /// How long to try.
+    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub flush: Duration,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The manager that is to be looked at.
+    #[command(flatten)]
+    pub manager: ManagerArgs,
     /// The trial's directory [default: the current one].
     #[arg(long, env = "TRIALKEEPER_OUTPUT_DIR", value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
@@ -407,16 +402,17 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
 fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = complete(words);
     let read = || {
-        let settings = config_file::find(table, &words)?;
-        let mut command = config_file::apply(table(), &settings, &words)?;
+        let settings = config_file::find(|| table(&words), &words)?;
+        let mut command = config_file::apply(table(&words), &settings, &words)?;
         let matches = command.try_get_matches_from_mut(&words).map_err(|refusal| {
             let is_set = |name: &OsStr| std::env::var_os(name).is_some();
             origin::name_origins(refusal, &Cli::command(), &words, &settings, is_set)
         })?;
         let mut cli = Cli::from_arg_matches(&matches)?;
         if let Command::Run(args) = &mut cli.command {
-            let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-            args.warnings = stray::sentences(&mut command, set.map(|(name, _)| name));
+            let set = std::env::vars_os().map(|(name, _)| name);
+            let set = set.filter(|name| origin::counts(name, &words));
+            args.warnings = stray::sentences(&mut command, set);
             if args.print_config {
                 let run = matches.subcommand_matches("run");
                 let shown = run.map(|run| config_file::origins(&Cli::command(), run, &settings));
@@ -442,11 +438,10 @@ fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     }
 }
 
-/// The table of flags. A variable that is empty counts as none: templates leave such where they have nothing to say.
-fn table() -> clap::Command {
-    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+/// The table of flags, with the variables that count.
+fn table(words: &[OsString]) -> clap::Command {
     let heed = |arg: Arg| match arg.get_env() {
-        Some(name) if is_empty(name) => arg.env(Resettable::Reset),
+        Some(name) if !origin::counts(name, words) => arg.env(Resettable::Reset),
         _ => arg,
     };
     Cli::command().mut_subcommands(|command| command.mut_args(heed))

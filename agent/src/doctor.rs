@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli::{DoctorArgs, KEEPER_FAULT, Output};
+use crate::cli::{DoctorArgs, KEEPER_FAULT, ManagerArgs, Output};
 use crate::deliver::ManagerAddress;
 use crate::errors::chain;
 use crate::tools::said;
@@ -85,16 +85,10 @@ pub fn main(args: DoctorArgs) -> ExitCode {
         }
     };
     let (shape, gpu_program) = (args.output, args.gpu_program);
-    let address = match (args.manager, args.manager_file) {
-        (Some(url), _) => Some(ManagerAddress::Url(url)),
-        (None, Some(file)) => Some(ManagerAddress::File(file)),
-        (None, None) => None,
-    };
-    let mut checks = runtime.block_on(manager::look(&manager::Wanted {
-        address,
-        token_file: args.token_file,
-        ca_file: args.ca_file,
-    }));
+    let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
+    let address = ManagerAddress::given(manager, manager_file);
+    let wanted = manager::Wanted { address, token_file, ca_file };
+    let mut checks = runtime.block_on(manager::look(&wanted));
     // A name that is still being resolved must not keep us here.
     runtime.shutdown_background();
     let output_dir = args.output_dir.unwrap_or_else(|| PathBuf::from("."));

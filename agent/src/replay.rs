@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use trial_protocol::{AttemptId, Lane};
 
-use crate::cli::{KEEPER_FAULT, ReplayArgs};
+use crate::cli::{KEEPER_FAULT, ManagerArgs, ReplayArgs};
 use crate::clock::SystemClock;
 use crate::deliver::{self, ManagerAddress, Outcome, Papers};
 use crate::errors::chain;
@@ -70,18 +70,11 @@ pub enum Error {
 /// Runs the command and returns its exit code.
 pub fn main(args: ReplayArgs) -> ExitCode {
     crate::log::start(None, 0, Arc::new(SystemClock));
-    let manager = match (args.manager, args.manager_file) {
-        (Some(url), _) => ManagerAddress::Url(url),
-        (None, Some(file)) => ManagerAddress::File(file),
-        (None, None) => return ExitCode::from(KEEPER_FAULT), // The command line requires one.
+    let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
+    let Some(manager) = ManagerAddress::given(manager, manager_file) else {
+        return ExitCode::from(KEEPER_FAULT); // The command line requires one.
     };
-    let request = Request {
-        dir: args.dir,
-        manager,
-        token_file: args.token_file,
-        ca_file: args.ca_file,
-        patience: args.flush,
-    };
+    let request = Request { dir: args.dir, manager, token_file, ca_file, patience: args.flush };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -127,11 +127,7 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 impl Settings {
     /// Works out what `args` ask for. `random` makes an attempt unique that nobody named.
     pub fn resolve(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<Self, Error> {
-        let manager = match (&args.manager, &args.manager_file) {
-            (Some(url), _) => Some(ManagerAddress::Url(url.clone())),
-            (None, Some(file)) => Some(ManagerAddress::File(file.clone())),
-            (None, None) => None,
-        };
+        let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
         let needed = manager.is_some();
         let id = Sought { needed, variable };
         let command = match &args.shell {

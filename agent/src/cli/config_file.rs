@@ -108,9 +108,13 @@ fn outranked(run: &ArgMatches, id: &str) -> bool {
         let source = run.try_contains_id(id).ok().and_then(|_| run.value_source(id));
         matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     };
-    RIVALS
-        .iter()
-        .any(|(one, other)| (*one == id && explicit(other)) || (*other == id && explicit(one)))
+    rival(id).is_some_and(explicit)
+}
+
+/// The setting of which not both may be set, if there is one.
+pub(super) fn rival(id: &str) -> Option<&'static str> {
+    let pairs = RIVALS.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]);
+    pairs.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
 }
 
 /// PURE: each setting, its value and where that comes from.

@@ -1,12 +1,15 @@
-//! PURE: where a refused value came from. Whoever set a variable, or a line of the settings file, looks there and not
-//! for a flag.
+//! Where values come from: which variables count, and where a refused value came from. Whoever set a variable, or a line
+//! of the settings file, looks there and not for a flag.
 
 use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Arg, Command};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, CommandFactory};
 
-use super::config_file::Settings;
+use super::Cli;
+use super::config_file::{self, Settings};
+use super::plain::PREFIX;
 
 /// The refusal, with the variable or the file's line beside the flag, if the value came from there. `is_set` tells of the
 /// caller's variables.
@@ -27,8 +30,8 @@ pub(super) fn name_origins(
             continue;
         };
         let arg = command.get_arguments().find(|arg| arg.get_long() == Some(flag));
-        let given = |arg: &&Arg| !is_given(words, arg);
-        let origin = arg.filter(given).and_then(|arg| match arg.get_env() {
+        let elsewhere = |_: &&Arg| !is_given(words, flag);
+        let origin = arg.filter(elsewhere).and_then(|arg| match arg.get_env() {
             Some(name) if is_set(name) => Some(name.to_string_lossy().into_owned()),
             _ => settings.place_of(arg.get_id().as_str()),
         });
@@ -40,19 +43,36 @@ pub(super) fn name_origins(
     refusal
 }
 
+/// Whether a variable counts: one that is empty does not, for templates leave such where they have nothing to say; nor
+/// does one that says in another way what a flag among the words says, for a flag outranks it.
+pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
+    let is_empty = std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let setting = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    let other = setting.and_then(|setting| config_file::rival(&setting.to_lowercase()));
+    !is_empty && !other.is_some_and(|other| is_flag(words, other))
+}
+
+/// Whether the setting `id` is a flag's. To ask the table of flags takes long, so that is done for words that look like it
+/// only: they may be the trial's own.
+fn is_flag(words: &[OsString], id: &str) -> bool {
+    let read = || Cli::command().ignore_errors(true).try_get_matches_from(words).ok();
+    let of_flag = |matches: ArgMatches| {
+        let (_, chosen) = matches.subcommand()?;
+        chosen.try_contains_id(id).ok()?;
+        Some(chosen.value_source(id)? == ValueSource::CommandLine)
+    };
+    is_given(words, &id.replace('_', "-")) && read().and_then(of_flag) == Some(true)
+}
+
 /// Whether the flag is among the words before the trial's own.
-fn is_given(words: &[OsString], arg: &Arg) -> bool {
+fn is_given(words: &[OsString], flag: &str) -> bool {
     let ours = words.iter().take_while(|word| *word != "--");
-    let flag = arg.get_long().unwrap_or_default();
     ours.filter_map(|word| word.to_str()?.strip_prefix("--"))
         .any(|word| word.split('=').next() == Some(flag))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
-    use super::super::Cli;
     use super::*;
 
     #[test]

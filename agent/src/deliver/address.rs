@@ -1,5 +1,6 @@
 //! Where the manager is: read when needed, since it may change.
 
+use std::io;
 use std::path::PathBuf;
 
 use super::Error;
@@ -15,15 +16,49 @@ pub enum ManagerAddress {
 }
 
 impl ManagerAddress {
+    /// The one that was given, if one was; an address says more than a file.
+    pub fn given(url: Option<String>, file: Option<PathBuf>) -> Option<Self> {
+        url.map(Self::Url).or_else(|| file.map(Self::File))
+    }
+
     /// The base URL, as it is now.
     pub fn url(&self) -> Result<String, Error> {
         match self {
             Self::Url(url) => Ok(url.clone()),
             Self::File(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| Error::NoAddress { path: path.clone(), source })?;
-                Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+                let text = std::fs::read_to_string(path);
+                let first =
+                    text.map(|text| text.lines().next().unwrap_or_default().trim().to_owned());
+                let empty =
+                    || io::Error::new(io::ErrorKind::InvalidData, "it begins with an empty line");
+                let said =
+                    first.and_then(|url| if url.is_empty() { Err(empty()) } else { Ok(url) });
+                said.map_err(|source| Error::NoAddress { path: path.clone(), source })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_where_the_manager_is_with_its_first_line_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("manager.url");
+        let address = ManagerAddress::given(None, Some(path.clone())).unwrap();
+        for (text, url) in [
+            ("http://m:1\n", Some("http://m:1")),
+            (" http://m:1 \r\nmore", Some("http://m:1")),
+            // Half-way to another, as when it is written anew in place.
+            ("", None),
+            ("\nhttp://m:1", None),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(address.url().ok().as_deref(), url, "{text:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(address.url(), Err(Error::NoAddress { .. })));
     }
 }

@@ -99,6 +99,26 @@ fn each_setting_comes_from_the_highest_place_that_names_it() {
 }
 
 #[test]
+fn a_flag_outranks_a_variable_that_says_the_same_in_another_way() {
+    #[rustfmt::skip]
+    let table: [(&[&str], _, _); 3] = [
+        (&["--manager-file", "m"],        ("TRIALKEEPER_MANAGER", "http://a"), r#"manager-file = "m"  # flag"#),
+        (&["--manager", "http://b"],      ("TRIALKEEPER_MANAGER_FILE", "f"),   r#"manager = "http://b"  # flag"#),
+        // The trial's own.
+        (&["x", "--manager", "http://b"], ("TRIALKEEPER_MANAGER_FILE", "f"),   r#"manager-file = "f"  # TRIALKEEPER_MANAGER_FILE"#),
+    ];
+    for (words, (name, value), line) in table {
+        let mut keeper = Keeper::new(&[&["--print-config"], words].concat());
+        keeper.command.env(name, value);
+        let ended = keeper.run();
+        assert_eq!(ended.code, Some(0), "{words:?}: {}", ended.stderr);
+        let named = ended.stdout().lines().filter(|line| line.starts_with("manager"));
+        assert_eq!(named.collect::<Vec<_>>(), [line], "{words:?}");
+        assert!(!ended.stdout().contains("sets nothing"), "{words:?}: {}", ended.stdout());
+    }
+}
+
+#[test]
 fn a_variable_that_cannot_be_read_is_named() {
     #[rustfmt::skip]
     let table = [
