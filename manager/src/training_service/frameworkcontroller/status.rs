@@ -112,10 +112,12 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     let message = if succeeded {
         "the pod succeeded".to_owned()
     } else {
-        // There is one beside the init containers, and it is the last.
-        let init = container.is_some()
-            && container.as_ref() != containers.as_ref().and_then(|list| list.last());
-        let container = (container.as_ref(), init);
+        // The trial's has the usual name, or is the last: init containers come first.
+        let other = container.as_ref().is_some_and(|container| {
+            container["name"] != "framework"
+                && containers.as_ref().and_then(|list| list.last()) != Some(container)
+        });
+        let container = (container.as_ref(), other);
         failure(code, text("/phrase"), text("/diagnostics"), container, exit_code)
     };
     let message = match trigger {
@@ -141,7 +143,7 @@ fn failure(
     code: Option<i64>,
     phrase: &str,
     diagnostics: &str,
-    (container, init): (Option<&Value>, bool),
+    (container, other): (Option<&Value>, bool),
     exit_code: Option<i32>,
 ) -> String {
     let text = |field: &str| {
@@ -149,11 +151,8 @@ fn failure(
         found.unwrap_or_default().trim().to_owned()
     };
     let (reason, said) = (text("reason"), text("message"));
-    let what = if init {
-        format!("the init container {}", text("name"))
-    } else {
-        "the container".to_owned()
-    };
+    let what =
+        if other { format!("the container {}", text("name")) } else { "the container".to_owned() };
     let known = known(code, &reason);
     // The agent's own words, if it came to write them. What it wrote ahead of an end that it did not live to see, and
     // what it concludes from a signal, is a guess; what the controller and the kubelet say is not.

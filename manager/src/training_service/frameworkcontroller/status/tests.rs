@@ -239,18 +239,28 @@ proptest! {
 }
 
 #[test]
-fn an_init_container_that_failed_is_named() {
-    let completion = json!({
-        "code": 210, "phrase": "ContainerPermanentFailed", "type": {"name": "Failed"},
-        "pod": {"containers": [
-            {"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"},
-            {"name": "framework", "code": 0},
-        ]},
-    });
-    let status = json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
-    let Standing::Completed(outcome) = read(&json!({"status": status}), ("worker", 0)) else {
-        panic!("it is completed")
+fn another_container_that_failed_is_named() {
+    let failed = |containers: Value| {
+        let completion = json!({
+            "code": 210, "phrase": "ContainerPermanentFailed", "type": {"name": "Failed"},
+            "pod": {"containers": containers},
+        });
+        let status =
+            json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
+        match read(&json!({"status": status}), ("worker", 0)) {
+            Standing::Completed(outcome) => outcome.message,
+            other => panic!("it is {other:?}"),
+        }
     };
-    let says = "the init container frameworkbarrier ended with exit code 210: no Framework";
-    assert_eq!(outcome.message, says);
+    let barrier = json!({"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"});
+    assert_eq!(
+        failed(json!([barrier, {"name": "framework", "code": 0}])),
+        "the container frameworkbarrier ended with exit code 210: no Framework"
+    );
+    // What a cluster puts beside a container is listed after it, or before.
+    let (trial, mesh) =
+        (json!({"name": "framework", "code": 7}), json!({"name": "mesh", "code": 0}));
+    for containers in [json!([trial, mesh]), json!([mesh, trial])] {
+        assert_eq!(failed(containers), "the container ended with exit code 7");
+    }
 }
