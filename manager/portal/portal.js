@@ -227,10 +227,11 @@ const trial = async () => {
   for (const label of document.querySelectorAll("label.follow")) label.hidden = "ended" in byId("summary").dataset;
   for (const stream of ["stdout", "stderr"]) { const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
   if ("ended" in byId("summary").dataset) return;
-  let first = after === undefined;
+  let first = after === undefined, unheard = false;
   follow(`${base}/events`, after, {
     attempt: () => {
-      if (first) { first = false; return; }
+      if (first && !unheard) { first = false; return; }
+      first = unheard = false;
       curves = new Map(); samples = []; seen = -1; sampled = -1;
       for (const stream of ["stdout", "stderr"]) { waiting[stream] = ""; byId(`log-${stream}`).textContent = ""; }
       show();
@@ -238,6 +239,8 @@ const trial = async () => {
     metrics: (metrics) => { take(metrics); show(); },
     samples: (more) => { takeSamples(more); show(); },
     log: ({ stream, text }) => append(stream, text),
+    // Of a trial whose agent is not heard: both streams, as its pod prints them.
+    unheard: ({ text, why }) => { unheard = true; append("stdout", text ?? `${why}\n`); },
     trial: refresh,
     end: refresh,
   });

@@ -23,7 +23,7 @@ pub mod tls;
 mod user;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -34,6 +34,7 @@ use crate::experiment::Handle;
 use crate::intake::Intake;
 use crate::store::Store;
 use crate::token::Secret;
+use crate::training_service::TrainingService;
 use crate::view::Board;
 pub use error::Error;
 pub use pod::Pods;
@@ -60,6 +61,8 @@ pub struct State {
     pub board: Board,
     /// Talks to the experiment.
     pub handle: Handle,
+    /// What runs trials, once it does: what a trial prints whose agent is not heard is asked of it.
+    pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// Where all this is.
     pub place: Place,
 }

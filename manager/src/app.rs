@@ -13,7 +13,7 @@ mod telling;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -327,6 +327,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         .map_err(|source| Error::DataDir { path: netrc, source })?;
     let gate = Gate::new(&id, user, secret.as_ref().clone(), reach);
     let secrets = Arc::clone(&secret);
+    let runs = Arc::new(OnceLock::new());
     let state = api::State {
         intake,
         store: store.clone(),
@@ -337,6 +338,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         board: Board::new(store.clone(), spec.objective.clone()),
         handle: handle.clone(),
         clock: Arc::clone(&clock),
+        service: Arc::clone(&runs),
         place: api::Place { port: Some(address.port()), folder: dir.path().to_owned() },
     };
     let mut router = api::router(state.clone());
@@ -364,6 +366,8 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         events: job_events,
     };
     let service = ready.build(&id, &mut spec, place).await?;
+    // It is built once.
+    drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
     let bell = notify::Bell::default();
     let notifier = telling::office(&id, &spec, &store, &bell, Some(dir.degraded()))

@@ -2,8 +2,10 @@
 //! nothing of experiments, tuners or the store.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
@@ -103,6 +105,9 @@ pub enum Adopted {
     Unknown,
 }
 
+/// What a job prints, piece by piece, as it prints it.
+pub type Output = BoxStream<'static, Vec<u8>>;
+
 /// Why a job could not be submitted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -147,6 +152,16 @@ pub trait TrainingService: Send + Sync {
     /// what is left of it. Returns at once.
     async fn finish(&self, trial: &TrialJobId) {
         self.cancel(trial).await;
+    }
+
+    /// What a job whose agent is not heard prints, straight from where it runs: all of it, or what comes since `ago`. `None`:
+    /// nothing is to be had, or not yet. `Err`: why it never will be.
+    async fn output(
+        &self,
+        _trial: &TrialJobId,
+        _ago: Option<Duration>,
+    ) -> Option<Result<Output, String>> {
+        None
     }
 
     /// Waits until the service has been out of reach for so long that who wants to leave should not wait for the ends of its

@@ -6,6 +6,7 @@ mod papers;
 mod recorded;
 mod refused;
 mod restart;
+mod unheard;
 
 use std::process::Command;
 

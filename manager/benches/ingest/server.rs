@@ -61,9 +61,20 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let closing = CancellationToken::new();
     let board = Board::new(store.clone(), None);
     let kept = store.clone();
-    let place = Place { port: None, folder: folder.to_owned() };
-    let state =
-        State { intake, store: kept, secret, gate, closing, pods, board, handle, clock, place };
+    let (place, service) = (Place { port: None, folder: folder.to_owned() }, Arc::default());
+    let state = State {
+        intake,
+        store: kept,
+        secret,
+        gate,
+        closing,
+        pods,
+        board,
+        handle,
+        clock,
+        service,
+        place,
+    };
     let router = api::router(state);
     api::serve(listener, router, async {
         let mut input = Vec::new();

@@ -4,6 +4,7 @@ mod doors;
 mod nni;
 mod pods;
 mod portal;
+mod unheard;
 mod user;
 mod waiting;
 
@@ -66,10 +67,21 @@ impl Bed {
         let board = Board::new(store.clone(), None);
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
-        let told = handle.clone();
+        let (told, service) = (handle.clone(), Arc::default());
         let place = Place { port: Some(8080), folder: folder.path().join("e") };
-        let state =
-            State { intake, store, secret, gate, closing, pods, board, handle: told, clock, place };
+        let state = State {
+            intake,
+            store,
+            secret,
+            gate,
+            closing,
+            pods,
+            board,
+            handle: told,
+            service,
+            clock,
+            place,
+        };
         Self { router: router(state.clone()), state, folder, handle, events }
     }
 

@@ -8,6 +8,7 @@ mod experiment;
 mod follow;
 mod log;
 mod trials;
+mod unheard;
 
 use axum::Router;
 use axum::routing::{get, post, put};

@@ -61,6 +61,7 @@ async fn state(
         store,
         handle,
         clock,
+        service: Arc::default(),
         closing: stop,
         place: api::Place { port, folder: dir.path().to_owned() },
     })

@@ -1,5 +1,5 @@
 //! `trial logs -f`: a trial's output as it grows, until the trial ends. Who was cut off goes on where it was, with the same
-//! manager or the next one.
+//! manager or the next one. What a pod prints whose agent is not heard goes to standard error: it is not the trial's output yet.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -69,6 +69,7 @@ async fn look(
     let after = seen.as_deref().map(|id| format!("?after={id}")).unwrap_or_default();
     let mut lines = client.lines(&format!("/api/v1/trials/{trial}/events{after}")).await?;
     let (mut event, mut id) = (String::new(), None);
+    let mut heard = true;
     loop {
         let line = match client {
             Client::Far { .. } => lines.next().await,
@@ -87,6 +88,16 @@ async fn look(
             if data.get("stream").and_then(Value::as_str) == Some(stream) && !printed(text) {
                 return Ok(Look::Over);
             }
+        } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "unheard") {
+            if std::mem::replace(&mut heard, false) {
+                tell("nothing is heard of its agent; its pod prints:\n");
+            }
+            let data: Value = serde_json::from_str(data).unwrap_or_default();
+            let text = |field: &str| data.get(field).and_then(Value::as_str).unwrap_or_default();
+            tell(text("text"));
+            if !text("why").is_empty() {
+                tell(&format!("{}\n", text("why")));
+            }
         } else if let Some(told) = line.strip_prefix("id: ") {
             id = Some(told.to_owned());
         } else if line.is_empty() && id.is_some() {
@@ -100,4 +111,10 @@ async fn look(
 fn printed(text: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+}
+
+/// Says something beside the output.
+fn tell(text: &str) {
+    // Whoever closed the terminal does not want to know.
+    std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }

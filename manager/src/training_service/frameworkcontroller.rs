@@ -27,7 +27,7 @@ use self::board::{Act, Board};
 use self::client::{Cluster, Kind, Seen};
 use self::manifest::Common;
 use self::status::Standing;
-use super::{Adopted, Error, JobEvents, TrainingService, TrialJobSpec};
+use super::{Adopted, Error, JobEvents, Output, TrainingService, TrialJobSpec};
 
 /// Requests that may be under way at a time.
 const REQUESTS: usize = 16;
@@ -155,6 +155,29 @@ impl TrainingService for FrameworkController {
             let acts = self.shared.board().finish(trial, self.shared.now());
             self.shared.nearer.notify_one();
             self.shared.perform(acts);
+        }
+    }
+
+    async fn output(
+        &self,
+        trial: &TrialJobId,
+        ago: Option<Duration>,
+    ) -> Option<Result<Output, String>> {
+        let name = self.shared.board().running(trial)?;
+        let Settings { cluster, common, .. } = &self.shared.settings;
+        let (pod, container) = manifest::reporter(&common.spec, &name);
+        match cluster.follow_lines(&pod, &container, ago).await {
+            Ok(output) => Some(Ok(output)),
+            Err(error @ client::Error::NotAllowed { .. }) => Some(Err(format!(
+                "{error}; with `get` on `pods/log` it would be shown here (deploy/rights); `kubectl -n {} logs {pod} -c \
+                 {container}` shows it to who may",
+                cluster.namespace()
+            ))),
+            // Its container has not started, or has gone.
+            Err(error) => {
+                debug!("{pod}: {error}");
+                None
+            }
         }
     }
 

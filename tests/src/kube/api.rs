@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
 use super::objects::{No, fits, merge, text};
-use super::{Shared, TOKEN, schema};
+use super::{Shared, TOKEN, pods, schema};
 
 /// Between two bookmarks of a quiet watch.
 const QUIET: Duration = Duration::from_millis(500);
@@ -169,6 +169,16 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
             let mut review = request.body.clone();
             review["status"] = json!({"allowed": allowed});
             Answer::Whole(201, review)
+        }
+        ["api", "v1", "namespaces", "lab", "pods", pod, "log"] => {
+            if !shared.faults.allows("/pods/log get".to_owned()) {
+                let what = format!("pods \"{pod}\" is forbidden: cannot get resource \"pods/log\"");
+                return refusal(403, "Forbidden", &what);
+            }
+            match pods::log(shared, pod, request) {
+                Ok(text) => Answer::Text(text),
+                Err(what) => refusal(400, "BadRequest", &what),
+            }
         }
         ["api", "v1", "namespaces", "lab", plural, ..]
         | ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural, ..]

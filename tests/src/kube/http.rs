@@ -36,12 +36,17 @@ pub(super) enum Event {
     Word(Value),
 }
 
+/// Says one piece of a text after the other, and at last that it is over.
+pub(super) type Pieces = Box<dyn FnMut() -> Option<Vec<u8>>>;
+
 /// What comes back.
 pub(super) enum Answer {
     /// A status code and JSON.
     Whole(u16, Value),
     /// Watch events, line by line, until the function says that it is over.
     Watch(Box<dyn FnMut() -> Option<Event>>),
+    /// A text, piece by piece, until the function says that it is over.
+    Text(Pieces),
     /// Nothing: the connection is cut.
     Cut,
 }
@@ -96,6 +101,18 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
                 }
                 // Cut in mid-air: a client must not take that for an end.
                 return Ok(());
+            }
+            Answer::Text(mut next) => {
+                write!(
+                    writer,
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+                )?;
+                while let Some(piece) = next() {
+                    write!(writer, "{:x}\r\n", piece.len())?;
+                    writer.write_all(&piece)?;
+                    writer.write_all(b"\r\n")?;
+                }
+                writer.write_all(b"0\r\n\r\n")?;
             }
             Answer::Cut => return Ok(()),
         }

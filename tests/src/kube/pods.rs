@@ -1,8 +1,12 @@
 //! The kubelet: runs a Framework's pods, as processes of this machine or as containers, and tells how they ended.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -10,8 +14,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::controller::{Stage, stopped};
+use super::http::{Pieces, Request};
 use super::objects::text;
-use super::{containers, processes, volumes};
+use super::{Shared, containers, processes, volumes};
 
 const LOOK: Duration = Duration::from_millis(5);
 /// How often volumes are renewed. The real kubelet takes a minute.
@@ -263,4 +268,35 @@ fn end_all(stage: &Stage<'_>, pods: &mut [Pod]) {
             pod.look(stage);
         }
     }
+}
+
+/// What a pod that is a process has printed: all of it, its last lines, or all that it will print. (What is asked for since a
+/// time begins at the beginning here.)
+pub(super) fn log(shared: &Arc<Shared>, pod: &str, request: &Request) -> Result<Pieces, String> {
+    let waits = |_| format!("container in pod {pod} is waiting to start: ContainerCreating");
+    let mut file = File::open(shared.folder.join("pods").join(pod).join("log")).map_err(waits)?;
+    let (shared, pod) = (Arc::clone(shared), pod.to_owned());
+    let lines = request.query("tailLines").and_then(|lines| lines.parse::<usize>().ok());
+    let follow = request.query("follow") == Some("true");
+    let mut all = Some(lines);
+    Ok(Box::new(move || {
+        loop {
+            let there =
+                !shared.ended.load(Ordering::SeqCst) && shared.objects.get("pods", &pod).is_some();
+            let mut piece = Vec::new();
+            file.read_to_end(&mut piece).ok()?;
+            if let Some(Some(lines)) = all.take() {
+                let ends = piece.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+                let from = ends.map(|(at, _)| at + 1).nth(lines).unwrap_or(0);
+                piece.drain(..from);
+            }
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+            if !(follow && there) {
+                return None;
+            }
+            std::thread::park_timeout(LOOK);
+        }
+    }))
 }

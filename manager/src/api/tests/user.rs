@@ -22,7 +22,7 @@ fn metric(kind: MetricKind, sequence: u64, value: f64) -> ReportBody {
     ReportBody::Metric(Metric { name, kind, sequence, value: value.into(), derived: false })
 }
 
-fn log(offset_bytes: u64, text: &str) -> ReportBody {
+pub(super) fn log(offset_bytes: u64, text: &str) -> ReportBody {
     let text = LogText::Text(text.to_owned());
     ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
 }
@@ -84,7 +84,7 @@ impl Bed {
         bed
     }
 
-    async fn say(&self, lane: Lane, from: u64, bodies: Vec<ReportBody>) {
+    pub(super) async fn say(&self, lane: Lane, from: u64, bodies: Vec<ReportBody>) {
         let reports = (from..).zip(bodies);
         let batch = ReportBatch {
             offer: Offer::new([]),
@@ -98,7 +98,7 @@ impl Bed {
         self.state.store.ingest(batch, 6).await.unwrap();
     }
 
-    async fn change(&self, trial: &str, state: JobState) {
+    pub(super) async fn change(&self, trial: &str, state: JobState) {
         let id = TrialJobId::new(trial).unwrap();
         let change = TrialChange {
             state,
@@ -308,7 +308,7 @@ async fn changes_need_the_user_and_are_made_once() {
 }
 
 /// The next event of a stream that is not a sign of life: its kind, its id and its data.
-async fn next_event(body: &mut Body) -> Option<(String, String, Value)> {
+pub(super) async fn next_event(body: &mut Body) -> Option<(String, String, Value)> {
     loop {
         let frame = body.frame().await?.unwrap().into_data().unwrap();
         let text = String::from_utf8(frame.to_vec()).unwrap();
@@ -324,7 +324,7 @@ async fn next_event(body: &mut Body) -> Option<(String, String, Value)> {
     }
 }
 
-async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
+pub(super) async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
     let mut request = Request::get(path).header(header::HOST, "localhost");
     if let Some(after) = after {
         request = request.header("last-event-id", after);

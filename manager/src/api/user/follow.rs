@@ -19,6 +19,7 @@ use super::asked::{Asked, Named};
 use super::experiment::shown;
 use super::log::unfinished;
 use super::trials::{MetricView, SampleView, attempt};
+use super::unheard::{self, Ear, Unheard};
 use crate::job_state::JobState;
 
 /// The least time between two looks at the store: changes that come closer are told together.
@@ -210,6 +211,13 @@ impl Seen {
         parts.next().is_none().then_some(seen)
     }
 
+    /// What its agent has not told yet comes from the beginning, in the place of what was shown without it.
+    fn again(&mut self) {
+        if *self == (Self { attempt: self.attempt, ..Self::NOTHING }) {
+            *self = Self::NOTHING;
+        }
+    }
+
     fn write(&self) -> String {
         let Self { attempt, facts, bulk, stdout, stderr } = self;
         format!("{attempt}.{facts}.{bulk}.{stdout}.{stderr}")
@@ -230,7 +238,9 @@ struct LogEvent {
 /// What happens to one trial: its metrics, samples and output as they come
 ///
 /// Events: `attempt` (another attempt's turn: what came before is another run's), `metrics` and `samples`
-/// (arrays), `log`, `trial` (as in a list), and `end` when nothing more will come.
+/// (arrays), `log`, `trial` (as in a list), and `end` when nothing more will come. While nothing is heard of the trial's
+/// agent, `unheard`: what its pod prints (`text`), or why that cannot be shown (`why`); `attempt` is told anew when the agent is
+/// heard, and its output comes from the beginning.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/events", tag = "trials",
     params(("trial", description = "the trial's id"), FollowQuery),
@@ -254,11 +264,15 @@ pub(super) async fn trial_events(
     Ok(stream(shared, move |mut line| async move {
         let mut seen = seen;
         let mut revision = None;
+        let mut ear = Ear::default();
         loop {
             // Looked at first: what the trial said before it ended is told before its end.
             let snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
             let summary = snapshot.find(trial.as_str()).ok_or(Gone)?;
             let ended = summary.state.is_final();
+            if !unheard::is(summary.state) && std::mem::take(&mut ear).told && !ended {
+                seen.again();
+            }
             while one_look(&mut line, &trial, &mut seen, ended).await? {}
             if revision != Some(summary.revision) {
                 revision = Some(summary.revision);
@@ -267,11 +281,46 @@ pub(super) async fn trial_events(
             if ended {
                 return line.tell("end", &seen.write(), &()).await;
             }
-            if !line.pause(&mut commits).await? {
+            let goes_on = if unheard::is(summary.state) {
+                let silent_for = silence(&line.shared, summary.state, &trial).await?;
+                let shared = line.shared.clone();
+                let said = tokio::select! {
+                    goes_on = line.pause(&mut commits) => Err(goes_on?),
+                    said = ear.next(&shared, &trial, silent_for) => Ok(said),
+                };
+                match said {
+                    Ok(said) => {
+                        if said != Unheard::default() {
+                            line.tell("unheard", &seen.write(), &said).await?;
+                        }
+                        true
+                    }
+                    Err(goes_on) => goes_on,
+                }
+            } else {
+                line.pause(&mut commits).await?
+            };
+            if !goes_on {
                 return Ok(());
             }
         }
     }))
+}
+
+/// How long an agent has been silent that was heard before.
+async fn silence(
+    shared: &Shared,
+    state: JobState,
+    trial: &TrialJobId,
+) -> Result<Option<Duration>, Gone> {
+    if state != JobState::Lost {
+        return Ok(None);
+    }
+    let heard = attempt(shared, trial, None).await.map_err(|_| Gone)?;
+    let now_ms = shared.state.clock.now_ms();
+    Ok(heard
+        .and_then(|heard| u64::try_from(now_ms - heard.last_heard_ms).ok())
+        .map(Duration::from_millis))
 }
 
 /// Tells what is new of a trial, which may have ended; `true` if there may be more.

@@ -196,6 +196,13 @@ impl Board {
         live + self.finished.len() + self.strangers.len()
     }
 
+    /// The Framework of a trial whose pods run, as far as is known.
+    pub fn running(&self, trial: &TrialJobId) -> Option<String> {
+        let name = self.latest.get(trial)?;
+        let runs = |job: &Job| matches!(job.standing, Standing::Starting | Standing::Running);
+        self.jobs.get(name).is_some_and(runs).then(|| name.clone())
+    }
+
     /// Whether somebody wants an attempt ended that is not made yet.
     pub fn is_unwanted(&self, name: &str) -> bool {
         self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))

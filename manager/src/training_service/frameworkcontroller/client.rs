@@ -10,6 +10,7 @@ mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::{AsyncReadExt as _, stream};
 use kube::Client;
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
@@ -22,6 +23,7 @@ pub use self::error::Error;
 pub use self::retry::a_few_times;
 use self::transport::Transport;
 pub use self::watch::{Seen, Thing};
+use crate::training_service::Output;
 
 /// Longest that a single request may take.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -29,6 +31,8 @@ const REQUEST: Duration = Duration::from_secs(30);
 /// How much of a pod's output is asked for, in lines and in bytes.
 const TAIL: i64 = 5;
 const TAIL_BYTES: i64 = 4096;
+/// Most of it that is told at once where it is followed, in bytes.
+const PIECE: usize = 8 << 10;
 /// Longest that a connection may take to be there.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -152,12 +156,36 @@ impl Cluster {
             limit_bytes: Some(TAIL_BYTES),
             ..LogParams::default()
         };
+        self.within(self.client.request_text(self.log(pod, &params)?)).await
+    }
+
+    /// What a pod's container prints as it prints it, from its beginning or since `ago`, until it ends or the connection does.
+    pub async fn follow_lines(
+        &self,
+        pod: &str,
+        container: &str,
+        ago: Option<Duration>,
+    ) -> Result<Output, Error> {
+        // The server takes whole seconds, and none of them for nothing.
+        let since_seconds = ago.map(|ago| i64::try_from(ago.as_secs()).unwrap_or(i64::MAX).max(1));
+        let container = Some(container.to_owned());
+        let params = LogParams { container, follow: true, since_seconds, ..LogParams::default() };
+        let request = self.log(pod, &params)?;
+        let reader = self.within(self.client.request_stream(request)).await?;
+        Ok(Box::pin(stream::unfold(Box::pin(reader), async |mut reader| {
+            let mut piece = vec![0; PIECE];
+            let length = reader.read(&mut piece).await.ok().filter(|length| *length > 0)?;
+            piece.truncate(length);
+            Some((piece, reader))
+        })))
+    }
+
+    fn log(&self, pod: &str, params: &LogParams) -> Result<hyper::Request<Vec<u8>>, Error> {
         let path = format!("/api/v1/namespaces/{}/pods", self.namespace);
-        let request = Request::new(path).logs(pod, &params).map_err(|error| Error::Refused {
+        Request::new(path).logs(pod, params).map_err(|error| Error::Refused {
             server: self.server.clone(),
             message: format!("what would be asked is no request: {error}"),
-        })?;
-        self.within(self.client.request_text(request)).await
+        })
     }
 
     /// Changes what `patch` names of an object. `false`: there is none.

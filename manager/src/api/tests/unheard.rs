@@ -1,0 +1,114 @@
+//! Trials whose agents are not heard: what is shown of them comes from where they run.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
+use trial_protocol::{Lane, TrialJobId};
+
+use super::user::{log, next_event, open};
+use super::*;
+use crate::job_state::JobState;
+use crate::training_service::{Adopted, Error, Output, TrainingService, TrialJobSpec};
+
+/// A service whose jobs print what is said here, each time that it is asked; and since when it was asked.
+struct Service {
+    says: Result<Vec<&'static [u8]>, String>,
+    asked: Mutex<Vec<Option<Duration>>>,
+}
+
+#[async_trait]
+impl TrainingService for Service {
+    async fn submit(&self, _: &TrialJobSpec) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn adopt(&self, _: &TrialJobId, _: &AttemptId) -> Adopted {
+        Adopted::Unknown
+    }
+
+    async fn recover(&self, _: &TrialJobId) {}
+
+    async fn cancel(&self, _: &TrialJobId) {}
+
+    async fn output(
+        &self,
+        _: &TrialJobId,
+        ago: Option<Duration>,
+    ) -> Option<Result<Output, String>> {
+        self.asked.lock().unwrap().push(ago);
+        let pieces = self.says.clone().map(|pieces| pieces.into_iter().map(<[u8]>::to_vec));
+        // It goes on for ever.
+        Some(pieces.map(|pieces| {
+            stream::iter(pieces.collect::<Vec<_>>()).chain(stream::pending()).boxed()
+        }))
+    }
+
+    async fn close(&self) {}
+}
+
+impl Bed {
+    fn runs(&self, says: Result<Vec<&'static [u8]>, String>) -> Arc<Service> {
+        let service = Arc::new(Service { says, asked: Mutex::default() });
+        let runs: Arc<dyn TrainingService> = service.clone();
+        assert!(self.state.service.set(runs).is_ok(), "it was not set before");
+        service
+    }
+}
+
+const PLACE: &str = "/api/v1/trials/t/events";
+
+#[tokio::test]
+async fn what_a_pod_prints_is_told_until_its_agent_is_heard_and_then_told_by_that() {
+    let bed = Bed::new().await;
+    let service = bed.runs(Ok(vec![b"a\xe2", b"\x82", b"\xacb\xe2"]));
+    let mut stream = open(&bed, PLACE, None).await;
+    let (event, _, _) = next_event(&mut stream).await.unwrap();
+    assert_eq!(event, "trial");
+    let (event, id, said) = next_event(&mut stream).await.unwrap();
+    assert_eq!((event.as_str(), id.as_str()), ("unheard", "-1.-1.-1.0.0"));
+    assert_eq!(said, json!({"text": "a€b"}), "what is cut is waited for");
+    assert_eq!(*service.asked.lock().unwrap(), [None]);
+    bed.change("t", JobState::Running).await;
+    bed.say(Lane::Bulk, 0, vec![log(0, "a€b")]).await;
+    let mut told = Vec::new();
+    while told.last().is_none_or(|event| event != "log") {
+        told.push(next_event(&mut stream).await.unwrap().0);
+    }
+    assert_eq!(told.iter().filter(|event| *event == "attempt").count(), 1, "{told:?}");
+    // Of one that was heard before, what it has printed since.
+    bed.change("t", JobState::Lost).await;
+    loop {
+        let (event, _, said) = next_event(&mut stream).await.unwrap();
+        if event == "unheard" {
+            assert_eq!(said, json!({"text": "a€b"}));
+            break;
+        }
+    }
+    assert!(service.asked.lock().unwrap()[1].is_some());
+    bed.change("t", JobState::Running).await;
+    bed.say(Lane::Bulk, 1, vec![log(5, "c")]).await;
+    loop {
+        let (event, _, said) = next_event(&mut stream).await.unwrap();
+        assert_ne!(event, "attempt", "what was told is not told again");
+        if event == "log" {
+            assert_eq!(said["text"], "c");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn why_nothing_can_be_shown_is_told_once() {
+    let bed = Bed::new().await;
+    let service = bed.runs(Err("it may not be read".to_owned()));
+    let mut stream = open(&bed, PLACE, None).await;
+    next_event(&mut stream).await.unwrap();
+    let (event, _, said) = next_event(&mut stream).await.unwrap();
+    assert_eq!((event.as_str(), said), ("unheard", json!({"why": "it may not be read"})));
+    bed.change("t", JobState::Failed).await;
+    let (event, _, _) = next_event(&mut stream).await.unwrap();
+    assert_eq!(event, "trial");
+    assert_eq!(service.asked.lock().unwrap().len(), 1);
+}

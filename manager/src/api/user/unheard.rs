@@ -1,0 +1,117 @@
+//! What a trial prints while nothing is heard of its agent, as far as whoever runs it can tell: its pod cannot reach the
+//! manager, or the agent has not got so far. Nothing of it is kept.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use tokio::time::{Instant, sleep_until};
+use trial_protocol::TrialJobId;
+use utoipa::ToSchema;
+
+use super::super::Shared;
+use super::log::unfinished;
+use crate::job_state::JobState;
+use crate::training_service::Output;
+
+/// Between two tries to have it.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long more of it is waited for once there is some, and how much is told at once, in bytes.
+const GATHER: Duration = Duration::from_millis(250);
+const MOST: usize = 64 << 10;
+
+/// Output that no agent has brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct Unheard {
+    /// What the trial's first process, and all that it started, printed on both streams.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) text: String,
+    /// Why nothing can be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<String>,
+}
+
+/// The output of one trial, for one client.
+#[derive(Default)]
+pub(super) struct Ear {
+    open: Option<Output>,
+    /// Bytes of a character that has not come whole.
+    rest: Vec<u8>,
+    /// Nothing is asked before.
+    again: Option<Instant>,
+    /// When something came last.
+    last: Option<Instant>,
+    /// It never will be had.
+    deaf: bool,
+    /// The client was told something that its agent may bring anew.
+    pub(super) told: bool,
+}
+
+impl Ear {
+    /// Waits for what comes next. It is for ever where nothing is to be had. A call that is dropped loses nothing.
+    pub(super) async fn next(
+        &mut self,
+        shared: &Shared,
+        trial: &TrialJobId,
+        silent_for: Option<Duration>,
+    ) -> Unheard {
+        let Some(service) = shared.state.service.get().filter(|_| !self.deaf) else {
+            return std::future::pending().await;
+        };
+        while self.open.is_none() {
+            sleep_until(self.again.unwrap_or_else(Instant::now)).await;
+            let ago = self.last.map(|last| last.elapsed()).or(silent_for);
+            self.again = Some(Instant::now() + PAUSE);
+            match service.output(trial, ago).await {
+                Some(Ok(output)) => self.open = Some(output),
+                Some(Err(why)) => {
+                    self.deaf = true;
+                    return Unheard { text: String::new(), why: Some(why) };
+                }
+                None => {}
+            }
+        }
+        self.gather().await
+    }
+
+    async fn gather(&mut self) -> Unheard {
+        // What a dropped call has left is told soon.
+        let left = self.rest.len() > unfinished(&self.rest);
+        let mut until = left.then(|| Instant::now() + GATHER);
+        loop {
+            let piece = async {
+                match &mut self.open {
+                    Some(output) => output.next().await,
+                    None => None,
+                }
+            };
+            let piece = match until {
+                None => piece.await,
+                Some(until) => match tokio::time::timeout_at(until, piece).await {
+                    Ok(piece) => piece,
+                    Err(_) => break,
+                },
+            };
+            let Some(piece) = piece else {
+                self.open = None;
+                break;
+            };
+            self.last = Some(Instant::now());
+            self.rest.extend(piece);
+            if self.rest.len() >= MOST {
+                break;
+            }
+            until = until.or(Some(Instant::now() + GATHER));
+        }
+        let cut = if self.open.is_some() { unfinished(&self.rest) } else { 0 };
+        let rest = self.rest.split_off(self.rest.len() - cut);
+        let whole = std::mem::replace(&mut self.rest, rest);
+        self.told |= !whole.is_empty();
+        Unheard { text: String::from_utf8_lossy(&whole).into_owned(), why: None }
+    }
+}
+
+/// Whether nothing is heard of the agent of a trial that is so.
+pub(super) fn is(state: JobState) -> bool {
+    matches!(state, JobState::Waiting | JobState::Lost)
+}

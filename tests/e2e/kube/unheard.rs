@@ -1,0 +1,94 @@
+//! Pods whose agents cannot reach the manager: what they print is followed from the pods.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
+
+use super::{command, search, service};
+use crate::deploy::rights_of_the_manager;
+
+/// Where nobody listens.
+const NOWHERE: &str = "http://127.0.0.1:9";
+
+/// A search whose pods are told of nobody, once its trial waits at the gate.
+fn begun(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
+    let gate = Gate::new(&bed.path("gate"));
+    let place = bed.path("gate");
+    let trial = format!("echo one €; read _ <'{}'; echo two; echo score=1", place.display());
+    // Its image has an agent, which needs nobody to start the trial.
+    let keeper = bed.keeper();
+    let folder = Path::new(keeper.get_program()).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let container = json!({"image": "any", "env": [{"name": "PATH", "value": path}]});
+    let role = json!({"name": "worker", "task": {"pod": {"spec": {"containers": [container]}}}});
+    let changes = json!({
+        "advertise": NOWHERE, "template": {"spec": {"taskRoles": [role]}}, "taskRoles": null,
+    });
+    let search = search(bed, kube, &trial, 1).with("trainingService", service(bed, &changes));
+    let manager = bed.start(&mut command(bed, &search));
+    // The first is the one that shows whether the controller is at work.
+    wait_for("the trial", BOUND, || (kube.made("frameworks").len() == 2).then_some(()));
+    (gate, manager)
+}
+
+fn logs(bed: &TestBed) -> Running {
+    let mut command = bed.manager();
+    bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data()))
+}
+
+/// Tells the pods where the manager is.
+fn lead_home(bed: &TestBed, kube: &Kube) {
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    let id = folder.file_name().into_string().unwrap();
+    let url = std::fs::read_to_string(folder.path().join("manager.url")).unwrap();
+    let name = format!("tk{id}");
+    let mut secret = kube.get("secrets", &name).unwrap();
+    secret["data"]["manager.url"] = json!(BASE64_STANDARD.encode(url));
+    kube.delete("secrets", &name);
+    kube.put("secrets", secret);
+}
+
+#[test]
+fn a_pod_s_output_is_followed_until_its_agent_is_heard() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let (gate, manager) = begun(&bed, &kube);
+    let following = logs(&bed);
+    let says = |what: &str| {
+        wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
+    };
+    says("nothing is heard of its agent; its pod prints:\n");
+    says("one €\n");
+    gate.open(1);
+    says("two\n");
+    assert_eq!(following.stdout(), b"");
+    lead_home(&bed, &kube);
+    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+    let followed = following.finish(BOUND);
+    assert_eq!(
+        (followed.code, String::from_utf8(followed.stdout).unwrap().as_str()),
+        (Some(0), "one €\ntwo\nscore=1\n"),
+        "{}",
+        followed.stderr
+    );
+}
+
+#[test]
+fn who_may_not_read_a_pod_s_output_is_told_how_it_is_read() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    kube.only_rights(rights_of_the_manager());
+    let (gate, manager) = begun(&bed, &kube);
+    let following = logs(&bed);
+    for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {
+        wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
+    }
+    gate.open(1);
+    lead_home(&bed, &kube);
+    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+    assert_eq!(following.finish(BOUND).stdout, "one €\ntwo\nscore=1\n".as_bytes());
+}
