@@ -244,6 +244,8 @@ pub async fn clean(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), c
             match tried {
                 Ok(left) if left.is_empty() => break,
                 Ok(left) => debug!("{} objects are still going", left.len()),
+                // The kind went with its controller, and with it all that was of it.
+                Err(client::Error::NotFound { .. }) => break,
                 Err(error) if error.may_pass() => debug!("{error}; trying again"),
                 Err(error) => return Err(error),
             }
