@@ -117,7 +117,7 @@ fn the_metrics_of_a_trials_many_processes_all_arrive() {
             for worker in [format!("{maker} 0"), format!("{maker} 1")] {
                 let own = metrics.iter().filter(|metric| metric["worker"] == worker);
                 let steps: Vec<_> = own.filter_map(|metric| metric["default"].as_u64()).collect();
-                assert_eq!(steps, Vec::from_iter(0..20), "{way}, {worker}");
+                assert_eq!(steps, (0..20).collect::<Vec<_>>(), "{way}, {worker}");
             }
         }
         assert_eq!((metrics.len(), &shown["final"]["value"]), (120, &json!(0.5)), "{way}");
