@@ -119,7 +119,7 @@ fn a_program_hears_of_results_from_elsewhere_and_of_another_space() {
     let space = json!({"x": {"_type": "uniform", "_value": [0, 0.5]}});
     bed.write("space.json", &space.to_string());
     bed.write("known.json", &json!([{"parameter": {"x": 0.25}, "value": 3}]).to_string());
-    for words in [["import", "known.json", "-ojson"], ["update", "--search-space", "space.json"]] {
+    for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
         let mut command = bed.manager();
         command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
         let told = bed.start(&mut command).finish(BOUND);

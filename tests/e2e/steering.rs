@@ -141,7 +141,7 @@ fn what_is_not_right_is_named_with_its_place() {
     bed.write("given", "[]");
     let told = experiment(&bed, &["import", "given"]);
     assert_eq!(told.code, Some(1), "{}", told.stderr);
-    assert!(told.stderr.contains("nobody runs experiment"), "{}", told.stderr);
+    assert!(told.stderr.contains("is DONE: there is nothing"), "{}", told.stderr);
 }
 
 #[test]
