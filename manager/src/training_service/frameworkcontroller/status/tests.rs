@@ -247,10 +247,9 @@ fn another_container_that_failed_is_named() {
         });
         let status =
             json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
-        match read(&json!({"status": status}), ("worker", 0)) {
-            Standing::Completed(outcome) => outcome.message,
-            other => panic!("it is {other:?}"),
-        }
+        let standing = read(&json!({"status": status}), ("worker", 0));
+        let Standing::Completed(outcome) = standing else { panic!("it is {standing:?}") };
+        outcome.message
     };
     let barrier = json!({"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"});
     assert_eq!(
