@@ -10,7 +10,8 @@
 //! next to nothing.
 
 use std::path::PathBuf;
-use std::sync::mpsc as blocking;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc as blocking};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,9 +99,11 @@ impl MetricFiles {
     fn work(mut self, woken: &blocking::Receiver<Wake>, changed: &blocking::Sender<Wake>) {
         let mut watcher = None;
         let mut found = Vec::new();
+        let told = Arc::<AtomicBool>::default();
         loop {
             let begun = Instant::now();
-            self.watch_what_is_there(&mut watcher, changed);
+            told.store(false, Ordering::Release);
+            self.watch_what_is_there(&mut watcher, changed, &told);
             self.collectors.poll(&mut found);
             self.tell(std::mem::take(&mut found));
             if wait(woken, pause_after(begun.elapsed())) == Wake::Stop {
@@ -118,6 +121,7 @@ impl MetricFiles {
         &mut self,
         watcher: &mut Option<RecommendedWatcher>,
         changed: &blocking::Sender<Wake>,
+        told: &Arc<AtomicBool>,
     ) {
         let (there, absent) =
             std::mem::take(&mut self.places).into_iter().partition(|(dir, _)| dir.is_dir());
@@ -125,7 +129,7 @@ impl MetricFiles {
         let there: Vec<(PathBuf, RecursiveMode)> = there;
         for (dir, mode) in there {
             if watcher.is_none() {
-                *watcher = waker(changed.clone()).ok();
+                *watcher = waker(changed.clone(), Arc::clone(told)).ok();
             }
             if let Some(watcher) = watcher {
                 watcher.watch(&dir, mode).ok();
@@ -141,11 +145,15 @@ impl MetricFiles {
     }
 }
 
-/// Wakes the thread when something has changed where it watches. That somebody has opened a file is no change: it may
-/// have been us.
-fn waker(wake: blocking::Sender<Wake>) -> notify::Result<RecommendedWatcher> {
+/// Wakes the thread when something has changed where it watches, and sets `told`; once that is set, nobody need be told
+/// again. That somebody has opened a file is no change: it may have been us.
+fn waker(
+    wake: blocking::Sender<Wake>,
+    told: Arc<AtomicBool>,
+) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<Event>| {
-        if event.map_or(true, |event| !event.kind.is_access()) {
+        let changed = event.map_or(true, |event| !event.kind.is_access());
+        if changed && !told.swap(true, Ordering::AcqRel) {
             // The reader may have ended before the watcher.
             wake.send(Wake::Changed).ok();
         }
@@ -189,7 +197,8 @@ mod tests {
             fs::write(file, "{}").unwrap();
         }
         let (wake, woken) = blocking::channel();
-        let mut watcher = waker(wake).unwrap();
+        let told = Arc::<AtomicBool>::default();
+        let mut watcher = waker(wake, Arc::clone(&told)).unwrap();
         watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
         // In turns, or the kernel tells of them as of one.
         for file in files.iter().cycle().take(100) {
@@ -198,6 +207,7 @@ mod tests {
         for change in ["a", "b"] {
             fs::create_dir(dir.path().join(change)).unwrap();
             assert_eq!(woken.recv_timeout(BOUND), Ok(Wake::Changed), "{change}");
+            told.store(false, Ordering::Release);
         }
         // What was told later than the last change would be of the looks.
         drop(watcher);
