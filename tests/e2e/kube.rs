@@ -3,6 +3,7 @@
 
 mod fetched;
 mod papers;
+mod proxied;
 mod recorded;
 mod refused;
 mod restart;

@@ -1,0 +1,78 @@
+//! A cluster that only a proxy leads to (`proxy-url` in the kubeconfig, as with `ssh -D` through a bastion).
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, TestBed};
+
+use super::{TRIAL, search};
+
+/// What only the proxy can resolve.
+const NAME: &str = "cluster.invalid";
+
+/// Starts a proxy, SOCKS 5 or HTTP as it is spoken to, that knows one name. It ends with the test's process.
+fn proxy(to: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // A client that goes away is no fault.
+            thread::spawn(move || pass(stream, to).ok());
+        }
+    });
+    address
+}
+
+fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
+    let mut answer = stream.try_clone()?;
+    let mut reader = BufReader::new(stream);
+    if reader.fill_buf()?.first() == Some(&5) {
+        let mut hello = [0; 2];
+        reader.read_exact(&mut hello)?;
+        reader.read_exact(&mut vec![0; hello[1].into()])?;
+        answer.write_all(&[5, 0])?;
+        // Connect to a name.
+        let mut request = [0; 5];
+        reader.read_exact(&mut request)?;
+        assert_eq!(request[..4], [5, 1, 0, 3]);
+        let mut name = vec![0; usize::from(request[4]) + 2];
+        reader.read_exact(&mut name)?;
+        assert!(name.starts_with(NAME.as_bytes()));
+        answer.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0])?;
+    } else {
+        let mut head = String::new();
+        reader.read_line(&mut head)?;
+        assert!(head.starts_with(&format!("CONNECT {NAME}:")), "{head}");
+        while !head.trim().is_empty() {
+            head.clear();
+            reader.read_line(&mut head)?;
+        }
+        answer.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    }
+    let mut server = TcpStream::connect(to)?;
+    let mut back = server.try_clone()?;
+    thread::spawn(move || std::io::copy(&mut back, &mut answer).ok());
+    std::io::copy(&mut reader, &mut server)?;
+    server.shutdown(std::net::Shutdown::Both)
+}
+
+#[test]
+fn a_cluster_behind_a_proxy_of_its_own_is_reached() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let proxy = proxy(kube.address());
+    let search = search(&bed, &kube, TRIAL, 1).write(&bed);
+    let direct = bed.read("kubeconfig");
+    let server = format!("server: 'http://{}'", kube.address());
+    for scheme in ["http", "socks5"] {
+        let way = format!("server: 'http://{NAME}', proxy-url: '{scheme}://{proxy}'");
+        bed.write("kubeconfig", &direct.replace(&server, &way));
+        assert_ne!(bed.read("kubeconfig"), direct);
+        let mut doctor = bed.manager();
+        let finished = bed.start(doctor.arg("doctor").arg(&search)).finish(BOUND);
+        let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
+        assert!(whole.contains("ok    place"), "{scheme}: {whole}");
+    }
+}
