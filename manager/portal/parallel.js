@@ -79,14 +79,24 @@ const parallel = (figure, points, ranges, better, title, again) => {
     pen.strokeStyle = within && good(at) > 0.5 ? strong : weak;
     pen.lineWidth = within && good(at) > 0.9 ? 1.6 : 1;
     pen.beginPath();
-    let drawing = false;
+    // Axes whose parameter a trial does not have are passed by a line of dots.
+    const passing = [];
+    let last = null;
     scales.forEach((scale, column) => {
       const part = scale.where(scale.column[at]);
-      if (part === null || Number.isNaN(part)) { drawing = false; return; }
-      if (drawing) pen.lineTo(x(column), y(part)); else pen.moveTo(x(column), y(part));
-      drawing = true;
+      if (part === null || Number.isNaN(part)) return;
+      const here = [x(column), y(part)];
+      if (last?.column === column - 1) pen.lineTo(...here); else pen.moveTo(...here);
+      if (last && last.column < column - 1) passing.push([last.here, here]);
+      last = { column, here };
     });
     pen.stroke();
+    if (passing.length === 0) continue;
+    pen.setLineDash([2, 4]);
+    pen.beginPath();
+    for (const [from, to] of passing) { pen.moveTo(...from); pen.lineTo(...to); }
+    pen.stroke();
+    pen.setLineDash([]);
   }
   pen.globalAlpha = 1;
   pen.font = font();

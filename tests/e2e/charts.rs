@@ -179,6 +179,31 @@ fn another_parameter_takes_no_focus_away() {
     assert_eq!(browser.script(ANOTHER_PARAMETER), expected);
 }
 
+/// Draws two trials, of which the worse has no `b`, and counts what is painted of it from `a` to the result: on the lowest
+/// line, where nothing else is.
+const WITHOUT_A_PARAMETER: &str = r"
+return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
+  const figure = document.createElement('figure');
+  document.querySelector('main').append(figure);
+  const points = { id: ['t', 'u'], final: [1, 2], parameters: { a: [1, 2], b: [null, 5] } };
+  parallel(figure, points, new Map(), 'maximize', 'result', () => {});
+  const canvas = figure.querySelector('canvas');
+  const from = 62, to = canvas.width / 2 - 2;
+  const { data } = canvas.getContext('2d').getImageData(from, canvas.height - 31, to - from, 2);
+  return [...data].filter((value, at) => at % 4 === 3 && value > 0).length;
+});";
+
+#[test]
+fn a_trial_without_a_parameter_is_followed_to_its_result() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let painted = browser.script(WITHOUT_A_PARAMETER).as_u64().unwrap();
+    assert!(painted > 50, "{painted} points");
+}
+
 #[test]
 fn the_first_view_of_ten_thousand_trials_is_small() {
     let Some(browser) = Browser::start() else { return };
