@@ -213,7 +213,7 @@ const trial = async () => {
     ]);
     plot("gpu-memory", "bytes", "GPU memory", [
       ...each((gpu) => gpu.memory_used_bytes),
-      ["size of one", of((sample) => sample.gpus?.[0]?.memory_total_bytes)],
+      ["size of one GPU", of((sample) => sample.gpus?.[0]?.memory_total_bytes)],
     ]);
     plot("power", "watts", "GPU power", each((gpu) => gpu.power_watts));
   });
@@ -289,17 +289,30 @@ const compare = async () => {
     const news = changed;
     changed = new Set();
     await Promise.all([...news].map((id) => bring(trials.get(id)).catch((error) => { changed.add(id); throw error; })));
+    offer();
+    draws();
+  });
+  // One metric at a time: what counts at first, where any of them has it.
+  const pick = byId("metric");
+  const offer = () => {
+    const all = [...trials.values()];
+    const names = [...new Set(all.flatMap((one) => [...one.curves.keys()]))].sort();
+    if (names.length === pick.options.length) return;
+    const counts = names.find((name) => all.some((one) => one.metric === name));
+    const chosen = names.includes(pick.value) ? pick.value : counts ?? names[0];
+    pick.replaceChildren(...names.map((name) => new Option(tame(name), name, false, name === chosen)));
+    pick.closest("p").hidden = names.length < 2;
+  };
+  const draws = () => {
     const series = [], curves = [];
     [...trials.values()].forEach((one, at) => {
-      for (const [name, curve] of one.curves) {
-        // What counts is shown; the rest at a click.
-        const counts = name === one.metric || !one.curves.has(one.metric);
-        series.push({ label: `trial ${one.sequence} ${tame(name)}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true, show: counts });
-        curves.push(curve);
-      }
+      if (!one.curves.has(pick.value)) return;
+      series.push({ label: `trial ${one.sequence}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true });
+      curves.push(one.curves.get(pick.value));
     });
-    draw(chart("compare"), series, join(curves), { x: "step", empty: "None of them has reported an intermediate result." });
-  });
+    draw(chart("compare"), series, join(curves), { x: "step", y: tame(pick.value), empty: "None of them has reported an intermediate result." });
+  };
+  pick.addEventListener("change", draws);
   show();
   const trial = ({ id }) => { if (trials.has(id)) { changed.add(id); show(); refresh(); } };
   follow("/api/v1/events", list.dataset.change, { trial, experiment: () => {} });

@@ -248,6 +248,7 @@ pub(super) async fn compare(
             p { "Choose up to " (COMPARED) " trials in " a href="/trials" { "the list" } " first." }
         } @else {
             h2 #curves-title { "Intermediate results" }
+            p hidden { label { "Metric " select #metric {} } }
             figure.chart data-chart="compare" role="img" aria-labelledby="curves-title" {}
             p.hint { "A click on a name below the chart shows or hides its curve." }
             div #compared data-change=(snapshot.through) {
