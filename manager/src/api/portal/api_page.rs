@@ -70,7 +70,9 @@ fn described(path: &str, method: &str, operation: &Value) -> Markup {
                 code { (status) } " "
                 @match content {
                     Some((media, one)) if media == "application/json" => (kind(&one["schema"])),
-                    Some((media, _)) if media != "application/problem+json" => { (media) ", " (said) },
+                    Some((media, _)) if media != "application/problem+json" => {
+                        (media) @if !text(answer, "description").is_empty() { ", " (said) }
+                    },
                     _ => (said),
                 }
             }
