@@ -1,6 +1,7 @@
 //! The routes, called without a socket.
 
 mod doors;
+mod follow;
 mod nni;
 mod pods;
 mod portal;

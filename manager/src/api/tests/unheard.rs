@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
 use trial_protocol::{Lane, TrialJobId};
 
-use super::user::{log, next_event, open};
+use super::follow::{next_event, open};
+use super::user::log;
 use super::*;
 use crate::job_state::JobState;
 use crate::training_service::{Adopted, Error, Output, TrainingService, TrialJobSpec};

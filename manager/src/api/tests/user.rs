@@ -3,9 +3,6 @@
 use std::time::Duration;
 
 use axum::http::Method;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 use trial_protocol::{
     Cause, Class, Confidence, Evidence, Lane, LogChunk, LogText, Metric, MetricKind, Offer, Report,
@@ -305,111 +302,6 @@ async fn changes_need_the_user_and_are_made_once() {
         made.push(command);
     }
     assert_eq!(made.len(), 5, "the same key asks once: {made:?}");
-}
-
-/// The next event of a stream that is not a sign of life: its kind, its id and its data.
-pub(super) async fn next_event(body: &mut Body) -> Option<(String, String, Value)> {
-    loop {
-        let frame = body.frame().await?.unwrap().into_data().unwrap();
-        let text = String::from_utf8(frame.to_vec()).unwrap();
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.map(str::to_owned)
-        };
-        if let (Some(id), Some(event), Some(data)) =
-            (field("id: "), field("event: "), field("data: "))
-        {
-            return Some((event, id, serde_json::from_str(&data).unwrap()));
-        }
-    }
-}
-
-pub(super) async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
-    let mut request = Request::get(path).header(header::HOST, "localhost");
-    if let Some(after) = after {
-        request = request.header("last-event-id", after);
-    }
-    let response = bed.send(request.body(Body::empty()).unwrap()).await;
-    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
-    response.into_body()
-}
-
-#[tokio::test]
-async fn a_stream_tells_what_changes_and_resumes_without_a_gap() {
-    let bed = Bed::searched().await;
-    let mut stream = open(&bed, "/api/v1/events", None).await;
-    let (event, id, _) = next_event(&mut stream).await.unwrap();
-    assert_eq!((event.as_str(), id.as_str()), ("experiment", "3"));
-    bed.change("u", JobState::Running).await;
-    let (event, _, trial) = next_event(&mut stream).await.unwrap();
-    assert_eq!(
-        (event.as_str(), &trial["id"], &trial["state"]),
-        ("trial", &json!("u"), &json!("RUNNING"))
-    );
-    drop(stream);
-    bed.change("u", JobState::Failed).await;
-    let mut resumed = open(&bed, "/api/v1/events", Some("4")).await;
-    let (event, id, trial) = next_event(&mut resumed).await.unwrap();
-    assert_eq!((event.as_str(), id.as_str(), &trial["state"]), ("trial", "5", &json!("FAILED")));
-    let (event, _, told) = next_event(&mut resumed).await.unwrap();
-    assert_eq!((event.as_str(), &told["counts"]["FAILED"]), ("experiment", &json!(1)));
-    bed.state.closing.cancel();
-    assert_eq!(next_event(&mut resumed).await, None, "the manager goes, and the stream ends");
-}
-
-#[tokio::test]
-async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
-    let bed = Bed::searched().await;
-    bed.change("t", JobState::Running).await;
-    let path = "/api/v1/trials/t/events";
-    let mut stream = open(&bed, path, None).await;
-    let mut events = Vec::new();
-    for _ in 0..5 {
-        let (event, id, data) = next_event(&mut stream).await.unwrap();
-        events.push((event, data));
-        if events.len() == 5 {
-            assert_eq!(id, "1.3.1.12.0");
-        }
-    }
-    let kinds: Vec<_> = events.iter().map(|(event, _)| event.as_str()).collect();
-    assert_eq!(kinds, ["attempt", "metrics", "samples", "log", "trial"]);
-    assert_eq!(events[1].1.as_array().unwrap().len(), 3);
-    drop(stream);
-    bed.say(Lane::Bulk, 2, vec![log(12, "more\n")]).await;
-    let mut resumed = open(&bed, path, Some("1.3.1.12.0")).await;
-    let (event, id, data) = next_event(&mut resumed).await.unwrap();
-    assert_eq!((event.as_str(), id.as_str()), ("log", "1.3.1.17.0"));
-    assert_eq!(data, json!({"stream": "stdout", "from": 12, "text": "more\n"}));
-    bed.change("t", JobState::Succeeded).await;
-    let mut rest = Vec::new();
-    while let Some((event, _, _)) = next_event(&mut resumed).await {
-        rest.push(event);
-    }
-    assert_eq!(rest.last().map(String::as_str), Some("end"), "{rest:?}");
-}
-
-#[tokio::test]
-async fn a_character_that_is_cut_between_two_pieces_of_output_is_told_whole() {
-    let bed = Bed::searched().await;
-    bed.change("t", JobState::Running).await;
-    let piece = |offset_bytes: u64, bytes: &[u8]| {
-        let text = LogText::Base64(BASE64_STANDARD.encode(bytes));
-        ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
-    };
-    let (euro, place) = ("€".as_bytes(), "/api/v1/trials/t/events");
-    bed.say(Lane::Bulk, 2, vec![piece(12, &[b"a", &euro[..1]].concat())]).await;
-    let mut stream = open(&bed, place, Some("1.3.1.12.0")).await;
-    let (_, id, data) = next_event(&mut stream).await.unwrap();
-    assert_eq!((id.as_str(), &data["text"]), ("1.3.1.13.0", &json!("a")));
-    let (event, ..) = next_event(&mut stream).await.unwrap();
-    assert_eq!(event, "trial");
-    bed.say(Lane::Bulk, 3, vec![piece(14, &[&euro[1..], b"b", &euro[..2]].concat())]).await;
-    let (_, id, data) = next_event(&mut stream).await.unwrap();
-    assert_eq!((id.as_str(), &data["text"]), ("1.3.1.17.0", &json!("€b")));
-    // What never comes whole is told once nothing more can come.
-    bed.change("t", JobState::Succeeded).await;
-    let (_, _, data) = next_event(&mut stream).await.unwrap();
-    assert_eq!(data["text"], "\u{fffd}");
 }
 
 #[tokio::test]

@@ -159,12 +159,17 @@ pub(super) async fn events(
             .filter(|trial| missed(trial.change, trial.state))
             .cloned()
             .collect();
+        let mut told = after.unwrap_or(snapshot.through).min(snapshot.through);
         let mut stands = String::new();
         loop {
-            let id = snapshot.through.to_string();
+            // In the order in which they changed: who is cut off between two of them goes on with the second.
+            news.sort_by_key(|trial| trial.change);
             for trial in news {
-                line.tell("trial", &id, trial.as_ref()).await?;
+                told = told.max(trial.change);
+                line.tell("trial", &told.to_string(), trial.as_ref()).await?;
             }
+            told = snapshot.through;
+            let id = told.to_string();
             let shown = shown(&line.shared, &snapshot).await.map_err(|_| Gone)?;
             let now = serde_json::to_string(&shown).map_err(|_| Gone)?;
             // The running time alone is no news: clients have clocks.
