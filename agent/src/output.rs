@@ -4,16 +4,20 @@
 //!
 //! * One thread per stream reads, so that a consumer of ours who stalls holds up that stream and nothing
 //!   else. Reading never waits for the network, and for the disk only as `capture` says.
-//! * What was read is passed on, whether or not our own stdout still takes it, or anybody listens any more. A
-//!   fault (a panic in a collector, say) costs at most the portion at hand, see
-//!   [`hand_over`](crate::trial::hand_over).
+//! * What was read is taken in (scanned, copied, kept for the verdict) before it is passed on, whether or not our own
+//!   stdout still takes it, or anybody listens any more. A fault (a panic in a collector, say) costs at most the portion
+//!   at hand, see [`hand_over`](crate::trial::hand_over).
+//! * Once the trial has ended, a reader of ours who stands still cannot keep us from reading to the end: another thread
+//!   does, and lays by what it has read for the pump ([`Outlet::read_out`]).
 //! * The descriptors we inherited keep their flags: others may share them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
@@ -32,6 +36,12 @@ const CHUNK: usize = 64 * 1024;
 /// kilobytes a level in a build that is not optimised; what is not touched costs no memory.
 pub const READER_STACK: usize = 2 * 1024 * 1024;
 
+/// Most that is laid by for a pump that cannot go on: the most that a pipe holds, as Linux is set by default.
+const LATE: usize = 1024 * 1024;
+
+/// How often is looked whether everything was passed on.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// What a pump has to say.
 #[derive(Debug)]
 pub enum Heard {
@@ -46,7 +56,7 @@ pub enum Heard {
         /// One sentence.
         message: String,
     },
-    /// The stream has ended, and everything was passed on.
+    /// The stream has ended, and everything of it was taken in.
     Closed(Stream),
     /// A line of the GPU probe.
     GpuRow(String),
@@ -78,6 +88,26 @@ pub struct Pump {
     pub gate: Arc<Mutex<()>>,
 }
 
+/// A stream that is read and passed on.
+#[derive(Clone)]
+pub struct Outlet(Arc<Flow>);
+
+struct Flow {
+    source: Arc<File>,
+    intake: Mutex<Intake>,
+    /// Bytes that were read and not passed on yet.
+    held: AtomicUsize,
+}
+
+/// What whoever reads the stream must have for himself: portions are taken in in their order.
+struct Intake {
+    pump: Pump,
+    scanner: StreamScanner,
+    /// Read by another than the pump, which is to pass it on.
+    late: Vec<u8>,
+    ended: bool,
+}
+
 impl Pump {
     /// Starts the thread that carries everything from `source` to `sink`. If that fails, `source` is still the
     /// caller's: the trial would die of a pipe without a reader.
@@ -86,60 +116,25 @@ impl Pump {
         source: &Arc<File>,
         sink: OwnedFd,
         spec: &CollectSpec,
-    ) -> Result<(), io::Error> {
-        let scanner = StreamScanner::new(spec, self.stream);
+    ) -> Result<Outlet, io::Error> {
         let name = match self.stream {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        let source = Arc::clone(source);
+        let (gate, heard) = (Arc::clone(&self.gate), self.heard.clone());
+        let scanner = StreamScanner::new(spec, self.stream);
+        let flow = Arc::new(Flow {
+            source: Arc::clone(source),
+            intake: Mutex::new(Intake { pump: self, scanner, late: Vec::new(), ended: false }),
+            held: AtomicUsize::new(0),
+        });
+        let outlet = Outlet(Arc::clone(&flow));
         // Nobody joins it: it ends with the trial's last writer, which we do not wait for for ever.
-        thread::Builder::new()
-            .name(name.to_owned())
-            .stack_size(READER_STACK)
-            .spawn(move || self.carry(&source, File::from(sink), scanner))?;
-        Ok(())
-    }
-
-    fn carry(mut self, mut source: &File, sink: File, mut scanner: StreamScanner) {
-        let mut sink = Sink { file: sink, open: true, told: false };
-        let mut buffer = vec![0; FIRST_CHUNK];
-        drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
-        loop {
-            let bytes = match source.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(FIRST_CHUNK) if buffer.len() == FIRST_CHUNK => {
-                    buffer.resize(CHUNK, 0);
-                    &buffer[..FIRST_CHUNK]
-                }
-                Ok(length) => &buffer[..length],
-                Err(source) if source.kind() == io::ErrorKind::Interrupted => continue,
-                Err(source) => {
-                    self.trouble("output-unreadable", format!("cannot read the output: {source}"));
-                    break;
-                }
-            };
-            crate::faults::here("pump");
-            // First what must not wait for a slow consumer.
-            let mut found = Vec::new();
-            scanner.feed(bytes, &mut found);
-            self.tell(found, |cutter, lines| cutter.feed(bytes, lines));
-            self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
-            if let Some(shipper) = &self.shipper {
-                shipper.feed(bytes);
-            }
-            self.capture.output(self.stream, bytes);
-            if let Err(source) = sink.pass_on(bytes) {
-                self.trouble("output-closed", format!("cannot pass the output on: {source}"));
-            }
-        }
-        let mut found = Vec::new();
-        scanner.finish(&mut found);
-        self.tell(found, LineCutter::finish);
-        if let Some(shipper) = &self.shipper {
-            shipper.flush(true);
-        }
-        self.send(Heard::Closed(self.stream));
+        thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
+            drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
+            flow.carry(File::from(sink), &heard);
+        })?;
+        Ok(outlet)
     }
 
     fn tell(&mut self, found: Vec<Finding>, cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>)) {
@@ -156,13 +151,142 @@ impl Pump {
         }
     }
 
-    fn trouble(&self, code: &'static str, message: String) {
-        self.send(Heard::Trouble { code, message });
+    fn send(&self, heard: Heard) {
+        send(&self.heard, heard);
+    }
+}
+
+fn send(to: &mpsc::Sender<Heard>, heard: Heard) {
+    // Waits for the main task, which waits for nobody. It may have gone: then the bytes still flow.
+    to.blocking_send(heard).ok();
+}
+
+impl Outlet {
+    /// Reads to the end what the pump cannot, where nobody takes what it passes on: in a thread, which the caller does
+    /// not wait for.
+    pub fn read_out(&self) -> Result<(), io::Error> {
+        let flow = Arc::clone(&self.0);
+        let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK);
+        thread.spawn(move || flow.read_late()).map(drop)
     }
 
-    fn send(&self, heard: Heard) {
-        // Waits for the main task, which waits for nobody. It may have gone: then the bytes still flow.
-        self.heard.blocking_send(heard).ok();
+    /// Bytes that were read and not passed on yet.
+    pub fn held(&self) -> usize {
+        self.0.held.load(Ordering::Acquire)
+    }
+}
+
+/// Waits until everything that was read of the streams was passed on.
+pub async fn passed_on(outlets: &[Outlet]) {
+    while outlets.iter().any(|outlet| outlet.held() > 0) {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+impl Flow {
+    fn carry(&self, sink: File, heard: &mpsc::Sender<Heard>) {
+        let mut sink = Sink { file: sink, open: true, told: false };
+        let mut buffer = vec![0; FIRST_CHUNK];
+        loop {
+            let mut intake = self.lock();
+            let late = std::mem::take(&mut intake.late);
+            let bytes = if late.is_empty() {
+                let Some(length) = self.read(&mut intake, &mut buffer) else { return };
+                &buffer[..length]
+            } else {
+                &late
+            };
+            drop(intake);
+            let length = bytes.len();
+            if let Err(source) = sink.pass_on(bytes) {
+                let message = format!("cannot pass the output on: {source}");
+                send(heard, Heard::Trouble { code: "output-closed", message });
+            }
+            self.held.fetch_sub(length, Ordering::AcqRel);
+            if length == FIRST_CHUNK && buffer.len() == FIRST_CHUNK {
+                buffer.resize(CHUNK, 0);
+            }
+        }
+    }
+
+    fn read_late(&self) {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            // Without the lock: whoever is left of the trial may be silent, and the pump is to go on when it can.
+            self.wait(PollTimeout::NONE);
+            let mut intake = self.lock();
+            if intake.ended || intake.late.len() >= LATE {
+                return;
+            }
+            // Unless the pump was faster.
+            if self.wait(PollTimeout::ZERO) {
+                let Some(length) = self.read(&mut intake, &mut buffer) else { return };
+                intake.late.extend_from_slice(&buffer[..length]);
+            }
+        }
+    }
+
+    /// Waits until there is something to be read, or the end of it.
+    fn wait(&self, timeout: PollTimeout) -> bool {
+        let mut fds = [PollFd::new(self.source.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Reads once, and takes in what there was. `None`: the stream has ended.
+    fn read(&self, intake: &mut Intake, buffer: &mut [u8]) -> Option<usize> {
+        if intake.ended {
+            return None;
+        }
+        let length = loop {
+            match (&*self.source).read(buffer) {
+                Ok(length) => break length,
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    let message = format!("cannot read the output: {source}");
+                    intake.pump.send(Heard::Trouble { code: "output-unreadable", message });
+                    break 0;
+                }
+            }
+        };
+        if length == 0 {
+            intake.end();
+            return None;
+        }
+        crate::faults::here("pump");
+        self.held.fetch_add(length, Ordering::AcqRel);
+        intake.take(&buffer[..length]);
+        Some(length)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Intake> {
+        // A panic while it was held hands the trial over.
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Intake {
+    fn take(&mut self, bytes: &[u8]) {
+        let mut found = Vec::new();
+        self.scanner.feed(bytes, &mut found);
+        let pump = &mut self.pump;
+        pump.tell(found, |cutter, lines| cutter.feed(bytes, lines));
+        pump.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        if let Some(shipper) = &pump.shipper {
+            shipper.feed(bytes);
+        }
+        pump.capture.output(pump.stream, bytes);
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        let mut found = Vec::new();
+        self.scanner.finish(&mut found);
+        let pump = &mut self.pump;
+        pump.tell(found, LineCutter::finish);
+        if let Some(shipper) = &pump.shipper {
+            shipper.flush(true);
+        }
+        pump.send(Heard::Closed(pump.stream));
     }
 }
 
@@ -250,6 +374,25 @@ mod tests {
         assert!(matches!(told.blocking_recv(), Some(Heard::Trouble { code: "output-closed", .. })));
         assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))), "said once");
         assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK).unwrap());
+    }
+
+    #[test]
+    fn what_nobody_takes_is_read_to_the_end_and_passed_on_later() {
+        let (tell, mut told) = mpsc::channel(8);
+        let (pump, tail) = pump(tell);
+        let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
+        let outlet = pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
+        // More than our own pipe takes and less than the two of them.
+        let bytes: Vec<u8> = (0..CHUNK * 7 / 4).map(|n| n.to_le_bytes()[0]).collect();
+        trial.write_all(&bytes).unwrap();
+        drop(trial);
+        outlet.read_out().unwrap();
+        assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))));
+        assert!(outlet.held() > 0);
+        assert_eq!(tail.lock().unwrap().total(), u64::try_from(bytes.len()).unwrap());
+        let mut passed = Vec::new();
+        ours.read_to_end(&mut passed).unwrap();
+        assert!(passed == bytes, "{} bytes", passed.len());
     }
 
     #[test]

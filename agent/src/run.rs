@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
 use crate::book::{Book, Scribe, Tally};
@@ -29,7 +30,7 @@ use crate::errors::chain;
 use crate::listen::listen;
 use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
-use crate::output::{Heard, SharedTail};
+use crate::output::{Heard, Outlet, SharedTail, passed_on};
 use crate::reap::Reaper;
 use crate::settings::{Renown, Settings};
 use crate::signals::{HeldBack, Signals};
@@ -63,6 +64,10 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The longest wait for the disk at the end.
 const DISK_WAIT: Duration = Duration::from_secs(2);
+
+/// The longest that the end of the output waits for whoever takes it, and the longest once somebody wants our end.
+const TAKEN_WAIT: Duration = Duration::from_mins(10);
+const TAKEN_HURRIED: Duration = Duration::from_secs(2);
 
 /// Runs a trial as `args` say, and returns the exit code.
 pub fn run(args: &RunArgs) -> ExitCode {
@@ -281,7 +286,7 @@ impl Watch {
             tracing::warn!("{warning}");
         }
         let pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
-        let Running { open, shippers } = pumps.start_all(outputs, tails);
+        let Running { open, outlets, shippers } = pumps.start_all(outputs, tails);
 
         let Served { findings, end: channel_end } = self.channel.serve(record);
         let secrets = settings.observe.secrets.clone();
@@ -324,6 +329,7 @@ impl Watch {
                     signals,
                     heard,
                     open,
+                    outlets: outlets.clone(),
                     metric_files: Some(metric_files),
                     channel: findings,
                     directives,
@@ -367,9 +373,11 @@ impl Watch {
             book.note("output-shed", message);
         }
         book.report(ReportBody::Ended(Box::new(verdict.clone())));
+        let mut ended_early = hurried;
         let hurry = async {
             if !hurried {
                 signals.wish_to_end().await;
+                ended_early = true;
             }
         };
         let delivered = last.finish(&spool, settings.flush, hurry);
@@ -382,10 +390,30 @@ impl Watch {
                 tracing::warn!("{error}; {shed} bytes of output are not in the files");
             }
         }
+        see_taken(&outlets, &mut signals, ended_early).await;
         let left = outcome.map(|outcome| ends::Left { outcome, spool: spool_dir.filter(|_| safe) });
         ends::say_goodbye(&settings, &verdict, book.tally(), dir.as_deref(), left.as_ref());
         ExitCode::from(code)
     }
+}
+
+/// Waits until whoever takes the trial's output has taken all of it: what we have read the trial has written, and it
+/// might have ended as well without us. Not for ever, and not when somebody wants our end.
+async fn see_taken(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
+    let hurry = async {
+        if !hurried {
+            signals.wish_to_end().await;
+        }
+        sleep(TAKEN_HURRIED).await;
+    };
+    tokio::select! {
+        biased;
+        () = passed_on(outlets) => return,
+        () = hurry => {}
+        () = sleep(TAKEN_WAIT) => {}
+    }
+    let held: usize = outlets.iter().map(Outlet::held).sum();
+    tracing::warn!("the last {held} bytes of output were not taken by whoever reads it");
 }
 
 /// Where Kubernetes reads the last words of a container, if we are in one.

@@ -24,16 +24,17 @@ use crate::listen::Asked;
 use crate::log_ship::Shipper;
 use crate::metric_file::{MetricFiles, Watching};
 use crate::observe::{Observer, Remark};
-use crate::output::Heard;
+use crate::output::{Heard, Outlet};
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
-use crate::signals::{Caught, Sender, Signals, number};
-use crate::tree::{self, Leftovers, Process};
+use crate::signals::{Caught, Signals, number};
+use crate::tree::Leftovers;
 use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
 
 mod last_words;
 mod look;
+mod memory;
 
 pub use look::Look;
 
@@ -49,6 +50,9 @@ const WATCH_AFTER: Duration = Duration::from_millis(100);
 /// How often the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
 /// whole container, us too.
 const AHEAD_EVERY: Duration = Duration::from_secs(3);
+
+/// How long after the trial's end its output may still be open before it is read out, whoever holds up a pump.
+const READ_OUT_AFTER: Duration = Duration::from_millis(20);
 
 /// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
 const TYPED: [u8; 2] = [2, 3];
@@ -70,6 +74,8 @@ pub struct World {
     pub heard: mpsc::Receiver<Heard>,
     /// Streams that are still open.
     pub open: Vec<Stream>,
+    /// All that are read.
+    pub outlets: Vec<Outlet>,
     /// The files of metrics.
     pub metric_files: Option<MetricFiles>,
     /// What the trial tells over the SDK's channel.
@@ -118,6 +124,7 @@ enum Happened {
     AheadDue,
     SampleDue,
     LogDue,
+    ReadOutDue,
     Ordered(Directive),
     RuleDue,
     Heard(Heard),
@@ -136,6 +143,7 @@ struct Memory {
     ahead_at: Option<Instant>,
     sample_at: Option<Instant>,
     log_at: Option<Instant>,
+    read_out_at: Option<Instant>,
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
@@ -153,6 +161,7 @@ pub async fn supervise(world: &mut World) -> Ending {
         ahead_at: Some(now + AHEAD_EVERY),
         sample_at: world.observer.next_sample(now),
         log_at: world.next_log(),
+        read_out_at: None,
     };
     // Its end may have come before the first signal could.
     let mut early = world.child_ended(&phase, &mut memory);
@@ -194,6 +203,7 @@ impl World {
             () = until(memory.ahead_at) => Happened::AheadDue,
             () = until(memory.sample_at) => Happened::SampleDue,
             () = until(memory.log_at) => Happened::LogDue,
+            () = until(memory.read_out_at) => Happened::ReadOutDue,
             () = until(due) => Happened::RuleDue,
             Some(directive) = self.directives.recv() => Happened::Ordered(directive),
             Some(heard) = self.heard.recv() => Happened::Heard(heard),
@@ -258,6 +268,11 @@ impl World {
                 memory.log_at = self.next_log();
                 None
             }
+            Happened::ReadOutDue => {
+                memory.read_out_at = None;
+                self.read_out();
+                None
+            }
             Happened::Ordered(directive) => self.ordered(directive, memory),
             Happened::RuleDue => self.overdue(memory),
             Happened::Heard(Heard::Closed(stream)) => {
@@ -288,6 +303,7 @@ impl World {
             {
                 memory.forwarded = Some(signal);
             }
+            memory.read_out_at = left.output.then(|| Instant::now() + READ_OUT_AFTER);
             return Some(Event::Exited { exit, left });
         }
         self.trial.follow_stop();
@@ -426,51 +442,6 @@ impl World {
         while let Ok(finding) = self.channel.try_recv() {
             self.hear(Heard::Findings(vec![finding]));
         }
-    }
-}
-
-impl Memory {
-    /// Remembers who asked. The manager's reason says more than a signal that comes with it.
-    fn asked(&mut self, by: StopBy) {
-        match (&mut self.ending.stop, by) {
-            (Some(stop), StopBy::Manager(_)) if matches!(stop.by, StopBy::Signal(_)) => {
-                stop.by = by;
-            }
-            (Some(_), _) => {}
-            (None, _) => self.ending.stop = Some(Stop { by, signal: None }),
-        }
-    }
-
-    /// Remembers who sent the latest signal, until one has asked for the end: that one counts.
-    fn heard_from(&mut self, sender: Sender) {
-        if self.ending.stop.is_none() {
-            let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
-            let Sender { pid, uid, kernel } = sender;
-            self.ending.sender = Some(SignalSender { pid, uid, name, kernel });
-        }
-    }
-
-    /// Remembers who was left of the trial, each once.
-    fn left(&mut self, tree: &[Process]) {
-        self.ending.leftovers.add(tree);
-    }
-
-    fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
-        self.ending.terminated = self.terminated > 0;
-        // A signal that we passed on is a request for the end only if the trial died of it.
-        if let (None, Some(signal), Some(status)) =
-            (self.ending.stop, self.forwarded, self.ending.status)
-            && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
-        {
-            self.ending.stop = Some(Stop { by: StopBy::Signal(signal), signal: Some(signal) });
-        }
-        if !matches!(self.ending.stop, Some(Stop { by: StopBy::Signal(_), .. })) {
-            self.ending.sender = None;
-        }
-        if matches!(phase, Phase::Done(None)) {
-            self.left(&world.trial.tree());
-        }
-        self.ending
     }
 }
 

@@ -12,7 +12,7 @@ use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::collect::LineCutter;
 use crate::log_ship::Shipper;
-use crate::output::{Heard, Pump, SharedTail};
+use crate::output::{Heard, Outlet, Pump, SharedTail};
 use crate::settings::Settings;
 use crate::spool::Spool;
 use crate::trial::hand_over::hand_over;
@@ -33,6 +33,8 @@ pub(super) struct Pumps<'a> {
 pub(super) struct Running {
     /// Streams that are read.
     pub(super) open: Vec<Stream>,
+    /// The same, to be read out.
+    pub(super) outlets: Vec<Outlet>,
     /// The logs of those, if they are collected.
     pub(super) shippers: Vec<Arc<Shipper>>,
 }
@@ -50,8 +52,7 @@ impl<'a> Pumps<'a> {
         Self { settings, capture, tell, spool, clock, gate, running }
     }
 
-    /// Reads the trial's standard output and error, and passes them on to our own. The pumps alone hold their channel
-    /// from then on.
+    /// Reads the trial's standard output and error, and passes them on to our own.
     pub(super) fn start_all(
         mut self,
         outputs: [Option<OwnedFd>; 2],
@@ -94,10 +95,13 @@ impl<'a> Pumps<'a> {
             heard: self.tell.clone(),
             gate: Arc::clone(&self.gate),
         };
-        if let Err(error) = sink.and_then(|sink| pump.start(&source, sink, &self.settings.collect))
-        {
-            tracing::error!("cannot read the trial's output: {error}");
-            hand_over();
+        let started = sink.and_then(|sink| pump.start(&source, sink, &self.settings.collect));
+        match started {
+            Ok(outlet) => self.running.outlets.push(outlet),
+            Err(error) => {
+                tracing::error!("cannot read the trial's output: {error}");
+                hand_over();
+            }
         }
         self.running.open.push(stream);
         self.running.shippers.extend(shipper);

@@ -17,6 +17,15 @@ const REASON_WAIT: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl World {
+    /// Reads to the end what the pumps cannot: whoever takes our output may stand still.
+    pub(super) fn read_out(&self) {
+        for outlet in &self.outlets {
+            if let Err(source) = outlet.read_out() {
+                tracing::warn!("the end of the output may be missing: {source}");
+            }
+        }
+    }
+
     /// Ships what the pumps have not: a stream may still be held open by somebody.
     pub(super) fn end_logs(&self) {
         self.shippers.iter().for_each(|shipper| shipper.flush(true));

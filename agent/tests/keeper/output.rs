@@ -3,7 +3,9 @@
 use std::io::{Read, pipe};
 use std::process::Command;
 
-use crate::bed::Keeper;
+use trial_protocol::Verdict;
+
+use crate::bed::{Keeper, until};
 
 /// Compares without printing megabytes when it fails.
 #[track_caller]
@@ -95,6 +97,49 @@ fn a_reader_of_our_messages_that_stands_still_holds_up_nothing() {
     let ended = keeper.run();
     assert_eq!(ended.code, Some(5));
     assert!(ended.stdout().ends_with("loss=19999\n"));
+    drop(reader);
+}
+
+#[test]
+fn a_reader_that_is_slow_at_the_end_costs_nothing() {
+    // More than a pipe holds, and not more than ours and the trial's do.
+    let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
+    let (mut reader, writer) = pipe().unwrap();
+    keeper.command.stdout(writer);
+    let running = keeper.start();
+    let verdict = running.path("out/verdict.json");
+    let read = || serde_json::from_slice::<Verdict>(&std::fs::read(&verdict).ok()?).ok();
+    until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
+    let verdict = read().unwrap();
+    assert!(verdict.evidence.leftovers.is_empty());
+    assert!(verdict.evidence.stdout_tail.ends_with("20000\nacc=0.9\n"), "{verdict:?}");
+    // The bed keeps our own end of the pipe open, so its end does not tell.
+    let mut expected =
+        (1..=20_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
+    expected.push_str("acc=0.9\n");
+    let mut taken = vec![0; expected.len()];
+    reader.read_exact(&mut taken).unwrap();
+    same(&taken, expected.as_bytes());
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("metric     acc = 0.9"), "{}", ended.stderr);
+    same(&ended.file("out/stdout"), expected.as_bytes());
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_left_at_a_term() {
+    let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
+    let (reader, writer) = pipe().unwrap();
+    keeper.command.stdout(writer);
+    let running = keeper.start();
+    let verdict = running.path("out/verdict.json");
+    let read = || serde_json::from_slice::<Verdict>(&std::fs::read(&verdict).ok()?).ok();
+    until("a verdict", || read().is_some_and(|verdict| verdict.exit.is_some()));
+    running.send(nix::sys::signal::Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("bytes of output were not taken"), "{}", ended.stderr);
+    assert!(ended.file("out/stdout").ends_with(b"\nacc=0.9\n"));
     drop(reader);
 }
 
