@@ -42,8 +42,8 @@ pub const VERDICT_FILE: &str = "verdict.json";
 /// Name of the file with the parameters as one plain JSON object.
 pub const PARAMETERS_FILE: &str = "parameters.json";
 
-/// Makes the directory and puts the parameters into it.
-pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
+/// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
+pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool) -> RunDir {
     let first = match wanted {
         Wanted::Dir(dir) => dir.clone(),
         Wanted::New { now_ms, random } => {
@@ -51,7 +51,7 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
         }
     };
     let mut warnings = Vec::new();
-    match fill(&first, parameters) {
+    match fill(&first, parameters, given) {
         Ok(Filled { path, new }) => {
             let earlier = if new { None } else { earlier(&path) };
             return RunDir { path: Some(path), earlier, warnings };
@@ -64,7 +64,7 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters) -> RunDir {
         }
     }
     let temporary = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
-    match temporary.and_then(|dir| fill(&dir.keep(), parameters)) {
+    match temporary.and_then(|dir| fill(&dir.keep(), parameters, given)) {
         Ok(Filled { path, .. }) => {
             warnings.push(format!("files of this trial are in {}", path.display()));
             RunDir { path: Some(path), earlier: None, warnings }
@@ -86,7 +86,7 @@ struct Filled {
     new: bool,
 }
 
-fn fill(dir: &Path, parameters: &Parameters) -> Result<Filled, io::Error> {
+fn fill(dir: &Path, parameters: &Parameters, given: bool) -> Result<Filled, io::Error> {
     let path = std::path::absolute(dir)?;
     let new = match fs::create_dir(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -104,7 +104,7 @@ fn fill(dir: &Path, parameters: &Parameters) -> Result<Filled, io::Error> {
     } else {
         fs::create_dir_all(&path)?;
         // The manager, or an earlier attempt, may have put it there.
-        if !record.try_exists()? {
+        if given || !record.try_exists()? {
             replace(&record, parameters.record.as_bytes())?;
         }
         replace(&plain, parameters.to_json().as_bytes())?;
@@ -185,7 +185,7 @@ mod tests {
         let dir = root.path().join("a/b");
         let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
         let wanted = Wanted::Dir(dir.clone());
-        let first = prepare(&wanted, &parameters);
+        let first = prepare(&wanted, &parameters, true);
         assert_eq!(first, RunDir { path: Some(dir.clone()), earlier: None, warnings: vec![] });
         let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
         assert_eq!(Parameters::parse(&record).unwrap(), parameters);
@@ -193,9 +193,13 @@ mod tests {
 
         let verdict = conclude(&Known::default());
         fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
-        let second = prepare(&wanted, &Parameters::none());
+        let second = prepare(&wanted, &Parameters::none(), false);
         assert_eq!(second.earlier, Some(verdict));
         assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
+
+        let other = Parameters::parse(r#"{"x": 2}"#).unwrap();
+        prepare(&wanted, &other, true);
+        assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), other.record);
     }
 
     #[test]
@@ -203,7 +207,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none());
+        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none(), false);
         let path = made.path.unwrap();
         assert!(path.join("parameter.cfg").exists());
         assert_eq!(made.warnings.len(), 2, "{:?}", made.warnings);

@@ -67,13 +67,11 @@ pub(super) fn prepare(
         Some(dir) => Wanted::Dir(dir.clone()),
         None => Wanted::New { now_ms, random },
     };
-    let RunDir { path: dir, earlier, warnings } = run_dir::prepare(&wanted, &parameters);
+    // Who gives parameters means these, whatever an earlier attempt left in the directory.
+    let given = fetched.is_some() || args.parameters.is_some();
+    let RunDir { path: dir, earlier, warnings } = run_dir::prepare(&wanted, &parameters, given);
     for warning in warnings {
         tracing::warn!("{warning}");
-    }
-    if let (Some(record), Some(dir)) = (&fetched, &dir) {
-        // The manager's word outranks what an earlier attempt left here.
-        run_dir::replace(&dir.join("parameter.cfg"), record.as_bytes())?;
     }
     let directory = ahead.code(dir.as_deref());
     let peers = ahead.peers();

@@ -68,6 +68,23 @@ fn parameters_may_be_in_a_file() {
 }
 
 #[test]
+fn a_directory_that_is_used_again_has_the_parameters_that_were_given() {
+    let first = Keeper::shell(&["--parameters", r#"{"x":1}"#], "cat out/parameter.cfg").run();
+    assert!(first.stdout().contains(r#""x":1"#), "{}", first.stdout());
+    let again = |parameters: &[&str]| {
+        let line = "cat out/parameter.cfg; echo; echo $TRIALKEEPER_PARAMETERS";
+        let mut keeper = Keeper::shell(parameters, line);
+        keeper.command.current_dir(first.path(""));
+        keeper.run()
+    };
+    let second = again(&["--parameters", r#"{"x":2}"#]);
+    assert!(second.stdout().contains(r#""parameters":{"x":2}"#), "{}", second.stdout());
+    // Without any, what is there counts.
+    let third = again(&[]);
+    assert_eq!(third.stdout(), second.stdout());
+}
+
+#[test]
 fn without_a_directory_a_new_one_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
