@@ -50,8 +50,8 @@ const FACTS_BYTES: usize = 256 << 10;
 const BULK_BYTES: usize = 128 << 10;
 /// How long logs gather before they are sent: they are many and not urgent.
 const BULK_LINGER: Duration = Duration::from_millis(50);
-/// First and longest mean time between tries.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+/// First and longest mean time between tries; each is between nothing and twice that.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(7_500));
 /// Longest time between tries once the trial has ended.
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 /// How much longer than [`Settings::flush`] a manager that asks to wait is waited for, if what it does not have is in
@@ -59,6 +59,9 @@ const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
 /// Time between tries where only a person can help.
 const HOPELESS: Duration = Duration::from_mins(1);
+
+/// Why reports are left where nothing failed.
+const IN_VAIN: &str = "the manager did not take them in time";
 
 /// What delivery needs to know.
 #[derive(Debug, Clone)]
@@ -89,7 +92,7 @@ pub struct Settings {
 pub struct Outcome {
     /// Reports that the manager has not acknowledged; they stay in the spool.
     pub undelivered: u64,
-    /// Why the last try failed, if it did.
+    /// Why, if any are.
     pub last_error: Option<String>,
 }
 
@@ -108,9 +111,7 @@ pub async fn run(
         }
         Dialect::Nni => courier.deliver_lane(Lane::Facts).await,
     }
-    let last_error = courier.lock().why_not();
-    let undelivered = courier.spool.pending();
-    Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
+    courier.outcome(courier.spool.pending())
 }
 
 /// Delivers one lane of files that an earlier process left, as the attempt that wrote them. `true` when
@@ -136,8 +137,7 @@ pub async fn deliver_files(
     for lane in files {
         undelivered += courier.deliver_older(attempt, lane).await;
     }
-    let last_error = courier.lock().why_not();
-    Outcome { undelivered, last_error: last_error.filter(|_| undelivered > 0) }
+    courier.outcome(undelivered)
 }
 
 struct Courier {
@@ -192,6 +192,12 @@ impl Courier {
         let line = Line::default();
         let (older_told, _) = watch::channel(false);
         Self { settings, spool, directives, ended, peer, older_told, shared, line }
+    }
+
+    /// What there is to say when `undelivered` reports are left.
+    fn outcome(&self, undelivered: u64) -> Outcome {
+        let why = || self.lock().why_not().unwrap_or_else(|| IN_VAIN.to_owned());
+        Outcome { undelivered, last_error: (undelivered > 0).then(why) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contact> {
@@ -360,15 +366,17 @@ impl Courier {
             let verdict = error.verdict();
             self.failed(&error);
             self.lock().asked_to_wait = matches!(error, Error::Busy { .. });
+            let mut own_pause = || pause.next_backoff().unwrap_or(BACKOFF.1);
             let wait = match verdict {
-                Verdict::Retry => pause.next_backoff().unwrap_or(BACKOFF.1),
-                Verdict::RetryAfter(after) => after,
+                // Those who are all told the same second must not come back as one, nor at once.
+                Verdict::RetryAfter(after) => after + own_pause(),
                 Verdict::Hopeless if *self.ended.borrow() => return None,
                 Verdict::Hopeless => HOPELESS,
-                Verdict::Split if records.len() > 1 => {
+                Verdict::Split | Verdict::Smaller if records.len() > 1 => {
                     records.truncate(records.len() / 2);
                     continue;
                 }
+                Verdict::Retry | Verdict::Smaller => own_pause(),
                 // A single report that will never be taken must not hold up all others.
                 Verdict::Split => {
                     warn!("the manager refuses a report for good; it is passed over: {error}");

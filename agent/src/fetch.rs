@@ -128,8 +128,8 @@ impl Manager {
                 Err(error) => error,
             };
             let wait = match error.verdict() {
-                Verdict::Retry => pause.next_backoff().unwrap_or_default(),
-                Verdict::RetryAfter(after) => after,
+                Verdict::Retry | Verdict::Smaller => pause.next_backoff().unwrap_or_default(),
+                Verdict::RetryAfter(after) => after + pause.next_backoff().unwrap_or_default(),
                 // The same again would be answered the same.
                 Verdict::Split | Verdict::Hopeless => return Err(given_up(error)),
             };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Client;
+use reqwest::{Client, Response};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
@@ -61,6 +61,18 @@ pub fn client_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
         return Err(unusable(ca_file, pem::Error::NoItemsFound));
     }
     build(store)
+}
+
+/// Reads an answer to its end; `None` if it is longer than `most` bytes.
+pub async fn whole(mut response: Response, most: usize) -> Result<Option<Vec<u8>>, reqwest::Error> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = response.chunk().await? {
+        if bytes.len() + piece.len() > most {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Some(bytes))
 }
 
 fn unusable(path: &Path, source: pem::Error) -> Error {

@@ -42,6 +42,8 @@ enum Answer {
     Token(&'static str),
     /// 200 and something else.
     Nonsense,
+    /// 200 and more than anybody wants to keep.
+    Endless,
     /// An ack without having stored anything.
     Idle,
     /// Stores and acknowledges, and offers nothing.
@@ -163,6 +165,7 @@ async fn serve(
                 reply(200, "", &serde_json::to_string(&ack).unwrap())
             }
             Answer::Nonsense => reply(200, "", "<html>"),
+            Answer::Endless => reply(200, "", &"[".repeat(2 << 20)),
             Answer::Idle => acknowledge(None, &[]),
         };
         seen.lock().unwrap().requests += 1;
@@ -334,6 +337,8 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
         ("the request breaks",       vec![Answer::Reset, Answer::Reset, Answer::Ack]),
         ("the ack is lost",          vec![Answer::StoreAndReset, Answer::StoreAndReset, Answer::Ack]),
         ("batches are too large",    vec![Answer::AtMost(3)]),
+        ("a proxy takes nothing for a while", vec![Answer::Status(413, ""); 12].into_iter().chain([Answer::Ack]).collect()),
+        ("an answer without end",    vec![Answer::Endless, Answer::Ack]),
         ("somebody else answers",    vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
         ("a proxy refuses for a while", vec![Answer::Status(400, ""), Answer::Status(407, ""), Answer::Ack]),
         ("an ack that moves nothing", vec![Answer::Idle, Answer::Ack]),
@@ -355,15 +360,17 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
 
 #[tokio::test]
 async fn a_report_that_is_never_taken_holds_up_no_other() {
-    let own = Answer::Status(400, "content-type: application/problem+json\r\n");
-    let server = Server::start(vec![own, Answer::Ack]).await;
-    let spool = memory_spool();
-    spool.append(0, metric(0));
-    let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
-    server.until("the refusal", |seen| seen.requests > 0).await;
-    spool.append(0, metric(1));
-    assert_eq!(delivery.end().await, everything());
-    assert_eq!(server.facts(), [1]);
+    for status in [400, 413] {
+        let own = Answer::Status(status, "content-type: application/problem+json\r\n");
+        let server = Server::start(vec![own, Answer::Ack]).await;
+        let spool = memory_spool();
+        spool.append(0, metric(0));
+        let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+        server.until("the refusal", |seen| seen.requests > 0).await;
+        spool.append(0, metric(1));
+        assert_eq!(delivery.end().await, everything(), "{status}");
+        assert_eq!(server.facts(), [1], "{status}");
+    }
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ pub enum Error {
         /// What it said.
         detail: String,
     },
-    /// HTTP 409.
+    /// HTTP 409 with the manager's own explanation.
     #[error("the manager at {url} speaks another protocol ({detail}); rebuild the trial image")]
     WireVersion {
         /// Where.
@@ -95,6 +95,8 @@ pub enum Error {
     TooLarge {
         /// Where.
         url: String,
+        /// Whether the manager itself says so, not a proxy before it.
+        own: bool,
     },
     /// HTTP 429 or 503.
     #[error("the manager at {url} is busy ({detail})")]
@@ -137,6 +139,8 @@ pub enum Verdict {
     RetryAfter(Duration),
     /// Try a smaller batch; a single report that is refused is given up.
     Split,
+    /// Try a smaller batch, and a single report again after a while: who refuses it is not the manager.
+    Smaller,
     /// Somebody has to do something first: try again, but rarely, and do not wait for it at the end.
     Hopeless,
 }
@@ -161,7 +165,8 @@ impl Error {
             | Self::Unauthorized { .. }
             | Self::Unknown { .. } => Verdict::Retry,
             Self::Busy { after: Some(after), .. } => Verdict::RetryAfter((*after).min(LATER)),
-            Self::TooLarge { .. } | Self::Refused { .. } => Verdict::Split,
+            Self::TooLarge { own: false, .. } => Verdict::Smaller,
+            Self::TooLarge { own: true, .. } | Self::Refused { .. } => Verdict::Split,
             Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => Verdict::Hopeless,
         }
     }
@@ -185,7 +190,8 @@ mod tests {
             (Error::Busy { url: url(), after: Some(second), detail: detail() },        Verdict::RetryAfter(second)),
             (Error::Busy { url: url(), after: Some(hour), detail: detail() },          Verdict::RetryAfter(LATER)),
             (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
-            (Error::TooLarge { url: url() },                                           Verdict::Split),
+            (Error::TooLarge { url: url(), own: true },                                Verdict::Split),
+            (Error::TooLarge { url: url(), own: false },                               Verdict::Smaller),
             (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
             (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
         ];

@@ -7,10 +7,11 @@ use std::time::Duration;
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Body, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
 
 use super::Error;
-use crate::http::ANSWER;
+use crate::http::{self, ANSWER};
 use crate::spool::{Record, Sender};
 
 pub use later::{Fill, later};
@@ -19,6 +20,8 @@ pub use later::{Fill, later};
 const ATTEMPT: &str = "trialkeeper-attempt";
 /// Where reports go, below the manager's base URL.
 pub const REPORTS: &str = "/api/v1/agent/reports";
+/// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
+const ANSWER_BYTES: usize = 1 << 20;
 /// How much of a refusal's explanation is kept, in characters.
 const DETAIL: usize = 300;
 
@@ -115,11 +118,18 @@ async fn send(
     let unreachable = |source: reqwest::Error| Error::Unreachable { url: url.clone(), source };
     let response = request.send().await.map_err(unreachable)?;
     if response.status() == StatusCode::OK {
-        let bytes = response.bytes().await.map_err(unreachable)?;
-        return serde_json::from_slice(&bytes)
-            .map_err(|source| Error::NotAManager { url: url.clone(), source });
+        return json(&url, response).await;
     }
     Err(refusal(url, response).await)
+}
+
+/// An answer of the manager's.
+pub(super) async fn json<T: DeserializeOwned>(url: &str, response: Response) -> Result<T, Error> {
+    let foreign = |source| Error::NotAManager { url: url.to_owned(), source };
+    let whole = http::whole(response, ANSWER_BYTES).await;
+    let bytes = whole.map_err(|source| Error::Unreachable { url: url.to_owned(), source })?;
+    let long = || foreign(serde::de::Error::custom("its answer has no end"));
+    serde_json::from_slice(&bytes.ok_or_else(long)?).map_err(foreign)
 }
 
 /// What the manager said instead of an answer.
@@ -131,15 +141,15 @@ pub(super) async fn refusal(url: String, response: Response) -> Error {
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
     // A body that cannot be read explains nothing; the status stands.
-    let bytes = response.bytes().await.unwrap_or_default();
+    let bytes = http::whole(response, ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
     let detail = if problem.detail.is_empty() { problem.title } else { problem.detail };
     let detail: String = detail.chars().filter(|c| !c.is_control()).take(DETAIL).collect();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized { url, detail },
         StatusCode::NOT_FOUND => Error::Unknown { url, detail },
-        StatusCode::CONFLICT => Error::WireVersion { url, detail },
-        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge { url },
+        StatusCode::CONFLICT if own => Error::WireVersion { url, detail },
+        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge { url, own },
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Error::Busy { url, after, detail }
         }

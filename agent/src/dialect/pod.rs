@@ -7,7 +7,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use trial_protocol::{RendezvousReply, RendezvousRequest};
 
 use super::Error;
-use super::native::refusal;
+use super::native::{json, refusal};
 
 /// The code directory, below the manager's base URL.
 const CODE: &str = "/api/v1/agent/code";
@@ -89,11 +89,6 @@ impl Door {
         let body = serde_json::to_vec(pod).expect("a pod has string keys only");
         let request = self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
         let response = self.ask(&url, request).await?;
-        let bytes = response
-            .bytes()
-            .await
-            .map_err(|source| Error::Unreachable { url: url.clone(), source })?;
-        serde_json::from_slice(&bytes)
-            .map_err(|source| Error::NotAManager { url: url.clone(), source })
+        json(&url, response).await
     }
 }

@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flate2::read::GzDecoder;
-
 use super::dice::Dice;
 use super::weather::{Fault, Weather};
 
@@ -220,8 +218,6 @@ impl Proxy {
         request: Vec<u8>,
         length: usize,
     ) -> io::Result<Option<Vec<u8>>> {
-        // A single report that is refused for its size is given up, as it should be.
-        let fault = fault.filter(|fault| *fault != Fault::Answer413 || can_be_split(&request));
         let Some(fault) = fault else { return self.forward(&request).map(Some) };
         let replaced = fault.answer().map(|(status, header, body)| {
             let length = body.len();
@@ -380,18 +376,6 @@ fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
 
 fn body_length(head: &[u8]) -> usize {
     header(head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0)
-}
-
-/// Whether a request holds several reports. (What a trial prints cannot look like this: its quotes are escaped.)
-fn can_be_split(request: &[u8]) -> bool {
-    let head = request.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
-    let mut inflated = Vec::new();
-    if is_packed(&request[..head]) {
-        // What was cut off on its way counts as far as it came.
-        drop(GzDecoder::new(&request[head..]).read_to_end(&mut inflated));
-    }
-    let text = if inflated.is_empty() { request } else { &inflated };
-    text.windows(6).filter(|six| six == b"\"seq\":").count() > 1
 }
 
 fn is_packed(head: &[u8]) -> bool {

@@ -82,7 +82,7 @@ impl Fault {
             Self::Answer503Bare => Some(("503 Service Unavailable", "", "")),
             Self::Answer429 => Some(("429 Too Many Requests", "retry-after: 1\r\n", problem)),
             Self::Answer401 => Some(("401 Unauthorized", "www-authenticate: Bearer\r\n", problem)),
-            Self::Answer413 => Some(("413 Content Too Large", "", problem)),
+            Self::Answer413 => Some(("413 Content Too Large", "", "<html>a proxy's limit</html>")),
             Self::Nonsense => Some(("200 OK", "", "<html>welcome to the hotel's network</html>")),
             Self::ResetInBody
             | Self::TornBody
