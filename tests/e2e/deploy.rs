@@ -146,6 +146,22 @@ fn kubectl_builds_what_is_deployed() {
     }
 }
 
+#[test]
+fn images_are_built_by_the_toolchain_that_is_pinned() {
+    let root = deploy().join("..");
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let toolchain = read("rust-toolchain.toml");
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap();
+    for file in ["Dockerfile.manager", "Dockerfile.trial"] {
+        let text = read(file);
+        let image = format!("ARG RUST=rust:{}-", channel.trim_matches('"'));
+        assert!(text.contains(&image), "{file}: {image}");
+        // Before, rustup would add it to the image's own toolchain, whichever that is.
+        let (copied, added) = (text.find("COPY . ."), text.find("rustup target add"));
+        assert!(copied.is_some() && copied < added, "{file}");
+    }
+}
+
 /// Stands for `trial-manager`: says what it was asked for, makes a database, and waits if it is told to.
 const MANAGER: &str = r#"#!/bin/sh
 trap 'exit 130' TERM
