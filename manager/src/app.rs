@@ -4,6 +4,7 @@
 mod advisers;
 mod agent_program;
 mod door;
+mod error;
 mod idle;
 mod reach;
 mod service;
@@ -20,19 +21,19 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use trial_protocol::{ExperimentId, IdError};
+use trial_protocol::ExperimentId;
 
 use self::door::Door;
 pub use self::door::OwnCertificate;
+pub use self::error::Error;
 pub use self::idle::{again, clean};
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view};
 use crate::api::auth::Gate;
 use crate::clock::{Clock, SystemClock};
-use crate::code_archive::{self, CodeArchive};
+use crate::code_archive::CodeArchive;
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
-use crate::experiment::command::Refused;
 use crate::experiment::conduct::{Conductor, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -40,11 +41,10 @@ use crate::intake::Intake;
 use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 use crate::token::{Secret, UserToken};
-use crate::training_service::frameworkcontroller::{client, preflight};
-use crate::training_service::local::{gpus, write_file};
-use crate::training_service::{TrainingService, azure_key};
+use crate::training_service::TrainingService;
+use crate::training_service::local::write_file;
 use crate::view::Board;
-use crate::{api, ids, notify, token, tuner};
+use crate::{api, ids, notify};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -79,151 +79,6 @@ pub enum What {
     New(Box<ExperimentSpec>),
     /// One that was interrupted.
     Resume(String),
-}
-
-/// Why an experiment could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The experiment's configuration, as stored.
-    #[error("the stored configuration of the experiment is not valid")]
-    Config(#[from] config::Error),
-    /// The arguments of the tuner or the assessor.
-    #[error("the tuner or the assessor cannot be made")]
-    Arguments(#[from] tuner::Error),
-    /// An id that cannot be one.
-    #[error(transparent)]
-    Id(#[from] IdError),
-    /// There is no such experiment.
-    #[error(
-        "there is no experiment {id} under {}; --data-dir looks elsewhere",
-        .data_dir.display()
-    )]
-    NoSuchExperiment {
-        /// Which.
-        id: ExperimentId,
-        /// Where.
-        data_dir: PathBuf,
-    },
-    /// Nothing is left to do but to show the results.
-    #[error("experiment {} is done; there is nothing to resume", .finished.id)]
-    AlreadyDone {
-        /// Where its results are.
-        finished: Box<Finished>,
-    },
-    /// A folder or file under the data directory.
-    #[error("cannot write {}; choose a writable folder with --data-dir", .path.display())]
-    DataDir {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The address.
-    #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
-    Listen {
-        /// Which address.
-        host: String,
-        /// Which port.
-        port: u16,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The agent program.
-    #[error("there is no agent program {}; build it (`cargo build -p trialkeeper`) or name it with --agent", .path.display())]
-    NoAgent {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// The machine's GPUs.
-    #[error(transparent)]
-    Gpus(#[from] gpus::Error),
-    /// The cluster cannot be used.
-    #[error(transparent)]
-    Cluster(#[from] client::Error),
-    /// The cluster cannot run trials.
-    #[error(transparent)]
-    Preflight(#[from] preflight::Refusal),
-    /// The key of the storage that trials share.
-    #[error("the storage account cannot be used")]
-    StorageKey(#[from] azure_key::Error),
-    /// The address that trials elsewhere are told.
-    #[error(transparent)]
-    Advertise(#[from] reach::BadAddress),
-    /// A file that the experiment names.
-    #[error("cannot read {}", .path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The certificate for encrypted connections.
-    #[error("connections from other machines cannot be encrypted")]
-    Tls(#[from] api::tls::Error),
-    /// The code for trials elsewhere.
-    #[error("the trials' code cannot be packed")]
-    Code(#[from] code_archive::Error),
-    /// The trial tokens' secret, or the user's token.
-    #[error("cannot make the experiment's tokens")]
-    Secret(#[from] token::Error),
-    /// The store.
-    #[error("the experiment's store failed")]
-    Store(#[from] store::Error),
-    /// What was asked for cannot be done as things stand.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// The experiment was to stop, and a disk failed: nothing could be recorded, so nothing was stopped.
-    #[error(
-        "the experiment was left as it is, since nothing could be recorded; trials that run go on, and \
-         `trial-manager resume {id}` takes them over"
-    )]
-    Left {
-        /// Which.
-        id: ExperimentId,
-        /// What could not be recorded.
-        #[source]
-        source: store::Error,
-    },
-    /// A part of the manager came to an unexpected end.
-    #[error("a part of the manager ended unexpectedly; `resume` goes on with the experiment")]
-    Lost,
-}
-
-impl Error {
-    /// Whether the user can mend it by giving other input, as opposed to a fault while running.
-    pub fn is_usage(&self) -> bool {
-        match self {
-            Self::Config(_)
-            | Self::Arguments(_)
-            | Self::Id(_)
-            | Self::NoSuchExperiment { .. }
-            | Self::AlreadyDone { .. }
-            | Self::DataDir { .. }
-            | Self::Listen { .. }
-            | Self::NoAgent { .. }
-            | Self::Gpus(_)
-            | Self::Cluster(_)
-            | Self::Preflight(_)
-            | Self::Advertise(_)
-            | Self::StorageKey(_)
-            | Self::Unreadable { .. }
-            | Self::Tls(_)
-            | Self::Code(_)
-            | Self::Secret(_) => true,
-            Self::Store(error) | Self::Refused(Refused::Store(error)) => matches!(
-                error,
-                store::Error::Open { .. }
-                    | store::Error::InUse { .. }
-                    | store::Error::NotOurs { .. }
-                    | store::Error::Newer { .. }
-            ),
-            Self::Refused(refused) => matches!(refused, Refused::UnknownTrial(_)),
-            Self::Left { .. } | Self::Lost => false,
-        }
-    }
 }
 
 /// An experiment that is done.
@@ -262,17 +117,32 @@ pub struct Running {
     notifier: Option<notify::Notifier>,
 }
 
-/// Starts a manager for one experiment.
+/// Starts a manager for one experiment. A new one that cannot begin leaves no folder behind: what is wrong with it is
+/// mended in its file, and the next one has another id.
 pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (id, new) = match what {
         What::New(spec) => (ids::experiment(), Some(spec)),
         What::Resume(id) => (ExperimentId::new(id)?, None),
     };
     let dir = ExperimentDir::new(&settings.data_dir, &id);
+    let is_new = new.is_some();
+    let begun = Box::pin(begin(settings, id, dir.clone(), new)).await;
+    if is_new && begun.is_err() {
+        // What cannot be removed does no harm.
+        drop(std::fs::remove_dir_all(dir.path()));
+    }
+    begun
+}
+
+async fn begin(
+    settings: Settings,
+    id: ExperimentId,
+    dir: ExperimentDir,
+    new: Option<Box<ExperimentSpec>>,
+) -> Result<Running, Error> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (ready, listener, store, mut spec, seed) = match new {
         Some(spec) => {
-            // What could refuse comes first: an experiment that cannot run leaves no folder behind.
             let ready = Ready::find(settings.agent.clone(), &spec.training_service, &id).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
             std::fs::create_dir_all(dir.path()).map_err(|source| {
@@ -288,7 +158,12 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
         }
         None => {
             let store = Store::open(&dir.database())?;
-            let (spec, seed) = recall(&store, &id).await?;
+            let Some((spec, seed)) = recall(&store, &id).await? else {
+                // A manager died before it had recorded anything. Who starts over is not to find it again.
+                store.close().await;
+                drop(std::fs::remove_dir_all(dir.path()));
+                return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
+            };
             let ready = Ready::find(settings.agent.clone(), &spec.training_service, &id).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
             (ready, listener, store, spec, seed)
@@ -415,15 +290,6 @@ pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), Stri
     advisers::look(spec).await
 }
 
-/// What helps against an address that cannot be listened on.
-fn hint(kind: io::ErrorKind) -> &'static str {
-    if kind == io::ErrorKind::AddrNotAvailable {
-        "; --host is to be an address of this machine"
-    } else {
-        "; --port 0 picks a free port"
-    }
-}
-
 /// Listens where the user says, else where the trials need it.
 async fn bind(settings: &Settings, ready: &Ready, port: u16) -> Result<TcpListener, Error> {
     let host = settings.host.clone().unwrap_or_else(|| ready.host().to_owned());
@@ -481,12 +347,9 @@ async fn create(
     Ok((spec, seed))
 }
 
-async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64), Error> {
-    let Some(row) = store.experiment().await? else {
-        // The folder was made, and the manager died before it recorded anything.
-        let data_dir = PathBuf::new();
-        return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
-    };
+/// `None`: nothing is recorded.
+async fn recall(store: &Store, id: &ExperimentId) -> Result<Option<(ExperimentSpec, u64)>, Error> {
+    let Some(row) = store.experiment().await? else { return Ok(None) };
     let spec = config::from_canonical(&row.canonical)?;
     // One that is done and whose trials are to run once more goes on with those.
     let all_ended = || async {
@@ -496,5 +359,5 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<(ExperimentSpec, u64
         let finished = Finished { id: id.clone(), spec, store: store.clone() };
         return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }
-    Ok((spec, row.seed))
+    Ok(Some((spec, row.seed)))
 }

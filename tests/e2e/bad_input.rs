@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
 
 /// Runs a command that must be refused, and returns what it says.
 #[track_caller]
@@ -97,6 +97,29 @@ fn a_port_in_use_is_named() {
     let mut command = bed.manager();
     command.arg("run").arg(file).args(["--port", &port, "--data-dir"]).arg(bed.data());
     refused(&bed, &mut command, &[&format!("127.0.0.1:{port}"), "in use"]);
+}
+
+#[test]
+fn what_is_found_late_leaves_no_experiment_behind_either() {
+    let bed = TestBed::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let mut command = Search::new("true", 1).command(&bed);
+    refused(&bed, command.args(["--legacy-port", &port]), &[&port, "in use"]);
+    let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "a resume would go on with what cannot begin");
+}
+
+#[test]
+fn an_experiment_of_which_nothing_was_recorded_is_none() {
+    let bed = TestBed::new();
+    // As a manager leaves it that is killed as soon as it has opened its database.
+    let database = seed::make(&bed.data(), "abcd1234", 0, 0, 1).unwrap();
+    rusqlite::Connection::open(&database).unwrap().execute("DELETE FROM experiment", []).unwrap();
+    let mut command = bed.manager();
+    command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data());
+    refused(&bed, &mut command, &["no experiment abcd1234"]);
+    assert!(!database.exists(), "whoever looks for one to go on with does not find it");
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! Why an experiment could not be run, and who can mend it.
+
+use std::io;
+use std::path::PathBuf;
+
+use trial_protocol::{ExperimentId, IdError};
+
+use super::{Finished, reach};
+use crate::api;
+use crate::code_archive;
+use crate::config;
+use crate::experiment::command::Refused;
+use crate::store;
+use crate::token;
+use crate::training_service::azure_key;
+use crate::training_service::frameworkcontroller::{client, preflight};
+use crate::training_service::local::gpus;
+use crate::tuner;
+
+/// Why an experiment could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The experiment's configuration, as stored.
+    #[error("the stored configuration of the experiment is not valid")]
+    Config(#[from] config::Error),
+    /// The arguments of the tuner or the assessor.
+    #[error("the tuner or the assessor cannot be made")]
+    Arguments(#[from] tuner::Error),
+    /// An id that cannot be one.
+    #[error(transparent)]
+    Id(#[from] IdError),
+    /// There is no such experiment.
+    #[error(
+        "there is no experiment {id} under {}; --data-dir looks elsewhere",
+        .data_dir.display()
+    )]
+    NoSuchExperiment {
+        /// Which.
+        id: ExperimentId,
+        /// Where.
+        data_dir: PathBuf,
+    },
+    /// Nothing is left to do but to show the results.
+    #[error("experiment {} is done; there is nothing to resume", .finished.id)]
+    AlreadyDone {
+        /// Where its results are.
+        finished: Box<Finished>,
+    },
+    /// A folder or file under the data directory.
+    #[error("cannot write {}; choose a writable folder with --data-dir", .path.display())]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The address.
+    #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
+    Listen {
+        /// Which address.
+        host: String,
+        /// Which port.
+        port: u16,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent program.
+    #[error("there is no agent program {}; build it (`cargo build -p trialkeeper`) or name it with --agent", .path.display())]
+    NoAgent {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The machine's GPUs.
+    #[error(transparent)]
+    Gpus(#[from] gpus::Error),
+    /// The cluster cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] client::Error),
+    /// The cluster cannot run trials.
+    #[error(transparent)]
+    Preflight(#[from] preflight::Refusal),
+    /// The key of the storage that trials share.
+    #[error("the storage account cannot be used")]
+    StorageKey(#[from] azure_key::Error),
+    /// The address that trials elsewhere are told.
+    #[error(transparent)]
+    Advertise(#[from] reach::BadAddress),
+    /// A file that the experiment names.
+    #[error("cannot read {}", .path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The certificate for encrypted connections.
+    #[error("connections from other machines cannot be encrypted")]
+    Tls(#[from] api::tls::Error),
+    /// The code for trials elsewhere.
+    #[error("the trials' code cannot be packed")]
+    Code(#[from] code_archive::Error),
+    /// The trial tokens' secret, or the user's token.
+    #[error("cannot make the experiment's tokens")]
+    Secret(#[from] token::Error),
+    /// The store.
+    #[error("the experiment's store failed")]
+    Store(#[from] store::Error),
+    /// What was asked for cannot be done as things stand.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The experiment was to stop, and a disk failed: nothing could be recorded, so nothing was stopped.
+    #[error(
+        "the experiment was left as it is, since nothing could be recorded; trials that run go on, and \
+         `trial-manager resume {id}` takes them over"
+    )]
+    Left {
+        /// Which.
+        id: ExperimentId,
+        /// What could not be recorded.
+        #[source]
+        source: store::Error,
+    },
+    /// A part of the manager came to an unexpected end.
+    #[error("a part of the manager ended unexpectedly; `resume` goes on with the experiment")]
+    Lost,
+}
+
+impl Error {
+    /// Whether the user can mend it by giving other input, as opposed to a fault while running.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Config(_)
+            | Self::Arguments(_)
+            | Self::Id(_)
+            | Self::NoSuchExperiment { .. }
+            | Self::AlreadyDone { .. }
+            | Self::DataDir { .. }
+            | Self::Listen { .. }
+            | Self::NoAgent { .. }
+            | Self::Gpus(_)
+            | Self::Cluster(_)
+            | Self::Preflight(_)
+            | Self::Advertise(_)
+            | Self::StorageKey(_)
+            | Self::Unreadable { .. }
+            | Self::Tls(_)
+            | Self::Code(_)
+            | Self::Secret(_) => true,
+            Self::Store(error) | Self::Refused(Refused::Store(error)) => matches!(
+                error,
+                store::Error::Open { .. }
+                    | store::Error::InUse { .. }
+                    | store::Error::NotOurs { .. }
+                    | store::Error::Newer { .. }
+            ),
+            Self::Refused(refused) => matches!(refused, Refused::UnknownTrial(_)),
+            Self::Left { .. } | Self::Lost => false,
+        }
+    }
+}
+
+/// What helps against an address that cannot be listened on.
+fn hint(kind: io::ErrorKind) -> &'static str {
+    if kind == io::ErrorKind::AddrNotAvailable {
+        "; --host is to be an address of this machine"
+    } else {
+        "; --port 0 picks a free port"
+    }
+}
