@@ -143,7 +143,8 @@ async fn begin(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (ready, listener, store, mut spec, seed) = match new {
         Some(spec) => {
-            let ready = Ready::find(settings.agent.clone(), &spec.training_service, &id).await?;
+            let ready =
+                Ready::find(settings.agent.clone(), &spec.training_service, &id, true).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
             std::fs::create_dir_all(dir.path()).map_err(|source| {
                 // The folder that the user can do something about.
@@ -164,7 +165,8 @@ async fn begin(
                 drop(std::fs::remove_dir_all(dir.path()));
                 return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
             };
-            let ready = Ready::find(settings.agent.clone(), &spec.training_service, &id).await?;
+            let ready =
+                Ready::find(settings.agent.clone(), &spec.training_service, &id, false).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
             (ready, listener, store, spec, seed)
         }
@@ -282,7 +284,7 @@ async fn begin(
 
 /// Looks whether trials can be run as the experiment says, and starts nothing.
 pub async fn look(agent: Option<PathBuf>, service: &TrainingServiceSpec) -> Result<(), Error> {
-    Ready::find(agent, service, &ids::experiment()).await.map(drop)
+    Ready::find(agent, service, &ids::experiment(), true).await.map(drop)
 }
 
 /// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.

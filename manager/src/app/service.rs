@@ -53,23 +53,27 @@ pub(super) struct Place {
 }
 
 impl Ready {
-    /// Looks for what the experiment's service needs.
+    /// Looks for what the experiment's service needs. One that was begun goes on also where no new trial could be
+    /// started just now: the agents of those that run wait for somebody to take their results.
     pub(super) async fn find(
         agent: Option<PathBuf>,
         service: &TrainingServiceSpec,
         id: &ExperimentId,
+        is_new: bool,
     ) -> Result<Self, Error> {
         match service {
             TrainingServiceSpec::Local(_) => Ok(Self::Local { agent: find_agent(agent)? }),
             TrainingServiceSpec::FrameworkController(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
                 preflight::check(&cluster).await?;
-                match preflight::pods(&cluster, &common(id, spec, &cluster)).await? {
-                    Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
-                    Some(refusal) => return Err(refusal.into()),
-                    None => {}
+                if is_new {
+                    match preflight::pods(&cluster, &common(id, spec, &cluster)).await? {
+                        Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
+                        Some(refusal) => return Err(refusal.into()),
+                        None => {}
+                    }
+                    preflight::controller(&cluster, id).await?;
                 }
-                preflight::controller(&cluster, id).await?;
                 let agent = match spec.agent {
                     AgentSource::Auto => {
                         let agent = find_agent(agent)?;

@@ -107,6 +107,24 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
     }
 }
 
+#[test]
+fn who_goes_on_needs_no_controller_and_no_room_in_a_quota() {
+    let Story { bed, kube, gate, manager, id } = begun();
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    kube.controller(false);
+    for kind in ["frameworks", "secrets"] {
+        let why = "exceeded quota: counted, requested: 1, used: 9, limited: 9";
+        kube.fail(&format!("POST {kind}"), 403, usize::MAX, why);
+    }
+    let manager = resume(&bed, &id);
+    gate.open(6);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(2, 0);
+    assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
 /// The experiment, and how many metrics of attempts whose names are like this it has.
 fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
     let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
@@ -240,7 +258,7 @@ fn a_trial_that_another_role_won_while_nobody_watched_has_succeeded() {
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
-    assert_eq!(kube.made("frameworks").len(), 1 + 2, "one look at the controller for each start");
+    assert_eq!(kube.made("frameworks").len(), 1 + 1, "one more is the look at the controller");
 }
 
 /// The experiment, once an agent has said that its trial was stopped.

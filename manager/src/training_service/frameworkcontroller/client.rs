@@ -79,15 +79,6 @@ impl Kind {
     }
 }
 
-/// Whether an object was made or was there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Created {
-    /// It was made.
-    Now,
-    /// An object of that name was there.
-    Before,
-}
-
 /// A namespace of a cluster; cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
@@ -115,14 +106,14 @@ impl Cluster {
         &self.server
     }
 
-    /// Makes an object.
-    pub async fn create(&self, kind: Kind, object: &Value) -> Result<Created, Error> {
+    /// Makes an object, unless it is there.
+    pub async fn create(&self, kind: Kind, object: &Value) -> Result<(), Error> {
         let api = self.api(kind);
         let object = self.object(object)?;
         let params = PostParams::default();
         match self.within(api.create(&params, &object)).await {
-            Ok(_) => Ok(Created::Now),
-            Err(error) if error.is_conflict() => Ok(Created::Before),
+            Ok(_) => Ok(()),
+            Err(error) if error.is_conflict() => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -134,11 +125,12 @@ impl Cluster {
         self.within(api.create(&params, &object)).await.map(drop)
     }
 
-    /// Makes an object, or gives the one that is there its `data`.
+    /// Gives an object that is there its `data`, or makes it. In this order: where a quota is used up, making one that
+    /// is there is refused for the quota.
     pub async fn put(&self, kind: Kind, object: &Value) -> Result<(), Error> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        if self.create(kind, object).await? == Created::Before {
-            self.merge(kind, name, &json!({"data": object["data"]})).await?;
+        if !self.merge(kind, name, &json!({"data": object["data"]})).await? {
+            self.create(kind, object).await?;
         }
         Ok(())
     }
