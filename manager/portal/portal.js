@@ -13,9 +13,22 @@ const json = async (path) => {
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
   return response.json();
 };
-const number = (value) => {
-  const scalar = value !== null && typeof value === "object" ? value.default : value;
-  return typeof scalar === "number" && Number.isFinite(scalar) ? scalar : null;
+const finite = (value) => typeof value === "number" && Number.isFinite(value) ? value : null;
+const number = (value) => finite(value !== null && typeof value === "object" ? value.default : value);
+// Adds what was reported to the curves that it is a point of: the metric's own, and of an object one for each number. NNI's SDK has
+// one name for all that it reports, so that its members go by their own.
+const enter = (curves, { name, step, value }) => {
+  const put = (curve, number) => {
+    if (!curves.has(curve)) curves.set(curve, []);
+    curves.get(curve).push([step, number]);
+  };
+  if (Array.isArray(value)) return;
+  if (value === null || typeof value !== "object") { put(name, finite(value)); return; }
+  const missing = ["NaN", "Infinity", "-Infinity"];
+  for (const [member, inner] of Object.entries(value)) {
+    if (typeof inner !== "number" && !missing.includes(inner)) continue;
+    put(member === "default" ? name : name === "default" ? member : `${name}.${member}`, finite(inner));
+  }
 };
 
 // An address may be another experiment's by now, whose trials must not be mixed with the ones that are shown.
@@ -174,9 +187,7 @@ const trial = async () => {
     for (const metric of metrics) {
       if (metric.seq <= seen) continue;
       seen = metric.seq;
-      if (metric.type !== "intermediate") continue;
-      if (!curves.has(metric.name)) curves.set(metric.name, []);
-      curves.get(metric.name).push([metric.step, number(metric.value)]);
+      if (metric.type === "intermediate") enter(curves, metric);
     }
   };
   const takeSamples = (more) => {
@@ -277,10 +288,7 @@ const compare = async () => {
       const page = await json(one.seen < 0 ? `${path}&points=1000` : `${path}&after=${one.seen}`);
       if (one.seen >= 0 && page.attempt !== one.attempt) { Object.assign(one, { curves: new Map(), seen: -1 }); continue; }
       one.attempt = page.attempt;
-      for (const { name, step, value } of page.metrics) {
-        if (!one.curves.has(name)) one.curves.set(name, []);
-        one.curves.get(name).push([step, number(value)]);
-      }
+      for (const metric of page.metrics) enter(one.curves, metric);
       one.seen = page.next ?? page.metrics.at(-1)?.seq ?? one.seen;
       if (page.next === null) return;
     }

@@ -26,6 +26,7 @@ use super::user::{Asked, Change, Named, attempt, large_json_body, whole_log};
 use super::{Error, Shared};
 use crate::config::units;
 use crate::experiment::command::{Command, NewLimits};
+use crate::experiment::result::speaks_of;
 use crate::view::{self, TrialSummary};
 
 /// The release whose API this is.
@@ -87,7 +88,9 @@ impl Steps {
         }
         let id = TrialJobId::new(trial.id.clone()).map_err(|_| Error::NotFound)?;
         let steps = match shared.state.store.reporting(&id).await? {
-            Some(attempt) => shared.state.store.steps(attempt.key, trial.metric.as_deref()).await?,
+            Some(attempt) => {
+                shared.state.store.steps(attempt.key, trial.steps_name.as_deref()).await?
+            }
             None => 0,
         };
         self.keep(trial, steps);
@@ -381,8 +384,12 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
                 after = i64::try_from(last.seq).unwrap_or(i64::MAX);
                 for row in rows {
                     // NNI knows one metric.
-                    let counts = trial.metric.as_ref().is_none_or(|name| *name == row.metric.name);
                     let is_final = row.metric.kind == MetricKind::Final;
+                    let counts = match (&trial.steps_name, &trial.metric) {
+                        (Some(name), _) if !is_final => *name == row.metric.name,
+                        (_, Some(name)) => speaks_of(&row.metric, name),
+                        (_, None) => true,
+                    };
                     let step = steps;
                     steps += u64::from(counts && !is_final);
                     if counts && kind.is_none_or(|kind| kind.is_final() == is_final) {

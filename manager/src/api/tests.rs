@@ -43,6 +43,11 @@ struct Bed {
 
 impl Bed {
     async fn new() -> Self {
+        Self::of(None).await
+    }
+
+    /// Of an experiment whose configuration names the metric that counts.
+    async fn of(objective: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
         for (sequence, id) in [(0, "t"), (1, "u")] {
@@ -65,7 +70,7 @@ impl Bed {
         let gate = Gate::new(&e, user, secret.as_ref().clone(), Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
         let pods = Pods::new(code);
-        let board = Board::new(store.clone(), None);
+        let board = Board::new(store.clone(), objective.map(str::to_owned));
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
         let (told, service) = (handle.clone(), Arc::default());

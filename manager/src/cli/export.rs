@@ -8,10 +8,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use trial_protocol::MetricValue;
 
 use super::query::ExportForm;
 use crate::view;
+use crate::view::curve::points_of;
 
 /// A trial as in a list, and its metrics.
 type Trial = (Value, Vec<Value>);
@@ -146,9 +146,9 @@ fn whole(trials: &[Trial]) -> String {
     format!("{:#}\n", trials.collect::<Value>())
 }
 
-/// A metric's value as a number, where it is one.
-fn number(metric: &Value) -> Option<f64> {
-    MetricValue::from(metric.get("value")?.clone()).number()
+/// The curves that a metric is a point of, each with its number.
+fn numbers(metric: &Value) -> Vec<(String, f64)> {
+    points_of(text(metric, "name"), metric.get("value").unwrap_or(&Value::Null))
 }
 
 /// A folder per trial with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
@@ -163,17 +163,21 @@ fn tensorboard(to: &Path, trials: &[Trial]) -> io::Result<()> {
         delimited(&mut first, 3, b"brain.Event:2");
         record(&mut bytes, &first);
         for metric in metrics {
-            let Some(number) = number(metric) else { continue };
             let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(begun);
             let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
             let last = if text(metric, "type") == "final" { "/final" } else { "" };
-            let mut value = Vec::new();
-            delimited(&mut value, 1, format!("{}{last}", text(metric, "name")).as_bytes());
-            value.push(2 << 3 | 5);
-            // TensorBoard holds single precision.
-            value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
             let mut summary = Vec::new();
-            delimited(&mut summary, 1, &value);
+            for (name, number) in numbers(metric) {
+                let mut value = Vec::new();
+                delimited(&mut value, 1, format!("{name}{last}").as_bytes());
+                value.push(2 << 3 | 5);
+                // TensorBoard holds single precision.
+                value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
+                delimited(&mut summary, 1, &value);
+            }
+            if summary.is_empty() {
+                continue;
+            }
             let mut event = event(at_ms, step);
             delimited(&mut event, 5, &summary);
             record(&mut bytes, &event);
@@ -262,17 +266,18 @@ fn mlflow(to: &Path, trials: &[Trial]) -> io::Result<()> {
         }
         let mut curves: BTreeMap<String, String> = BTreeMap::new();
         for metric in metrics {
-            let Some(number) = number(metric) else { continue };
-            let name = curve_name(text(metric, "name"), text(metric, "type") == "final");
             let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
             let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
-            let word = match number {
-                n if n.is_nan() => "nan".to_owned(),
-                n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
-                n => n.to_string(),
-            };
-            let curve = curves.entry(name).or_default();
-            writeln!(curve, "{at_ms} {word} {step}").unwrap_or_default();
+            for (name, number) in numbers(metric) {
+                let name = curve_name(&name, text(metric, "type") == "final");
+                let word = match number {
+                    n if n.is_nan() => "nan".to_owned(),
+                    n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
+                    n => n.to_string(),
+                };
+                let curve = curves.entry(name).or_default();
+                writeln!(curve, "{at_ms} {word} {step}").unwrap_or_default();
+            }
         }
         for (name, lines) in curves {
             fs::write(folder.join("metrics").join(name), lines)?;
@@ -335,11 +340,16 @@ mod tests {
 
     fn trials() -> Vec<Trial> {
         let metric = |kind: &str, step: u64, value: Value| json!({"name": "a/cc", "type": kind, "step": step, "value": value, "observed_at_ms": 5});
+        let object = json!({"name": "default", "type": "intermediate", "step": 1, "value": {"acc": 0.5, "loss": 2}, "observed_at_ms": 6});
         vec![
             (
                 json!({"id": "t", "sequence": 0, "state": "SUCCEEDED", "final": 0.5, "created_at_ms": 1000,
                        "parameters": {"act": "re,\"lu", "layer": {"size": 3}}}),
-                vec![metric("intermediate", 0, json!(0.25)), metric("final", 0, json!("NaN"))],
+                vec![
+                    metric("intermediate", 0, json!(0.25)),
+                    metric("final", 0, json!("NaN")),
+                    object,
+                ],
             ),
             (json!({"id": "u", "sequence": 1, "state": "FAILED", "parameters": {"..": 1}}), vec![]),
         ]
@@ -414,10 +424,18 @@ mod tests {
             runs.iter().find_map(|run| fs::read_to_string(run.join("metrics/a_u2f_cc")).ok());
         assert_eq!(metric.as_deref(), Some("5 0.25 0\n"));
         assert!(runs.iter().any(|run| run.join("params/_u2e_.").exists()));
+        // An object is a curve for each of its numbers.
+        for (name, line) in [("acc", "6 0.5 1\n"), ("loss", "6 2 1\n")] {
+            let found =
+                runs.iter().find_map(|run| fs::read_to_string(run.join("metrics").join(name)).ok());
+            assert_eq!(found.as_deref(), Some(line), "{name}");
+        }
         let events =
             fs::read(folder.path().join("t/00000-t/events.out.tfevents.1.trialkeeper")).unwrap();
         // The first record: 24 bytes of data between two checksums.
         assert_eq!(events[..8], 26_u64.to_le_bytes());
-        assert!(events.windows(13).any(|part| part == b"brain.Event:2"));
+        for part in [b"brain.Event:2".as_slice(), b"\x03acc", b"\x04loss"] {
+            assert!(events.windows(part.len()).any(|window| window == part), "{part:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
-use trial_protocol::{ExperimentId, MetricValue};
+use trial_protocol::ExperimentId;
 
 use super::ask::{Error, Place};
 use super::out::written;
@@ -17,6 +17,7 @@ use super::signals::Signals;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
 use crate::api::client::{self, Client};
 use crate::errors::chain;
+use crate::view::curve::points_of;
 
 /// Time between two drawings.
 const PACE: Duration = Duration::from_secs(1);
@@ -186,9 +187,11 @@ async fn asked(client: &Client, trial: Value) -> Result<Vec<String>, Error> {
 fn row(trial: &Value, curve: &Value, samples: &Value) -> Vec<String> {
     let name = trial.get("metric").and_then(Value::as_str);
     let metrics = curve.get("metrics").and_then(Value::as_array).into_iter().flatten();
-    let counted =
-        metrics.filter(|one| name.is_none() || one.get("name").and_then(Value::as_str) == name);
-    let values = counted.filter_map(|one| MetricValue::from(one.get("value")?.clone()).number());
+    let points = metrics.flat_map(|one| {
+        points_of(&table::text(one, "name"), one.get("value").unwrap_or(&Value::Null))
+    });
+    let counted = points.filter(|(curve, _)| name.is_none_or(|name| name == curve));
+    let values = counted.map(|(_, number)| number);
     let last = samples.get("samples").and_then(Value::as_array).and_then(|all| all.last());
     let last = last.and_then(|one| one.get("sample")).unwrap_or(&Value::Null);
     vec![

@@ -69,8 +69,8 @@ pub fn pick<'a>(
             Some(objective) if is_member(metric) => objective.to_owned(),
             _ => metric.name.clone(),
         }),
-        last: last.map(|metric| value(metric, objective)),
-        intermediate: steps.into_iter().map(|metric| value(metric, objective)).collect(),
+        last: last.map(|metric| value_of(metric, objective)),
+        intermediate: steps.into_iter().map(|metric| value_of(metric, objective)).collect(),
     }
 }
 
@@ -83,9 +83,14 @@ fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
     member.number().is_some().then_some(member)
 }
 
-/// What counts of a metric.
-fn value(metric: &Metric, objective: Option<&str>) -> MetricValue {
-    objective.and_then(|name| member(metric, name)).unwrap_or_else(|| metric.value.clone())
+/// Whether a metric is the one of this name, by itself or as a member of what NNI's SDK reported.
+pub fn speaks_of(metric: &Metric, name: &str) -> bool {
+    metric.name == name || member(metric, name).is_some()
+}
+
+/// What counts of a metric where `name` does.
+pub fn value_of(metric: &Metric, name: Option<&str>) -> MetricValue {
+    name.and_then(|name| member(metric, name)).unwrap_or_else(|| metric.value.clone())
 }
 
 fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a str> {
@@ -136,7 +141,7 @@ impl Steps {
         if !counts {
             return false;
         }
-        let number = value(metric, objective).number().unwrap_or(f64::NAN);
+        let number = value_of(metric, objective).number().unwrap_or(f64::NAN);
         self.name.get_or_insert_with(|| metric.name.clone());
         self.values.insert(metric.sequence, number).is_none()
     }

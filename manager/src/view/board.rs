@@ -52,6 +52,11 @@ impl Board {
         Self { store, objective, kept: Arc::default() }
     }
 
+    /// The configured metric.
+    pub fn objective(&self) -> Option<&str> {
+        self.objective.as_deref()
+    }
+
     /// The trials as of now.
     pub async fn refresh(&self) -> Result<Arc<Snapshot>, store::Error> {
         let mut kept = self.kept.lock().await;

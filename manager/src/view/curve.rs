@@ -1,6 +1,8 @@
 //! PURE: curves with fewer points, and the best so far.
 
 use serde::Serialize;
+use serde_json::Value;
+use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 use crate::experiment::result::is_better;
@@ -32,6 +34,27 @@ pub fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>)
         }
     }
     curve.into_iter().zip(kept).filter_map(|(point, keep)| keep.then_some(point)).collect()
+}
+
+/// The curves that a reported value is a point of, each with its number: the metric's own, and of an object one for each member
+/// that is a number. The member `default` is the metric itself; NNI's SDK has one name for all that it reports, so that
+/// its members go by their own.
+pub fn points_of(name: &str, value: &Value) -> Vec<(String, f64)> {
+    let number = |value: &Value| MetricValue::from(value.clone()).number();
+    let Some(members) = value.as_object() else {
+        return number(value).map(|number| (name.to_owned(), number)).into_iter().collect();
+    };
+    let plain = members.iter().filter(|(_, value)| !value.is_object());
+    plain
+        .filter_map(|(member, value)| {
+            let curve = match (member.as_str(), name) {
+                (OBJECTIVE, _) => name.to_owned(),
+                (member, OBJECTIVE) => member.to_owned(),
+                (member, name) => format!("{name}.{member}"),
+            };
+            Some((curve, number(value)?))
+        })
+        .collect()
 }
 
 /// One improvement of the best result.
@@ -68,6 +91,21 @@ mod tests {
         let curve: Vec<f64> = (0..1000).map(|at| if at == 500 { 99.0 } else { 0.0 }).collect();
         let thin = thin(curve, 20, |value| Some(*value));
         assert!(thin.len() <= 20 && thin.contains(&99.0), "{thin:?}");
+    }
+
+    #[test]
+    fn each_number_of_an_object_is_a_point_of_its_own_curve() {
+        use serde_json::json;
+        let object =
+            json!({"default": 0.5, "acc": 1, "note": "x", "loss": "NaN", "more": {"default": 3}});
+        let of = |name: &str, value: &Value| {
+            let points = points_of(name, value).into_iter();
+            points.map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>()
+        };
+        assert_eq!(of("default", &object), ["default 0.5", "acc 1", "loss NaN"]);
+        assert_eq!(of("val", &object), ["val 0.5", "val.acc 1", "val.loss NaN"]);
+        assert_eq!(of("acc", &json!(0.25)), ["acc 0.25"]);
+        assert!(of("acc", &json!("good")).is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use trial_protocol::{Metric, MetricValue, OBJECTIVE, Started, TrialJobId, Verdic
 use utoipa::ToSchema;
 
 use super::Board;
-use crate::experiment::result::pick;
+use crate::experiment::result::{pick, speaks_of, value_of};
 use crate::job_state::JobState;
 use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
 
@@ -57,6 +57,10 @@ pub struct TrialSummary {
     pub class: Option<String>,
     /// The number of its latest change.
     pub change: i64,
+    /// The name under which its intermediate results are stored, if it has any: NNI's SDK has one name for an object with
+    /// many members.
+    #[serde(skip)]
+    pub steps_name: Option<String>,
     /// The trial's own number in the store.
     #[serde(skip)]
     pub(super) key: i64,
@@ -102,10 +106,11 @@ impl TrialSummary {
             parameters: row.parameters,
             parameter_id: row.parameter_id,
             attempt: row.attempt.to_string(),
-            metric: name.or_else(|| latest.map(|metric| metric.name.clone())),
+            steps_name: latest.map(|metric| metric.name.clone()),
             last: result.last.map(|value| value.as_json().clone()),
-            latest: latest.map(|metric| metric.value.as_json().clone()),
+            latest: latest.map(|metric| value_of(metric, name.as_deref()).as_json().clone()),
             latest_step: latest.map(|metric| metric.sequence),
+            metric: name.or_else(|| latest.map(|metric| metric.name.clone())),
             created_at_ms: row.created_at_ms,
             started_at_ms: row.started_at_ms,
             ended_at_ms: row.ended_at_ms,
@@ -126,7 +131,9 @@ impl TrialSummary {
 fn latest_of<'a>(latest: &'a [Metric], name: Option<&str>) -> Option<&'a Metric> {
     let named = |name: &str| latest.iter().find(|metric| metric.name == name);
     match (name, latest) {
-        (Some(name), _) => named(name),
+        (Some(name), _) => {
+            named(name).or_else(|| latest.iter().find(|metric| speaks_of(metric, name)))
+        }
         (None, [only]) => Some(only),
         (None, _) => named(OBJECTIVE),
     }

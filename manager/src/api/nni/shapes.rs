@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use trial_protocol::MetricKind;
 
+use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::MetricRow;
 use crate::view::TrialSummary;
@@ -86,7 +87,8 @@ pub(super) fn record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value 
         MetricKind::Intermediate => ("PERIODICAL", step),
         MetricKind::Final => ("FINAL", row.metric.sequence),
     };
-    shape(trial, row.observed_at_ms, kind, sequence, row.metric.value.as_json())
+    let value = value_of(&row.metric, trial.metric.as_deref());
+    shape(trial, row.observed_at_ms, kind, sequence, value.as_json())
 }
 
 fn final_record(trial: &TrialSummary) -> Option<Value> {

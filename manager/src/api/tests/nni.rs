@@ -1,6 +1,7 @@
 //! NNI's API, called without a socket: the shapes that `samples/nni/manager/rest` recorded of NNI 3.0, member by member.
 
 use axum::http::Method;
+use trial_protocol::{Lane, Metric, MetricKind, ReportBody};
 
 use super::*;
 
@@ -122,6 +123,34 @@ async fn answers_have_the_members_of_nni_s() {
     assert_eq!(version, "3.0.0");
     let (_, empty) = bed.nni(Method::GET, "/trial-file/t/stderr", false).await;
     assert_eq!(empty, "stderr is empty.");
+}
+
+#[tokio::test]
+async fn a_member_that_counts_is_the_value_of_each_step() {
+    let bed = Bed::of(Some("acc")).await;
+    bed.change("t", JobState::Running).await;
+    let report = |kind, sequence, acc: f64| {
+        let value = json!({"acc": acc, "loss": 9, "note": "x"}).into();
+        let name = "default".to_owned();
+        ReportBody::Metric(Metric { name, kind, sequence, value, derived: false })
+    };
+    let step = |sequence, acc| report(MetricKind::Intermediate, sequence, acc);
+    bed.say(Lane::Facts, 0, vec![step(0, 0.25), step(1, 0.5)]).await;
+    let (_, trial) = bed.look("/api/v1/trials/t").await;
+    let seen = ["metric", "latest", "latest_step", "final"].map(|name| &trial[name]);
+    assert_eq!(seen, [&json!("acc"), &json!(0.5), &json!(1), &Value::Null]);
+    let told = |records: &Value| {
+        let records = records.as_array().unwrap().iter();
+        let one = |one: &Value| json!([one["type"], one["sequence"], one["data"]]);
+        records.map(one).collect::<Vec<_>>()
+    };
+    let (first, second) =
+        (json!(["PERIODICAL", 0, "\"0.25\""]), json!(["PERIODICAL", 1, "\"0.5\""]));
+    assert_eq!(told(&bed.got("/metric-data-latest").await), std::slice::from_ref(&second));
+    assert_eq!(told(&bed.got("/metric-data/t").await), [first, second]);
+    bed.say(Lane::Facts, 2, vec![report(MetricKind::Final, 0, 0.75)]).await;
+    let finals = bed.got("/metric-data?type=FINAL").await;
+    assert_eq!(told(&finals), [json!(["FINAL", 0, "\"0.75\""])]);
 }
 
 #[tokio::test]

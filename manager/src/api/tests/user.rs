@@ -108,7 +108,7 @@ impl Bed {
         self.state.store.change_trial(&id, change).await.unwrap();
     }
 
-    async fn look(&self, path: &str) -> (StatusCode, Value) {
+    pub(super) async fn look(&self, path: &str) -> (StatusCode, Value) {
         let request = Request::get(path).header(header::HOST, "localhost");
         read(self.send(request.body(Body::empty()).unwrap()).await).await
     }

@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Asked, Named, bounded};
+use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
 use crate::view::curve::thin;
@@ -275,9 +276,10 @@ pub(in crate::api) async fn metric_page(
             }
         }
     }
-    let thinned = curves
-        .into_iter()
-        .flat_map(|(_, curve)| thin(curve, points, |row| row.metric.value.number()));
+    let objective = shared.state.board.objective();
+    let thinned = curves.into_iter().flat_map(|(_, curve)| {
+        thin(curve, points, |row| value_of(&row.metric, objective).number())
+    });
     let mut metrics: Vec<_> = thinned.map(MetricView::from).collect();
     metrics.sort_by_key(|metric| metric.seq);
     Ok(MetricPage { attempt: name, metrics, next: None })
