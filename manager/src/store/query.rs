@@ -6,7 +6,7 @@ mod log;
 mod tests;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use trial_protocol::{AttemptId, Lane, Metric, MetricKind, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, Lane, Metric, MetricKind, OBJECTIVE, TrialJobId, Verdict};
 
 use super::read::{json, parsed, unsigned, unsigned_if_any};
 use super::reports::{CONCLUDED, metric_row};
@@ -15,8 +15,10 @@ use super::{Error, MetricRow, ReportRow, Store, TrialRow};
 use crate::ids;
 pub use log::LogPart;
 
-/// How many of an attempt's last reports are looked through for its latest intermediate results.
+/// How many of an attempt's last reports are looked through for its latest intermediate results; and where a metric that
+/// counts is named and not among them.
 const LATEST: u32 = 16;
+const LATEST_NAMED: u32 = 256;
 
 const CHANGES: &str = "SELECT key, trial FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
 const HEARD: &str = "SELECT a.key, a.facts_through FROM trial t \
@@ -103,10 +105,19 @@ impl Store {
         .await
     }
 
-    /// These trials, by their own numbers; one that is not there is left out.
-    pub async fn glances(&self, keys: Vec<i64>) -> Result<Vec<Glance>, Error> {
-        self.read(move |c| keys.iter().filter_map(|key| glance(c, *key).transpose()).collect())
-            .await
+    /// These trials, by their own numbers; one that is not there is left out. `objective` is the metric that counts, if it
+    /// is named.
+    pub async fn glances(
+        &self,
+        keys: Vec<i64>,
+        objective: Option<&str>,
+    ) -> Result<Vec<Glance>, Error> {
+        let objective = objective.map(str::to_owned);
+        self.read(move |c| {
+            let one = |key: &i64| glance(c, *key, objective.as_deref()).transpose();
+            keys.iter().filter_map(one).collect()
+        })
+        .await
     }
 
     /// For each of these trials, what rises with the facts that are stored of its current attempt.
@@ -215,7 +226,7 @@ impl Store {
     }
 }
 
-fn glance(c: &Connection, key: i64) -> Result<Option<Glance>, Error> {
+fn glance(c: &Connection, key: i64, objective: Option<&str>) -> Result<Option<Glance>, Error> {
     let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE key = ?");
     let mut statement = c.prepare_cached(&sql)?;
     let Some(row) = statement.query_and_then([key], trial_row)?.next().transpose()? else {
@@ -232,19 +243,24 @@ fn glance(c: &Connection, key: i64) -> Result<Option<Glance>, Error> {
     let voices = Voices::of(c, key)?;
     glance.facts_through = voices.facts();
     if let Some((attempt, _)) = voices.agent {
-        look(c, attempt, &mut glance)?;
+        look(c, attempt, objective, &mut glance)?;
     }
     if let Some((attempt, _)) = voices.keeper
         && glance.latest.is_empty()
         && glance.finals.iter().all(|metric| metric.derived)
     {
-        look(c, attempt, &mut glance)?;
+        look(c, attempt, objective, &mut glance)?;
     }
     Ok(Some(glance))
 }
 
 /// Adds what an attempt's reports amount to.
-fn look(c: &Connection, attempt: i64, glance: &mut Glance) -> Result<(), Error> {
+fn look(
+    c: &Connection,
+    attempt: i64,
+    objective: Option<&str>,
+    glance: &mut Glance,
+) -> Result<(), Error> {
     let mut statement = c.prepare_cached(SUMS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {
@@ -257,8 +273,17 @@ fn look(c: &Connection, attempt: i64, glance: &mut Glance) -> Result<(), Error> 
         }
     }
     let mut statement = c.prepare_cached(LAST_REPORTS)?;
-    let mut rows = statement.query(params![attempt, LATEST])?;
+    let mut rows = statement.query(params![attempt, LATEST_NAMED])?;
+    let mut seen = 0;
     while let Some(row) = rows.next()? {
+        // Others may be reported at every batch, and the one that counts once an epoch.
+        let missing = objective.is_some_and(|name| {
+            glance.latest.iter().all(|metric| metric.name != name && metric.name != OBJECTIVE)
+        });
+        if seen >= LATEST && !missing {
+            break;
+        }
+        seen += 1;
         if row.get_ref("kind")?.as_str() == Ok("metric")
             && let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>)
             && metric.kind == MetricKind::Intermediate

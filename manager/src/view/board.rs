@@ -82,17 +82,21 @@ impl Board {
             return Ok(Arc::clone(&kept));
         }
         let keys: BTreeSet<i64> = changed.keys().copied().collect();
-        let glances = self.store.glances(keys.into_iter().collect()).await?;
+        let glances =
+            self.store.glances(keys.into_iter().collect(), self.objective.as_deref()).await?;
         // Whoever still reads the last snapshot keeps it; else it is changed in place.
         let snapshot = Arc::make_mut(&mut kept);
         snapshot.through = through;
         snapshot.revision += 1;
         for glance in glances {
             let change = changed.get(&glance.key).copied().unwrap_or(through);
-            let trial =
+            let mut trial =
                 TrialSummary::new(glance, self.objective.as_deref(), change, snapshot.revision);
             match snapshot.by_id.get(&trial.id) {
-                Some(at) => snapshot.trials[*at] = Arc::new(trial),
+                Some(at) => {
+                    trial.keep_latest(&snapshot.trials[*at]);
+                    snapshot.trials[*at] = Arc::new(trial);
+                }
                 None => {
                     snapshot.by_id.insert(trial.id.clone(), snapshot.trials.len());
                     snapshot.trials.push(Arc::new(trial));

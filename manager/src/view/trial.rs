@@ -35,7 +35,7 @@ pub struct TrialSummary {
     /// Its final result as reported. Absence means none yet; it is never guessed from a step.
     #[serde(rename = "final")]
     pub last: Option<Value>,
-    /// The latest intermediate result, among the last 16 reports.
+    /// The latest intermediate result. Of one that was not looked at meanwhile, it is looked for among its last reports.
     pub latest: Option<Value>,
     /// That result's step, from 0.
     pub latest_step: Option<u64>,
@@ -123,6 +123,17 @@ impl TrialSummary {
             key,
             facts_through,
             revision,
+        }
+    }
+}
+
+impl TrialSummary {
+    /// Keeps what was seen `before` and is too long ago to be found again.
+    pub(super) fn keep_latest(&mut self, before: &Self) {
+        if self.latest.is_none() && self.attempt == before.attempt && self.metric == before.metric {
+            self.latest.clone_from(&before.latest);
+            self.latest_step = before.latest_step;
+            self.steps_name.clone_from(&before.steps_name);
         }
     }
 }

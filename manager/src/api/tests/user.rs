@@ -203,6 +203,28 @@ async fn a_result_that_comes_after_the_end_is_in_the_list_too() {
 }
 
 #[tokio::test]
+async fn what_is_reported_seldom_stays_the_latest() {
+    let bed = Bed::of(Some("val")).await;
+    bed.change("t", JobState::Running).await;
+    let step = |name: &str, sequence, value: f64| {
+        let (name, kind) = (name.to_owned(), MetricKind::Intermediate);
+        ReportBody::Metric(Metric { name, kind, sequence, value: value.into(), derived: false })
+    };
+    let latest = async || {
+        let (_, trial) = bed.look("/api/v1/trials/t").await;
+        (trial["latest"].clone(), trial["latest_step"].clone())
+    };
+    bed.say(Lane::Facts, 0, vec![step("val", 0, 0.5)]).await;
+    let batches = |from: u64, to: u64| (from..to).map(|at| step("loss", at, 1.0)).collect();
+    bed.say(Lane::Facts, 1, batches(0, 100)).await;
+    assert_eq!(latest().await, (json!(0.5), json!(0)), "a while ago");
+    bed.say(Lane::Facts, 101, batches(100, 1000)).await;
+    assert_eq!(latest().await, (json!(0.5), json!(0)), "long ago");
+    bed.say(Lane::Facts, 1001, vec![step("val", 1, 0.75)]).await;
+    assert_eq!(latest().await, (json!(0.75), json!(1)));
+}
+
+#[tokio::test]
 async fn trials_come_a_page_at_a_time() {
     let bed = Bed::searched().await;
     let (_, first) = bed.look("/api/v1/trials?sort=final&order=desc&limit=1").await;
