@@ -10,7 +10,7 @@
 //!   nothing but a verdict at the very end, none is started.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -94,6 +94,11 @@ impl Capture {
             Arc::new(Shared { places, state: Mutex::default(), work, room })
         });
         Self { shared }
+    }
+
+    /// Where the files are.
+    pub fn dir(&self) -> Option<&Path> {
+        self.shared.as_ref()?.places.dir.as_deref()
     }
 
     /// Takes the next bytes of `stream`. Waits for a disk that is slow, but not for one that hangs.

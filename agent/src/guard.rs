@@ -5,18 +5,23 @@
 //! agent holds. When that closes, it kills whoever bears the trial's mark in their environment, is below such a
 //! process, or is in the trial's group: those that called `setsid` or have another parent by now, too.
 //!
-//! Invariants: it holds nothing of the trial's and none of the agent's files; it is a helper and so no part of the
-//! trial's tree; it never outlives the agent by more than the hunt; when the agent ends in an orderly way it is killed
+//! A trial that is to live on is drained instead: it would die of its next line, since nobody reads its pipes any more. Its
+//! guard has them too, and what comes out of them after the agent goes to the ends of the trial's own files.
+//!
+//! Invariants: it holds none of the agent's files, and of the trial only what it drains; it is a helper and so no part of the
+//! trial's tree; it never outlives the agent by more than the hunt, or the trial's last writer; when the agent ends in an orderly way it is killed
 //! before its pipe closes, and so harms nobody. Where the agent's process becomes `hold`, that has the guard from then
 //! on; if the pipe closes and the agent lives on all the same, the guard goes without a hunt.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use nix::poll::{PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
@@ -26,8 +31,31 @@ use crate::tree;
 /// The variable that marks every process of a trial. Its value is new for each run.
 pub const RUN_VARIABLE: &str = "TRIALKEEPER_RUN";
 
-/// The word that makes this program a guard; nobody else is to use it.
+/// The words that make this program a guard; nobody else is to use them.
 const GUARD_WORD: &str = "guard-of-a-trial";
+const DRAIN_WORD: &str = "drain-of-a-trial";
+
+/// Bytes that are drained at once.
+const CHUNK: usize = 16 * 1024;
+
+/// What a guard does when the agent is gone.
+#[derive(Debug)]
+pub enum Duty<'a> {
+    /// Ends the trial whose processes bear `mark` and whose own process, if it lives, leads `group`.
+    End {
+        /// The value of [`RUN_VARIABLE`].
+        mark: &'a str,
+        /// The group.
+        group: Option<u32>,
+    },
+    /// Lets it live on, and takes what it prints.
+    Drain {
+        /// Where its standard output and error come out.
+        outputs: [Option<OwnedFd>; 2],
+        /// Where its files are; without, what it prints goes nowhere.
+        dir: Option<&'a Path>,
+    },
+}
 
 /// How often is looked whether the agent is really gone, whose pipe closes a moment before.
 const LOOKS: u32 = 50;
@@ -45,15 +73,30 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard of the trial whose processes bear `mark` and whose own process, if it lives, leads `group`.
-    pub fn start(reaper: &Reaper, mark: &str, group: Option<u32>) -> Result<Self, io::Error> {
+    /// Starts a guard.
+    pub fn start(reaper: &Reaper, duty: Duty<'_>) -> Result<Self, io::Error> {
         let (theirs, pipe) = io::pipe()?;
         // Not by its path: the file may have been replaced or removed since.
         let mut command = Command::new("/proc/self/exe");
-        let group = group.map_or_else(String::new, |group| group.to_string());
         let agent = std::process::id().to_string();
-        command.args([GUARD_WORD, mark, &agent, &group]).env_clear().current_dir("/");
-        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        match duty {
+            Duty::End { mark, group } => {
+                let group = group.map_or_else(String::new, |group| group.to_string());
+                command.args([GUARD_WORD, &agent, mark, &group]);
+            }
+            Duty::Drain { outputs: [stdout, stderr], dir } => {
+                command.args([DRAIN_WORD, &agent]).arg(dir.map_or(OsStr::new(""), Path::as_os_str));
+                // It reads from them: two descriptors that a new program has anyway.
+                if let Some(source) = stdout {
+                    command.stdout(source);
+                }
+                if let Some(source) = stderr {
+                    command.stderr(source);
+                }
+            }
+        }
+        command.env_clear().current_dir("/").process_group(0);
         let (child, _) = reaper.spawn(&mut command, Role::Helper)?;
         Ok(Self { process: child.id(), pipe, reaper: reaper.clone() })
     }
@@ -88,24 +131,80 @@ impl Drop for Guard {
 
 /// Is the guard, if `words` (without the program's name) say so, and ends only when it is not needed any more.
 pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    if words.next()? != GUARD_WORD {
-        return None;
-    }
-    let mut word = || words.next()?.into_string().ok();
-    let (mark, agent, group) = (word()?, word()?.parse().ok()?, word()?);
+    let duty = words.next().filter(|word| word == GUARD_WORD || word == DRAIN_WORD)?;
+    let agent = words.next()?.into_string().ok()?.parse().ok()?;
+    let first = words.next()?;
+    let second = if duty == GUARD_WORD { Some(words.next()?.into_string().ok()?) } else { None };
     // Whoever ends everything politely ends the agent too, which then ends its guard.
     SigSet::all().thread_block().ok();
     // For whoever looks at a list of processes; it would be called `exe`.
     nix::sys::prctl::set_name(c"trialkeeper").ok();
-    let mut group = group.parse().ok();
+    let mut group = second.as_ref().and_then(|group| group.parse().ok());
     let mut byte = [0];
     while io::stdin().read(&mut byte).is_ok_and(|read| read > 0) {
         group = None;
     }
     if is_gone(agent) {
-        hunt(format!("{RUN_VARIABLE}={mark}").as_bytes(), group);
+        if second.is_some() {
+            hunt(&[RUN_VARIABLE.as_bytes(), b"=", first.as_encoded_bytes()].concat(), group);
+        } else {
+            drain(Some(Path::new(&first)).filter(|dir| !dir.as_os_str().is_empty()));
+        }
     }
     Some(ExitCode::SUCCESS)
+}
+
+/// One stream of a trial that lives on.
+struct Drained {
+    source: File,
+    /// `None`: there is no place for what comes.
+    file: Option<File>,
+}
+
+/// Reads what the trial prints until nobody is left who could print.
+fn drain(dir: Option<&Path>) {
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let drained = |source: io::Result<OwnedFd>, name: &str| {
+        let file = dir
+            .and_then(|dir| OpenOptions::new().create(true).append(true).open(dir.join(name)).ok());
+        source.ok().map(|source| Drained { source: File::from(source), file })
+    };
+    let mut streams: Vec<Drained> = [
+        drained(stdout.as_fd().try_clone_to_owned(), "stdout"),
+        drained(stderr.as_fd().try_clone_to_owned(), "stderr"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let mut buffer = vec![0; CHUNK];
+    while !streams.is_empty() {
+        let mut fds: Vec<_> = streams
+            .iter()
+            .map(|stream| PollFd::new(stream.source.as_fd(), PollFlags::POLLIN))
+            .collect();
+        // Whatever it returns, the next look tells what is the case.
+        poll(&mut fds, PollTimeout::NONE).ok();
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+        let mut ready = ready.into_iter();
+        streams.retain_mut(|stream| !ready.next().unwrap_or(false) || stream.carry(&mut buffer));
+    }
+}
+
+impl Drained {
+    /// Carries one portion; false at the end.
+    fn carry(&mut self, buffer: &mut [u8]) -> bool {
+        match self.source.read(buffer) {
+            Ok(length @ 1..) => {
+                if let Some(file) = &mut self.file {
+                    // A full disk must not end the trial; there may be room later.
+                    file.write_all(&buffer[..length]).ok();
+                }
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            Ok(0) | Err(_) => false,
+        }
+    }
 }
 
 /// Whether the agent, our parent, has ended or is about to.
@@ -155,7 +254,9 @@ mod tests {
             &["--", GUARD_WORD],
             &[GUARD_WORD],
             &[GUARD_WORD, "m", "1"],
-            &[GUARD_WORD, "m", "x", "1"],
+            &[GUARD_WORD, "x", "m", "1"],
+            &[DRAIN_WORD, "1"],
+            &[DRAIN_WORD, "x", "/"],
         ] {
             assert_eq!(main(words.iter().map(OsString::from)), None, "{words:?}");
         }

@@ -93,6 +93,7 @@ pub struct Pump {
 pub struct Outlet(Arc<Flow>);
 
 struct Flow {
+    stream: Stream,
     source: Arc<File>,
     intake: Mutex<Intake>,
     /// Bytes that were read and not passed on yet.
@@ -124,6 +125,7 @@ impl Pump {
         let (gate, heard) = (Arc::clone(&self.gate), self.heard.clone());
         let scanner = StreamScanner::new(spec, self.stream);
         let flow = Arc::new(Flow {
+            stream: self.stream,
             source: Arc::clone(source),
             intake: Mutex::new(Intake { pump: self, scanner, late: Vec::new(), ended: false }),
             held: AtomicUsize::new(0),
@@ -168,6 +170,12 @@ impl Outlet {
         let flow = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK);
         thread.spawn(move || flow.read_late()).map(drop)
+    }
+
+    /// Where it comes out, if it is `stream`.
+    pub fn source_of(&self, stream: Stream) -> Option<OwnedFd> {
+        let own = (self.0.stream == stream).then(|| self.0.source.as_fd().try_clone_to_owned());
+        own?.ok()
     }
 
     /// Bytes that were read and not passed on yet.

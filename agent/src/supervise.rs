@@ -249,7 +249,7 @@ impl World {
             }
             Happened::WatchDue => {
                 memory.watch_at = None;
-                self.trial.guard();
+                self.guard();
                 memory.watching = self.watch_metric_files();
                 None
             }

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
 use crate::environment::Changes;
-use crate::guard::Guard;
+use crate::guard::{Duty, Guard};
 use crate::reap::{Reaper, Role};
 use crate::terminal::Terminal;
 use crate::tree::{self, Process};
@@ -95,11 +95,20 @@ impl Error {
 pub struct Trial {
     pid: Pid,
     reaper: Reaper,
-    /// What its guard is to know; `None`: it needs none, or has one.
-    unguarded: Option<String>,
+    /// `None`: it needs no guard, or has one.
+    unguarded: Option<Unguarded>,
     guard: Option<Guard>,
     terminal: Option<Terminal>,
     reaped: bool,
+}
+
+/// What is to become of a trial if the agent is killed.
+#[derive(Debug)]
+enum Unguarded {
+    /// It ends; this marks its processes.
+    Ends(String),
+    /// It lives on.
+    LivesOn,
 }
 
 /// Settles what two signals do to us, whatever whoever started us thought of them.
@@ -139,8 +148,11 @@ pub fn start(
         refused(PathBuf::from(&plan.program), source)
     })?;
     // Whatever is below PID 1 ends with it.
-    let guarded = !plan.detach_on_death && std::process::id() != 1;
-    let unguarded = guarded.then(|| plan.run.clone());
+    let unguarded = match std::process::id() {
+        1 => None,
+        _ if plan.detach_on_death => Some(Unguarded::LivesOn),
+        _ => Some(Unguarded::Ends(plan.run.clone())),
+    };
     let reaper = reaper.clone();
     Ok((Trial { pid, reaper, unguarded, guard: None, terminal, reaped: false }, exit))
 }
@@ -172,18 +184,30 @@ impl Trial {
         self.pid.as_raw().unsigned_abs()
     }
 
-    /// Starts the process that ends what is left of the trial if we are killed: not at once, since a trial must not
-    /// wait for it, and a short one needs none. Does nothing the second time.
-    pub fn guard(&mut self) {
-        let Some(run) = self.unguarded.take() else { return };
-        match Guard::start(&self.reaper, &run, Some(self.pid()).filter(|_| !self.reaped)) {
+    /// Starts the process that ends what is left of the trial if we are killed, or else reads its `outputs` then, for the
+    /// files in `dir`: not at once, since a trial must not wait for it, and a short one needs none. Does nothing the
+    /// second time.
+    pub fn guard(&mut self, outputs: impl FnOnce() -> [Option<OwnedFd>; 2], dir: Option<&Path>) {
+        let started = match self.unguarded.take() {
+            None => return,
+            Some(Unguarded::Ends(mark)) => {
+                let group = Some(self.pid()).filter(|_| !self.reaped);
+                Guard::start(&self.reaper, Duty::End { mark: &mark, group })
+            }
+            Some(Unguarded::LivesOn) => {
+                Guard::start(&self.reaper, Duty::Drain { outputs: outputs(), dir })
+            }
+        };
+        match started {
             Ok(guard) => {
                 hand_over::guarded(&guard);
                 self.guard = Some(guard);
             }
-            Err(source) => tracing::debug!(
-                "no guard ({source}); what the trial starts would outlive a killed trialkeeper"
-            ),
+            Err(source) => {
+                tracing::debug!(
+                    "no guard ({source}); the trial would not end as it should if we are killed"
+                );
+            }
         }
     }
 

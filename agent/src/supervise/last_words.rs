@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
-use trial_protocol::Lane;
+use trial_protocol::{Lane, Stream};
 
 use super::{LAST_LOOK, Memory, World};
-use crate::output::Heard;
+use crate::output::{Heard, Outlet};
 use crate::spool::Dialect;
 use crate::verdict::{Stop, StopBy};
 
@@ -24,6 +24,13 @@ impl World {
                 tracing::warn!("the end of the output may be missing: {source}");
             }
         }
+    }
+
+    /// Sees to what becomes of the trial if we are killed.
+    pub(super) fn guard(&mut self) {
+        let Self { trial, outlets, capture, .. } = self;
+        let output = |stream| outlets.iter().find_map(|outlet: &Outlet| outlet.source_of(stream));
+        trial.guard(|| [Stream::Stdout, Stream::Stderr].map(output), capture.dir());
     }
 
     /// Ships what the pumps have not: a stream may still be held open by somebody.

@@ -145,10 +145,16 @@ fn the_trial_dies_with_its_keeper() {
     until("the trial is gone", || !lives(trial));
 }
 
+const DRAIN: &str = "drain-of-a-trial";
+
 /// Whether this is the second process that a keeper has of its own.
 fn is_a_guard(pid: u32) -> bool {
+    has_word(pid, "guard-of-a-trial")
+}
+
+fn has_word(pid: u32, word: &str) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline"))
-        .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"guard-of-a-trial"))
+        .is_ok_and(|words| words.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
 }
 
 pub(crate) fn is_guarded(keeper: u32) -> bool {
@@ -203,20 +209,29 @@ fn the_guard_is_no_part_of_the_trial_and_goes_with_its_keeper() {
 
 #[test]
 fn unless_it_is_to_live_on() {
-    let words = ["--detach-on-death", "--", "sh", "-c", "echo $$ > trial; exec sleep 1000"];
-    let mut keeper = Keeper::new(&words);
+    // It prints before and after, as a trial does: a line that nobody reads would end it.
+    let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
+        seq 1 20000; echo after; echo error >&2; touch printed; exec sleep 1000";
+    let mut keeper = Keeper::shell(&["--detach-on-death"], line);
     // The trial inherits these; a pipe would keep the test waiting for it.
     keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let running = keeper.start();
     let (keeper, trial) = (running.pid(), running.wait_for_pid("trial"));
-    // Written long after a guard would have been started.
-    let running = running.wait_for("out/verdict.json");
+    until("who drains it", || children(keeper).iter().any(|(pid, _)| has_word(*pid, DRAIN)));
+    let drain = children(keeper).into_iter().find(|(pid, _)| has_word(*pid, DRAIN)).unwrap().0;
     assert!(!is_guarded(keeper));
     running.send(Signal::SIGKILL);
-    running.wait();
-    // The kernel kills at the parent's death, before it can be waited for and before the child has
-    // another parent: who has another parent by now, lives on.
+    // The kernel kills at the parent's death, before the child has another parent: who has one, lives on.
     until("the trial has another parent", || state(trial).is_some_and(|(_, of)| of != keeper));
+    std::fs::write(running.path("killed"), "").unwrap();
+    let running = running.wait_for("printed");
+    let ends =
+        |name: &str, end: &str| std::fs::read_to_string(running.path(name)).unwrap().ends_with(end);
+    until("all that it printed", || {
+        ends("out/stdout", "\n20000\nafter\n") && ends("out/stderr", "error\n")
+    });
     assert!(lives(trial));
     send(trial, Signal::SIGKILL);
+    until("nobody is left", || !lives(drain));
+    running.wait();
 }
