@@ -1,8 +1,9 @@
 //! PURE: the bytes of one output stream -> pieces of log, fit to be sent.
 //!
-//! * A line that a progress bar overwrites (`\r`) becomes its last state.
+//! * A line that a progress bar overwrites (`\r`) becomes its last state. A bar that goes on is shown now and then
+//!   ([`SHOWN_EVERY`]) as it stands.
 //! * A line is bounded: what is longer is cut, and the cut is marked.
-//! * Values of secrets are masked, wherever a line holds them.
+//! * Values of secrets are masked, wherever a line holds them; of one with several lines, each line is.
 //! * More than the rate allows is shed, and counted. Positions tell of every gap.
 //!
 //! Bytes are gathered to pieces of whole lines. What is unfinished waits until [`Lines::flush`].
@@ -16,6 +17,15 @@ mod base64;
 /// A piece is sent when it is this long, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// Pieces that the rate allows in a second, or more: a piece that is too much is left out as a whole.
+const PIECES_A_SECOND: u64 = 8;
+
+/// How often a line that is overwritten again and again is shown.
+const SHOWN_EVERY: Duration = Duration::from_secs(10);
+
+/// The shortest line of a secret with several lines that is one, in bytes.
+const SECRET_LINE_BYTES: usize = 8;
+
 /// What stands where a secret stood.
 const MASK: &[u8] = b"***";
 
@@ -28,7 +38,7 @@ pub struct Secrets(Vec<Vec<u8>>);
 pub struct Spec {
     /// The longest line that is sent whole, in bytes.
     pub line_bytes: usize,
-    /// Bytes a second that are sent; in one moment at most as many.
+    /// Bytes a second that are sent; in one moment at most as many, or one line.
     pub bytes_per_second: u64,
     /// What is masked.
     pub secrets: Secrets,
@@ -47,6 +57,11 @@ pub struct Lines {
     cut: u64,
     /// A carriage return came last: it ends the line only if no newline follows.
     returned: bool,
+    /// The line has overwritten another one.
+    redrawn: bool,
+    /// When such a line was shown last, and whether nothing has come since.
+    shown_at: Duration,
+    shown: bool,
     /// Finished lines.
     piece: Vec<u8>,
     piece_start: u64,
@@ -58,12 +73,28 @@ pub struct Lines {
 }
 
 impl Secrets {
-    /// The secrets; those that are too short to be one are left out, since they would mask everything.
+    /// The secrets, and the lines of those that have several (a key in PEM), since logs are looked at line by line.
+    /// Those that are too short to be one are left out, since they would mask everything.
     pub fn new(values: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut values: Vec<_> = values.into_iter().filter(|value| value.len() >= 4).collect();
+        let lines: Vec<_> = values
+            .iter()
+            .filter(|value| value.trim_ascii().contains(&b'\n'))
+            .flat_map(|value| value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii))
+            .filter(|line| line.len() >= SECRET_LINE_BYTES)
+            .map(<[u8]>::to_vec)
+            .collect();
+        let ends = values.iter().map(|value| value.trim_ascii().to_vec());
+        values = ends.filter(|value| value.len() >= 4).chain(lines).collect();
         // One that contains another is masked first, or a part of it would remain.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        values.dedup();
         Self(values)
+    }
+
+    /// The length of the longest.
+    fn longest(&self) -> usize {
+        self.0.first().map_or(0, Vec::len)
     }
 
     /// Replaces every secret in `text`.
@@ -108,6 +139,9 @@ impl Lines {
             line_start: 0,
             cut: 0,
             returned: false,
+            redrawn: false,
+            shown_at: Duration::ZERO,
+            shown: false,
             piece: Vec::new(),
             piece_start: 0,
             position: 0,
@@ -122,11 +156,21 @@ impl Lines {
     pub fn feed(&mut self, mut bytes: &[u8], now: Duration, pieces: &mut Vec<LogChunk>) {
         while !bytes.is_empty() {
             if self.returned {
-                self.returned = false;
-                if bytes[0] != b'\n' {
+                match bytes[0] {
+                    // A terminal's own way to end a line that ended with a return before: still one line.
+                    b'\r' => {
+                        self.position += 1;
+                        bytes = &bytes[1..];
+                        continue;
+                    }
+                    b'\n' => {}
                     // What stood there is overwritten.
-                    self.begin_line();
+                    _ => {
+                        self.begin_line();
+                        self.redrawn = true;
+                    }
                 }
+                self.returned = false;
             }
             let end = memchr::memchr2(b'\n', b'\r', bytes);
             self.extend_line(&bytes[..end.unwrap_or(bytes.len())]);
@@ -145,6 +189,17 @@ impl Lines {
     pub fn flush(&mut self, ended: bool, now: Duration, pieces: &mut Vec<LogChunk>) {
         if ended && (!self.line.is_empty() || self.cut > 0) {
             self.move_line();
+        } else if self.redrawn
+            && !self.line.is_empty()
+            && now.saturating_sub(self.shown_at) >= SHOWN_EVERY
+        {
+            self.shown_at = now;
+            // A gap (what was overwritten) is told by the position of a piece.
+            self.send(now, pieces);
+            self.move_line();
+            self.piece.push(b'\n');
+            self.line_start = self.position;
+            self.shown = true;
         }
         self.send(now, pieces);
     }
@@ -155,7 +210,10 @@ impl Lines {
     }
 
     fn extend_line(&mut self, bytes: &[u8]) {
-        let room = self.spec.line_bytes.saturating_sub(self.line.len());
+        self.shown &= bytes.is_empty();
+        // Where a line is cut, a secret may go on.
+        let longest = self.spec.line_bytes.saturating_add(self.spec.secrets.longest());
+        let room = longest.saturating_sub(self.line.len());
         let fits = bytes.len().min(room);
         self.line.extend_from_slice(&bytes[..fits]);
         self.cut += count(bytes.len() - fits);
@@ -165,10 +223,17 @@ impl Lines {
     fn begin_line(&mut self) {
         self.line.clear();
         self.cut = 0;
+        self.redrawn = false;
+        self.shown = false;
         self.line_start = self.position;
     }
 
     fn end_line(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
+        if self.shown {
+            // With its end, which has come now.
+            self.begin_line();
+            return;
+        }
         // A gap (what was overwritten) is told by the position of the next piece.
         let joined = self.piece.is_empty() || self.line_start == self.piece_end();
         if !joined {
@@ -177,7 +242,7 @@ impl Lines {
         self.move_line();
         self.piece.push(b'\n');
         self.begin_line();
-        if self.piece.len() >= PIECE_BYTES || self.piece_end() != self.position {
+        if self.piece.len() >= self.piece_bytes() || self.piece_end() != self.position {
             self.send(now, pieces);
         }
     }
@@ -187,6 +252,12 @@ impl Lines {
         self.piece_start.saturating_add(count(self.piece.len()))
     }
 
+    /// How long a piece becomes, in bytes.
+    fn piece_bytes(&self) -> usize {
+        let allowed = self.spec.bytes_per_second / PIECES_A_SECOND;
+        usize::try_from(allowed).unwrap_or(usize::MAX).min(PIECE_BYTES)
+    }
+
     fn move_line(&mut self) {
         if self.piece.is_empty() {
             self.piece_start = self.line_start;
@@ -194,6 +265,12 @@ impl Lines {
             self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
         }
         self.spec.secrets.mask(&mut self.line);
+        let length = self.line.len();
+        // What was cut off may be the end of a secret.
+        let whole =
+            if self.cut > 0 { length.saturating_sub(self.spec.secrets.longest()) } else { length };
+        self.line.truncate(whole.min(self.spec.line_bytes));
+        self.cut += count(length - self.line.len());
         self.piece.append(&mut self.line);
         if self.cut > 0 {
             let mark = format!(" [... {} bytes cut]", self.cut);
@@ -208,7 +285,9 @@ impl Lines {
         }
         let rate = as_f64(self.spec.bytes_per_second);
         let passed = now.saturating_sub(std::mem::replace(&mut self.filled, now));
-        self.budget = (self.budget + rate * passed.as_secs_f64()).min(rate);
+        // A line that is longer than what a second allows comes after as many seconds.
+        let most = rate.max(as_f64(count(self.spec.line_bytes)));
+        self.budget = (self.budget + rate * passed.as_secs_f64()).min(most);
         let bytes = std::mem::take(&mut self.piece);
         let cost = as_f64(count(bytes.len()));
         if cost > self.budget {

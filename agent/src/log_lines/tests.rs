@@ -36,7 +36,7 @@ type Row<'a> = (&'a str, &'a [&'a [u8]], &'a [(u64, &'a str)]);
 fn lines_become_pieces() {
     let secrets = Secrets::new([b"s3cret".to_vec(), b"s3cret-longer".to_vec(), b"abc".to_vec()]);
     #[rustfmt::skip]
-    let table: [Row<'_>; 13] = [
+    let table: [Row<'_>; 16] = [
         ("lines are joined",                  &[b"a\nb\n"],                        &[(0, "a\nb\n")]),
         ("whatever the portions",             &[b"a", b"\n", b"b\n"],              &[(0, "a\nb\n")]),
         ("the last may lack its newline",     &[b"a\nb"],                          &[(0, "a\nb")]),
@@ -45,6 +45,9 @@ fn lines_become_pieces() {
         ("one that ends with a return",       &[b" 1%\r100%\r"],                   &[(4, "100%")]),
         ("in portions, too",                  &[b" 1%\r", b"2%\r", b"\ndone\n"],   &[(4, "2%\n"), (8, "done\n")]),
         ("CRLF is a newline",                 &[b"a\r\nb\r\n"],                    &[(0, "a\n"), (3, "b\n")]),
+        ("so it is through a terminal",       &[b"a\r\r\nb\r\r", b"\n"],           &[(0, "a\n"), (4, "b\n")]),
+        ("a secret is not cut in two",        &[b"0123456789012345 s3cret x\n"],   &[(0, "0123456789012345 *** [... 2 bytes cut]\n")]),
+        ("nor is the part of one sent",       &[b"0123456789 s3cret-longer-and-longer s3cret\n"], &[(0, "0123456789 [... 22 bytes cut]\n")]),
         ("a long line is cut and says so",    &[b"0123456789012345678901234\nx\n"], &[(0, "01234567890123456789 [... 5 bytes cut]\n"), (26, "x\n")]),
         ("a secret is masked",                &[b"is s3cret!\n"],                  &[(0, "is ***!\n")]),
         ("also over portions",                &[b"is s3c", b"ret!\n"],             &[(0, "is ***!\n")]),
@@ -56,6 +59,62 @@ fn lines_become_pieces() {
         let pieces = pieces(spec, portions);
         assert_eq!(texts(&pieces), expected, "{says}");
     }
+}
+
+#[test]
+fn a_secret_with_several_lines_is_masked_line_by_line() {
+    let key = b"-----BEGIN KEY-----\nMIIEpAIBAAKCAQ\nab==\n-----END KEY-----\n";
+    let spec = Spec { line_bytes: 100, secrets: Secrets::new([key.to_vec()]), ..spec() };
+    let pieces = pieces(spec.clone(), &[b"key:\n", key, b"  MIIEpAIBAAKCAQ\r\n"]);
+    let all: String = texts(&pieces).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(all, "key:\n***\n***\nab==\n***\n  ***\n", "a short line may be anything");
+    // A tail has it as a whole.
+    assert_eq!(spec.secrets.mask_text(String::from_utf8_lossy(key).into_owned()), "***\n");
+}
+
+#[test]
+fn a_low_rate_lets_some_of_a_flood_through() {
+    let spec = Spec { bytes_per_second: 1000, ..spec() };
+    let mut lines = Lines::new(Stream::Stdout, spec);
+    let mut pieces = Vec::new();
+    for second in 0..10 {
+        let line = "0123456789abcde\n".repeat(10_000);
+        lines.feed(line.as_bytes(), Duration::from_secs(second), &mut pieces);
+    }
+    let sent: usize = texts(&pieces).iter().map(|(_, text)| text.len()).sum();
+    assert!((8_000..=10_000).contains(&sent), "{sent}");
+    assert_eq!(lines.shed_bytes(), 1_600_000 - u64::try_from(sent).unwrap());
+}
+
+#[test]
+fn a_line_longer_than_the_rate_comes_in_the_end() {
+    let mut lines = Lines::new(Stream::Stdout, Spec { bytes_per_second: 8, ..spec() });
+    let mut pieces = Vec::new();
+    lines.feed(b"0123456789012345\n", Duration::from_secs(2), &mut pieces);
+    assert_eq!(texts(&pieces), [(0, "0123456789012345\n")]);
+}
+
+#[test]
+fn a_bar_that_goes_on_is_shown_now_and_then() {
+    let mut lines = Lines::new(Stream::Stdout, spec());
+    let mut pieces = Vec::new();
+    for tenth in 0..250 {
+        let now = Duration::from_millis(100 * tenth);
+        lines.feed(format!("\r{tenth:3}").as_bytes(), now, &mut pieces);
+        lines.flush(false, now, &mut pieces);
+    }
+    let now = Duration::from_secs(25);
+    lines.feed(b"\ndone\nno bar", now, &mut pieces);
+    lines.flush(false, now * 2, &mut pieces);
+    assert_eq!(texts(&pieces), [(401, "100\n"), (801, "200\n"), (997, "249\ndone\n")]);
+
+    // The end of what was shown is no line of its own.
+    let (mut lines, mut pieces) = (Lines::new(Stream::Stdout, spec()), Vec::new());
+    lines.feed(b" 1%\r 2%", Duration::ZERO, &mut pieces);
+    lines.flush(false, now, &mut pieces);
+    lines.feed(b"\nnext\n", now, &mut pieces);
+    lines.flush(true, now, &mut pieces);
+    assert_eq!(texts(&pieces), [(4, " 2%\n"), (8, "next\n")]);
 }
 
 #[test]
