@@ -176,6 +176,11 @@ impl Board {
                 let named = self.last.values().find(|gpu| is_named(gpu, &line)).map(name);
                 match named {
                     Some(name) => self.lose(name, &mut events),
+                    // Its address on the bus says that it is one; which, a round without it will tell.
+                    None if self.last.len() > 1 && bus_address(&line).is_some() => {
+                        let address = bus_address(&line).unwrap_or_default();
+                        self.lose(format!("GPU {address}"), &mut events);
+                    }
                     // Nobody is named: with one GPU it is that one, else it is the way to all of them.
                     None => {
                         let all: Vec<_> = self.last.values().map(name).collect();
@@ -229,6 +234,17 @@ fn is_named(gpu: &GpuSample, line: &str) -> bool {
     let by_uuid = gpu.uuid.as_ref().is_some_and(|uuid| line.contains(uuid));
     let by_index = line.split_once(',').is_some_and(|(index, _)| index.parse() == Ok(gpu.index));
     by_uuid || by_index
+}
+
+/// The address on the PCI bus that `line` names, such as `0000:3B:00.0`.
+fn bus_address(line: &str) -> Option<&str> {
+    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_address = |word: &&str| {
+        let parts: Vec<_> = word.split([':', '.']).collect();
+        matches!(parts[..], [domain, bus, device, function]
+            if [domain, bus, device, function].into_iter().all(is_hex) && domain.len() >= 4)
+    };
+    line.split_ascii_whitespace().map(|word| word.trim_matches([':', '.', ','])).find(is_address)
 }
 
 #[cfg(test)]

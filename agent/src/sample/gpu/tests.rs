@@ -102,7 +102,7 @@ fn gone(line: &str) -> Row {
 #[test]
 fn rounds_and_losses_follow_the_rows() {
     #[rustfmt::skip]
-    let table: [(&str, Vec<Row>, &[&str]); 9] = [
+    let table: [(&str, Vec<Row>, &[&str]); 11] = [
         ("one GPU",                  vec![row(0), row(0), row(0)],                                      &["1", "1", "1"]),
         ("two GPUs",                 vec![row(0), row(1), row(0), row(1), row(0)],                      &["2", "2"]),
         ("one of two vanishes",      vec![row(0), row(1), row(0), row(1), row(0), row(0)],              &["2", "2", "-GPU-1", "1", "1"]),
@@ -110,6 +110,8 @@ fn rounds_and_losses_follow_the_rows() {
         ("lost by name",             vec![row(0), row(1), row(0), gone("1, GPU-1, [GPU is lost]")],     &["2", "-GPU-1"]),
         ("lost once",                vec![row(0), row(0), gone("0, x, [GPU is lost]"), gone("GPU is lost")], &["1", "1", "-GPU-0"]),
         ("all at once",              vec![row(0), row(1), row(0), gone("Failed to initialize NVML")],   &["2", "-GPU-0", "-GPU-1"]),
+        ("one by its address",       vec![row(0), row(1), row(0), gone("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.")], &["2", "-GPU 0000:3B:00.0"]),
+        ("the only one by it",       vec![row(0), row(0), gone("Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error")], &["1", "1", "-GPU-0"]),
         ("none was ever there",      vec![gone("No devices were found"), Row::Other],                   &[]),
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
