@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::cli::KEEPER_FAULT;
 use crate::guard::Guard;
 use crate::last_bytes::LastBytes;
+use crate::log_lines::Secrets;
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
 use crate::run_dir::{VERDICT_FILE, replace};
@@ -279,11 +281,18 @@ impl Holder {
             None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
         };
         let leftovers = std::mem::take(&mut self.leftovers);
+        let values = estate.secret_variables.iter().filter_map(std::env::var_os);
+        let secrets = Secrets::new(values.map(OsString::into_vec));
+        let masked = |last: &LastBytes| {
+            let mut bytes = last.bytes().to_vec();
+            secrets.mask(&mut bytes);
+            bytes
+        };
         let mut verdict = conclude(&Known {
             end,
             stop: self.stop,
-            stdout_tail: stdout.last.bytes().to_vec(),
-            stderr_tail: stderr.last.bytes().to_vec(),
+            stdout_tail: masked(&stdout.last),
+            stderr_tail: masked(&stderr.last),
             leftovers_count: leftovers.count(),
             leftovers: leftovers.into_names(),
             ..Known::default()

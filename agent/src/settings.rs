@@ -70,6 +70,8 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// What to look at while the trial runs.
     pub observe: observe::Spec,
+    /// Names of variables whose values are secret.
+    pub secret_variables: Vec<String>,
     /// Where others may look in.
     pub listen: Option<SocketAddr>,
     /// Let the trial live on if the agent is killed.
@@ -212,6 +214,7 @@ impl Settings {
             flush: args.flush,
             heartbeat: args.heartbeat,
             observe: observation(args, secrets),
+            secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,
             legacy: args.legacy.clone(),

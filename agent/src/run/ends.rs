@@ -18,7 +18,9 @@ const SUMMARY_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Started {
     let task = settings.pod.task.as_ref();
-    let command = settings.command.iter().map(|word| word.to_string_lossy().into_owned());
+    let secrets = &settings.observe.secrets;
+    let words = settings.command.iter().map(|word| word.to_string_lossy().into_owned());
+    let command = words.map(|word| secrets.mask_text(word));
     Started {
         command: command.collect(),
         pid: trial.map(Trial::pid),

@@ -52,6 +52,7 @@ pub(super) fn launch(
             drain_ms: millis(settings.drain),
             dir: will.dir.map(Path::to_owned),
             termination_log: will.termination_log.map(Path::to_owned),
+            secret_variables: settings.secret_variables.clone(),
             mapped: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
             live: Live {
                 outputs: outputs.each_ref().map(|output| output.as_ref().map(AsRawFd::as_raw_fd)),

@@ -45,6 +45,8 @@ pub struct Estate {
     pub dir: Option<PathBuf>,
     /// A file for the verdict in short.
     pub termination_log: Option<PathBuf>,
+    /// Names of variables whose values are masked in the verdict; they are in the environment still.
+    pub secret_variables: Vec<String>,
     /// Whether the exit code is to tell the verdict's class.
     pub mapped: bool,
     /// What changes while the trial runs. [`arm`] takes the outputs from it, the rest is told when it comes.
@@ -81,7 +83,7 @@ struct Opened {
 }
 
 /// How many words say what does not change, and how many numbers the rest; and a null.
-const FIXED: usize = 8;
+const FIXED: usize = 9;
 const LIVE: usize = 6;
 const WORDS: usize = FIXED + LIVE + 1;
 
@@ -114,6 +116,7 @@ impl Estate {
             i32::from(self.mapped).to_string().into_bytes(),
             path(&self.dir),
             path(&self.termination_log),
+            self.secret_variables.join(",").into_bytes(),
         ];
         // A path with a NUL in it was never opened either.
         words.into_iter().map(|word| CString::new(word).unwrap_or_default()).collect()
@@ -121,7 +124,7 @@ impl Estate {
 
     /// Reads what a fault wrote, from the word after [`HOLD`] on.
     pub fn read(words: &[impl AsRef<OsStr>]) -> Option<Self> {
-        let [pid, grace, drain, mapped, dir, termination_log, live @ ..] = words else {
+        let [pid, grace, drain, mapped, dir, termination_log, secrets, live @ ..] = words else {
             return None;
         };
         let text = |word: &dyn AsRef<OsStr>| word.as_ref().to_str().map(str::to_owned);
@@ -136,6 +139,11 @@ impl Estate {
             drain_ms: text(drain)?.parse().ok()?,
             dir: path(dir),
             termination_log: path(termination_log),
+            secret_variables: text(secrets)?
+                .split(',')
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect(),
             mapped: text(mapped)? == "1",
             live: Live::of(live.try_into().ok()?),
         })
@@ -386,6 +394,7 @@ mod tests {
             drain_ms: 2_000,
             dir: Some("/a b/c".into()),
             termination_log: None,
+            secret_variables: vec!["A".to_owned(), "B".to_owned()],
             mapped: true,
             live,
         };
@@ -402,12 +411,12 @@ mod tests {
                 .collect();
             assert_eq!(Estate::read(&words), Some(estate));
         }
-        for broken in [&["x"; 12][..], &["7"; 11], &[]] {
+        for broken in [&["x"; 13][..], &["7"; 12], &[]] {
             assert_eq!(Estate::read(broken), None, "{broken:?}");
         }
         // A pid that would mean everybody, or the first process, is nobody's trial.
         for pid in ["-1", "0", "1"] {
-            let mut words = ["1"; 12];
+            let mut words = ["1"; 13];
             words[0] = pid;
             assert_eq!(Estate::read(&words), None, "{pid}");
         }

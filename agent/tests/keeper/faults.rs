@@ -47,6 +47,17 @@ fn the_trial_runs_on_and_its_end_is_ours() {
 }
 
 #[test]
+fn a_secret_is_masked_in_the_verdict_of_a_held_trial_too() {
+    let mut keeper = failing("pump", &format!("{WAITING} echo key $KEY; exit 7"));
+    keeper.command.args(["--mask-env", "KEY"]).env("KEY", "first line of it\nsecond line of it");
+    let running = keeper.start().wait_for("pid");
+    until_held(running.pid());
+    std::fs::write(running.path("go"), "").unwrap();
+    let tail = running.wait().verdict().evidence.stdout_tail;
+    assert_eq!(tail, "key *** ***\n");
+}
+
+#[test]
 fn a_held_trial_is_asked_to_end_and_then_killed() {
     for (line, code) in [("", 143), ("trap 'exit 3' TERM;", 3), ("trap '' TERM;", 137)] {
         let running = failing("pump", &format!("{line} {WAITING}")).start().wait_for("pid");
