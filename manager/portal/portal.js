@@ -38,22 +38,25 @@ const sameExperiment = (id) => {
   throw new Error(`experiment ${id} is here now`);
 };
 
-// At most one call at a time and one per `pace` milliseconds; what comes meanwhile is one more call.
+// At most one call at a time and one per `pace` milliseconds; what comes meanwhile is one more call. Answers when a call is done
+// that began afterwards.
 const paced = (pace, work) => {
-  let waiting = false, busy = false;
-  const run = async () => {
-    if (busy) { waiting = true; return; }
-    busy = true;
-    try { await work(); } catch (error) { console.warn(error); }
-    setTimeout(() => { busy = false; if (waiting) { waiting = false; run(); } }, pace);
-  };
-  return run;
+  let next = null, free = Promise.resolve();
+  const tried = async () => { try { await work(); } catch (error) { console.warn(error); } };
+  return () => next ??= free.then(() => {
+    next = null;
+    const done = tried();
+    free = done.then(() => new Promise((rested) => setTimeout(rested, pace)));
+    return done;
+  });
 };
 
 // A header has room for so many names of parts; the others are sent again.
 const NAMED = 500;
 
+let skipped = false;
 const refresh = paced(1000, async () => {
+  skipped = false;
   const parts = new Map([...document.querySelectorAll("[data-part]")].slice(0, NAMED).map((one) => [one.dataset.part, one]));
   const response = await fetch(location.href, { headers: { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") } });
   if (!response.ok || response.redirected) return;
@@ -64,8 +67,9 @@ const refresh = paced(1000, async () => {
     if (!next) continue;
     // What somebody works with stays under their hands, and is still what it was.
     const inUse = old.contains(document.activeElement) || (getSelection().type === "Range" && old.contains(getSelection().anchorNode));
-    if (inUse) delete next.dataset.part;
     const same = next.dataset.part && next.dataset.part === old.dataset.part;
+    if (inUse) delete next.dataset.part;
+    skipped ||= inUse && !same;
     old.hidden = next.hidden;
     Object.assign(old.dataset, next.dataset);
     if (inUse || same) continue;
@@ -83,28 +87,46 @@ const refresh = paced(1000, async () => {
   }
 });
 
+// What was left alone is brought up to date once nobody works with it.
+document.addEventListener("focusout", () => { if (skipped) refresh(); });
+document.addEventListener("selectionchange", () => { if (skipped && getSelection().type !== "Range") refresh(); });
+
 // Hears a stream of events, from `after` on where that is given. A page that nobody sees lets go of it: a browser holds six
 // connections to a manager, and the seventh page would wait for ever. It goes on where it was once it is seen again.
+const LOST = "The connection to the manager is lost. What is shown may be old.";
+const ENDED = "The manager has ended. What is shown is how things stood then.";
 const follow = (path, after, listeners) => {
   const say = (text) => { byId("connection").textContent = text; };
-  let source = null, seen = after, over = false, again = null;
+  let source = null, seen = after, over = false, again = null, lost = LOST;
+  const later = () => { again ??= setTimeout(() => { again = null; turn(); refresh(); }, 3000); };
   const hear = () => {
     const place = seen === undefined ? path : `${path}?after=${encodeURIComponent(seen)}`;
-    source = new EventSource(place);
-    source.onopen = () => say("");
+    const own = source = new EventSource(place);
+    source.onopen = () => { lost = LOST; say(""); };
     source.onerror = () => {
-      say("The connection to the manager is lost. What is shown may be old.");
+      if (over) return;
+      say(lost);
       // A browser tries again by itself unless something else answered: what stands in front of a manager that is away, or
       // another experiment's manager.
-      if (source?.readyState === EventSource.CLOSED && !again) again = setTimeout(() => { again = null; turn(); refresh(); }, 3000);
+      if (source?.readyState === EventSource.CLOSED) later();
     };
     for (const [event, listener] of Object.entries(listeners)) {
-      source.addEventListener(event, (message) => {
+      source.addEventListener(event, async (message) => {
         seen = message.lastEventId || seen;
-        if (event === "end") { over = true; source.close(); say(""); }
         const data = JSON.parse(message.data);
         if (event === "experiment") sameExperiment(data.id);
-        listener(data);
+        if (event === "end") over = true;
+        const done = listener(data);
+        if (event !== "end") return;
+        // A manager that ends waits for those whom it has told: they look once more, and then they go.
+        await done;
+        own.close();
+        if (path !== EVENTS) return;
+        // Another may go on with the experiment.
+        over = false;
+        lost = ENDED;
+        say(lost);
+        later();
       });
     }
   };
@@ -117,6 +139,12 @@ const follow = (path, after, listeners) => {
   document.addEventListener("visibilitychange", turn);
   turn();
 };
+
+const EVENTS = "/api/v1/events";
+const followAll = (after, listeners) => follow(EVENTS, after, { experiment: () => {}, ...listeners, end: refresh });
+
+// What passes by itself, such as the time that a trial has run, needs no event.
+const tick = () => setInterval(() => { if (!document.hidden && byId("connection").textContent === "") refresh(); }, 15000);
 
 // ---- the overview -------------------------------------------------------------------------------------
 
@@ -146,7 +174,8 @@ const overview = async () => {
   redrawn(chart("parallel"), lines);
   const all = paced(1000, async () => { best(); lines(); });
   all();
-  follow("/api/v1/events", points.change, {
+  tick();
+  followAll(points.change, {
     trial: (trial) => {
       let at = place.get(trial.id);
       if (at === undefined) {
@@ -237,7 +266,10 @@ const trial = async () => {
   await fetchAll();
   for (const label of document.querySelectorAll("label.follow")) label.hidden = "ended" in byId("summary").dataset;
   for (const stream of ["stdout", "stderr"]) { const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
-  if ("ended" in byId("summary").dataset) return;
+  // An ended trial may be run once more: its page begins anew then.
+  const rest = () => followAll(undefined, { trial: (one) => { if (one.id === id && one.ended_at_ms === null) location.reload(); } });
+  if ("ended" in byId("summary").dataset) { rest(); return; }
+  tick();
   let first = after === undefined, unheard = false;
   follow(`${base}/events`, after, {
     attempt: () => {
@@ -253,7 +285,7 @@ const trial = async () => {
     // Of a trial whose agent is not heard: both streams, as its pod prints them.
     unheard: ({ text, why }) => { unheard = true; append("stdout", text ?? `${why}\n`); },
     trial: refresh,
-    end: refresh,
+    end: async () => { await refresh(); rest(); },
   });
 };
 
@@ -323,10 +355,10 @@ const compare = async () => {
   pick.addEventListener("change", draws);
   show();
   const trial = ({ id }) => { if (trials.has(id)) { changed.add(id); show(); refresh(); } };
-  follow("/api/v1/events", list.dataset.change, { trial, experiment: () => {} });
+  followAll(list.dataset.change, { trial });
 };
 
-const list = async () => { follow("/api/v1/events", byId("list").dataset.change, { trial: refresh, experiment: () => {} }); };
+const list = async () => { followAll(byId("list").dataset.change, { trial: refresh }); };
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;

@@ -28,6 +28,7 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::routing::{get, post};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::experiment::Handle;
@@ -55,6 +56,10 @@ pub struct State {
     pub gate: auth::Gate,
     /// Cancelled when the manager stops: requests that only wait are answered then.
     pub closing: CancellationToken,
+    /// Cancelled when nobody is served any more; after `closing`, or with it.
+    pub closed: CancellationToken,
+    /// The streams of events that are open.
+    pub streams: TaskTracker,
     /// Serves pods that share no disk with us.
     pub pods: Pods,
     /// What is shown of the trials.

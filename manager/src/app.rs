@@ -11,7 +11,6 @@ mod service;
 mod stored;
 mod telling;
 
-use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +19,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use trial_protocol::ExperimentId;
 
 use self::door::Door;
@@ -48,6 +49,9 @@ use crate::{api, ids, notify};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
+
+/// How long pages that follow a search may look once more after its end.
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -111,10 +115,26 @@ pub struct Running {
     /// Everything it records.
     pub store: Store,
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
-    served: JoinSet<io::Result<()>>,
-    stop_serving: CancellationToken,
+    door: Served,
     service: Arc<dyn TrainingService>,
     notifier: Option<notify::Notifier>,
+}
+
+/// The servers, and how they end.
+struct Served {
+    servers: JoinSet<io::Result<()>>,
+    closing: CancellationToken,
+    closed: CancellationToken,
+    streams: TaskTracker,
+}
+
+/// An experiment that has come to its end and is still served.
+pub struct Ended {
+    /// Where it stands.
+    pub stands: ExperimentState,
+    /// Everything it recorded.
+    pub store: Store,
+    door: Served,
 }
 
 /// Starts a manager for one experiment. A new one that cannot begin leaves no folder behind: what is wrong with it is
@@ -182,12 +202,13 @@ async fn begin(
     let (handle, events) = Handle::new(EVENTS);
     let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::clone(&clock))
         .with_lease(settings.lease);
-    let stop_serving = CancellationToken::new();
-    let mut served = JoinSet::new();
+    let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
+    let streams = TaskTracker::new();
+    let mut servers = JoinSet::new();
     if let Some(port) = settings.legacy_port {
         let listener = bind(&settings, &ready, port).await?;
-        let stopped = stop_serving.clone().cancelled_owned();
-        served.spawn(api::serve(listener, api::legacy::router(&intake), stopped));
+        let stopped = closed.clone().cancelled_owned();
+        servers.spawn(api::serve(listener, api::legacy::router(&intake), stopped));
     }
     let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
     if spec.training_service.needs_code() {
@@ -210,7 +231,9 @@ async fn begin(
         store: store.clone(),
         secret: secrets,
         gate,
-        closing: stop_serving.clone(),
+        closing: closing.clone(),
+        closed: closed.clone(),
+        streams: streams.clone(),
         pods,
         board: Board::new(store.clone(), spec.objective.clone()),
         handle: handle.clone(),
@@ -222,8 +245,8 @@ async fn begin(
     if let Some(program) = ready.program() {
         router = router.merge(api::program::router(program, state));
     }
-    let stopped = stop_serving.clone().cancelled_owned();
-    served.spawn(async move {
+    let stopped = closed.clone().cancelled_owned();
+    servers.spawn(async move {
         match tls {
             Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
             None => api::serve(listener, router, stopped).await,
@@ -275,8 +298,7 @@ async fn begin(
         handle,
         store,
         conducted,
-        served,
-        stop_serving,
+        door: Served { servers, closing, closed, streams },
         service,
         notifier,
     })
@@ -300,13 +322,9 @@ async fn bind(settings: &Settings, ready: &Ready, port: u16) -> Result<TcpListen
 }
 
 impl Running {
-    /// Waits for the experiment's end and ends the other parts: first the jobs' watchers, then the
-    /// server (an agent may still be saying its last word), then the store. Others are told before the server
-    /// ends, also of an end that is a failure. Gives `report` the store before it is closed.
-    pub async fn finish<T, F: Future<Output = Result<T, store::Error>>>(
-        self,
-        report: impl FnOnce(ExperimentState, Store) -> F,
-    ) -> Result<T, Error> {
+    /// Waits for the experiment's end and ends the jobs' watchers. Others are told, also of an end that is a failure. The
+    /// server goes on: an agent may still be saying its last word.
+    pub async fn end(self) -> Result<Ended, Error> {
         let conducted = self.conducted.await;
         if let Some(notifier) = self.notifier {
             notify::warn_of_rest(notifier.finish().await, &self.id);
@@ -318,13 +336,23 @@ impl Running {
             conducted => conducted?,
         };
         self.service.close().await;
-        self.stop_serving.cancel();
+        Ok(Ended { stands, store: self.store, door: self.door })
+    }
+}
+
+impl Ended {
+    /// Ends the server. Whoever follows a stream of events is told the end and may look once more, for a moment.
+    pub async fn stop_serving(&mut self) {
+        let Served { servers, closing, closed, streams } = &mut self.door;
+        closing.cancel();
+        streams.close();
+        tokio::select! {
+            () = streams.wait() => {}
+            () = sleep(FAREWELL) => {}
+        }
+        closed.cancel();
         // A server that failed has already shown it in its log; everything acknowledged is stored.
-        let mut served = self.served;
-        while served.join_next().await.is_some() {}
-        let reported = report(stands, self.store.clone()).await;
-        self.store.close().await;
-        Ok(reported?)
+        while servers.join_next().await.is_some() {}
     }
 }
 

@@ -167,6 +167,10 @@ struct Common {
     /// How what is found is printed on standard output.
     #[arg(long, short, value_enum, default_value_t = ask::Format::Table)]
     output: ask::Format,
+    /// Go on serving the pages and the API when the search has ended, until interrupted. One that somebody stops is not
+    /// served any further.
+    #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
+    keep_serving: bool,
     /// The agent program [default: `trialkeeper` beside this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,

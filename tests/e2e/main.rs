@@ -14,6 +14,7 @@ mod crash;
 mod deploy;
 mod dispatcher;
 mod doctor;
+mod ending;
 mod examples;
 mod failing;
 mod faults;

@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use trial_manager::api::auth::{Gate, Reach};
 use trial_manager::api::{self, Place, Pods, State};
 use trial_manager::clock::SystemClock;
@@ -67,7 +68,9 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
         store: kept,
         secret,
         gate,
+        closed: closing.clone(),
         closing,
+        streams: TaskTracker::new(),
         pods,
         board,
         handle,

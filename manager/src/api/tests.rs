@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
@@ -80,7 +81,9 @@ impl Bed {
             store,
             secret,
             gate,
+            closed: closing.clone(),
             closing,
+            streams: TaskTracker::new(),
             pods,
             board,
             handle: told,

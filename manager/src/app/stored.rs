@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use trial_protocol::ExperimentId;
 
 use super::again;
@@ -62,7 +63,9 @@ async fn state(
         handle,
         clock,
         service: Arc::default(),
-        closing: stop,
+        closing: stop.clone(),
+        closed: stop,
+        streams: TaskTracker::new(),
         place: api::Place { port, folder: dir.path().to_owned() },
     })
 }

@@ -112,7 +112,10 @@ async fn run_probe(
 }
 
 async fn finish(running: Running) -> Result<(), String> {
-    running.finish(|_, _| async { Ok(()) }).await.map_err(|error| chain(&error))
+    let mut ended = running.end().await.map_err(|error| chain(&error))?;
+    ended.stop_serving().await;
+    ended.store.close().await;
+    Ok(())
 }
 
 /// The experiment with one trial that says a word.

@@ -30,7 +30,7 @@ pub(super) fn settings(common: Common) -> Settings {
 
 /// Runs or resumes an experiment and returns the program's exit code.
 pub(super) async fn run(common: Common, what: What) -> u8 {
-    let output = common.output;
+    let (output, keep_serving) = (common.output, common.keep_serving);
     let settings = settings(common);
     // Before anything is started, so that no signal is missed.
     let mut signals = match Signals::new() {
@@ -92,19 +92,35 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
     }
     progress.close();
     let (id, spec) = (running.id.clone(), running.spec.clone());
-    // By a signal, by `experiment stop`, by NNI's client: somebody wanted it.
-    let handle = running.handle.clone();
-    let finished = running.finish(|stands, store| async move {
-        let summary = Summary::read(&store, id, stands, &spec).await?;
-        Ok(if handle.is_to_stop() { summary } else { summary.unasked() })
-    });
-    match finished.await {
-        Ok(summary) => told(&summary, output),
+    let (handle, url) = (running.handle.clone(), running.url.clone());
+    let mut ended = match running.end().await {
+        Ok(ended) => ended,
         Err(error) => {
             show(&error);
-            exit_code_of(&error)
+            return exit_code_of(&error);
         }
+    };
+    // By a signal, by `experiment stop`, by NNI's client: somebody wanted it.
+    let wanted = handle.is_to_stop();
+    let keep_serving = keep_serving && !wanted;
+    if !keep_serving {
+        ended.stop_serving().await;
     }
+    let code = match Summary::read(&ended.store, id, ended.stands, &spec).await {
+        Ok(summary) => told(&if wanted { summary } else { summary.unasked() }, output),
+        Err(error) => {
+            show(&error);
+            NOTHING_SUCCEEDED
+        }
+    };
+    if keep_serving {
+        // A closed standard error changes nothing.
+        drop(writeln!(std::io::stderr().lock(), "it is still on {url}, until interrupted"));
+        signals.next().await;
+        ended.stop_serving().await;
+    }
+    ended.store.close().await;
+    code
 }
 
 /// The certificate of the user's, if there is one; the command line has both files or none.

@@ -54,8 +54,14 @@ async fn a_stream_tells_what_changes_and_resumes_without_a_gap() {
     assert_eq!((event.as_str(), id.as_str(), &trial["state"]), ("trial", "5", &json!("FAILED")));
     let (event, _, told) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), &told["counts"]["FAILED"]), ("experiment", &json!(1)));
+    // The manager goes: what came last is told, and that it was the last.
+    bed.state.store.set_experiment_state("DONE", 9, 9).await.unwrap();
     bed.state.closing.cancel();
-    assert_eq!(next_event(&mut resumed).await, None, "the manager goes, and the stream ends");
+    let (event, _, told) = next_event(&mut resumed).await.unwrap();
+    assert_eq!((event.as_str(), &told["state"]), ("experiment", &json!("DONE")));
+    let (event, ..) = next_event(&mut resumed).await.unwrap();
+    assert_eq!(event, "end");
+    assert_eq!(next_event(&mut resumed).await, None);
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ const PACE: Duration = Duration::from_millis(250);
 const SILENCE: Duration = Duration::from_secs(15);
 /// What is said then.
 const STILL_HERE: &str = ": still here\n\n";
+/// Time between two looks whether a client that was told the end has gone.
+const GLANCE: Duration = Duration::from_millis(100);
 /// Values of one kind that are told at once.
 const BURST: u32 = 1000;
 /// Bytes of one stream that are told at once.
@@ -63,6 +65,20 @@ impl Line {
     async fn say(&mut self, text: String) -> Result<(), Gone> {
         self.spoke = Instant::now();
         self.sender.send_data(text.into()).await.map_err(|_| Gone)
+    }
+
+    /// Stays, once the manager goes, until the client has gone, which was told all and may look once more at what it shows.
+    async fn farewell(&mut self) -> Result<(), Gone> {
+        let (closing, closed) = (&self.shared.state.closing, &self.shared.state.closed);
+        let (closing, closed) = (closing.clone(), closed.clone());
+        while closing.is_cancelled() && !closed.is_cancelled() {
+            self.say(STILL_HERE.to_owned()).await?;
+            tokio::select! {
+                () = closed.cancelled() => {}
+                () = sleep(GLANCE) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the next commit, a moment at least; tells the client of silence. `false`: the manager
@@ -103,9 +119,10 @@ fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
     follow: impl FnOnce(Line) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
+    let streams = shared.state.streams.clone();
     let told = follow(Line { sender, shared, spoke: Instant::now() });
     // It ends with the client, whom it notices by its silence, or with the manager.
-    tokio::spawn(async move { drop(told.await) });
+    streams.spawn(async move { drop(told.await) });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -127,8 +144,8 @@ fn no_such_place(text: &str) -> Error {
 
 /// What happens: trials that change, and the experiment's numbers
 ///
-/// Event `trial`: a trial as it stands now. Event `experiment`: the experiment as it stands now. The id is
-/// the number of the newest change told; with it the stream goes on without a gap.
+/// Event `trial`: a trial as it stands now. Event `experiment`: the experiment as it stands now. Event `end`: the manager
+/// goes, and this was the last of it. The id is the number of the newest change told; with it the stream goes on without a gap.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "experiment", params(FollowQuery),
     responses((status = 200, content_type = "text/event-stream")),
@@ -161,6 +178,7 @@ pub(super) async fn events(
             .collect();
         let mut told = after.unwrap_or(snapshot.through).min(snapshot.through);
         let mut stands = String::new();
+        let mut goes_on = true;
         loop {
             // In the order in which they changed: who is cut off between two of them goes on with the second.
             news.sort_by_key(|trial| trial.change);
@@ -180,13 +198,14 @@ pub(super) async fn events(
                 line.say(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
                 stands = timeless;
             }
-            let goes_on = line.pause(&mut commits).await?;
+            if !goes_on {
+                line.tell("end", &id, &()).await?;
+                return line.farewell().await;
+            }
+            goes_on = line.pause(&mut commits).await?;
             snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
             news = snapshot.trials.iter().filter(|trial| trial.revision > seen).cloned().collect();
             seen = snapshot.revision;
-            if !goes_on && news.is_empty() {
-                return Ok(());
-            }
         }
     }))
 }
@@ -270,6 +289,7 @@ pub(super) async fn trial_events(
         let mut seen = seen;
         let mut revision = None;
         let mut ear = Ear::default();
+        let mut goes_on = true;
         loop {
             // Looked at first: what the trial said before it ended is told before its end.
             let snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
@@ -284,9 +304,13 @@ pub(super) async fn trial_events(
                 line.tell("trial", &seen.write(), summary).await?;
             }
             if ended {
-                return line.tell("end", &seen.write(), &()).await;
+                line.tell("end", &seen.write(), &()).await?;
+                return line.farewell().await;
             }
-            let goes_on = if unheard::is(summary.state) {
+            if !goes_on {
+                return Ok(());
+            }
+            goes_on = if unheard::is(summary.state) {
                 let silent_for = silence(&line.shared, summary.state, &trial).await?;
                 let shared = line.shared.clone();
                 let said = tokio::select! {
@@ -305,9 +329,6 @@ pub(super) async fn trial_events(
             } else {
                 line.pause(&mut commits).await?
             };
-            if !goes_on {
-                return Ok(());
-            }
         }
     }))
 }

@@ -1,0 +1,82 @@
+//! The end of a search, as those see it who look on: a page in a browser, and a client that asks now and then.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, wait_for};
+
+/// A search of one trial that waits for the gate, and the manager's address.
+fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, Running, String) {
+    let gate = Gate::new(&bed.path("gate"));
+    let search = Search::new(
+        "echo >>../waits; read _ <../gate; echo score=0.25; read _ <../gate; echo score=0.5",
+        1,
+    );
+    let running = bed.start(search.command(bed).args(options));
+    wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
+    (gate, running, url.trim().to_owned())
+}
+
+#[test]
+fn the_end_is_on_every_page_that_is_open() {
+    let Some(browser) = Browser::start() else { return };
+    for path in ["/", "/trials", "/trials/"] {
+        let bed = TestBed::new();
+        let (gate, running, url) = waiting(&bed, &[]);
+        let trials = "return fetch('/api/v1/trials').then((answer) => answer.json()).then(({ trials }) => trials[0].id)";
+        browser.open(&url);
+        let mut page = format!("{url}{path}");
+        if path == "/trials/" {
+            page.push_str(browser.script(trials).as_str().unwrap());
+        }
+        browser.open(&page);
+        browser.wait(
+            "the trial to run",
+            BOUND,
+            "return document.querySelector('[data-state=RUNNING]') !== null",
+        );
+        // What comes is heard.
+        gate.open(1);
+        browser.wait(
+            "the step",
+            BOUND,
+            "return document.querySelector('main').textContent.includes('0.25')",
+        );
+        gate.open(1);
+        let finished = running.finish(BOUND);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        browser.wait("the trial's end", BOUND, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
+        let said = "return document.getElementById('connection').textContent.startsWith('The manager has ended')";
+        browser.wait("what became of the manager", BOUND, said);
+        if path == "/" {
+            let heading = browser.script("return document.querySelector('h1').textContent");
+            assert!(heading.as_str().unwrap().ends_with("done"), "{heading}");
+        }
+    }
+}
+
+#[test]
+fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
+    let bed = TestBed::new();
+    let (gate, running, url) = waiting(&bed, &["--keep-serving"]);
+    gate.open(2);
+    let shown = || {
+        let mut show = bed.manager();
+        show.args(["experiment", "show", "--output", "json", "--manager", &url]);
+        let shown = bed.start(&mut show).finish(BOUND);
+        assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+        serde_json::from_slice::<Value>(&shown.stdout).unwrap()
+    };
+    let done = || (shown()["state"] == "DONE").then_some(());
+    wait_for("the search to be done", BOUND, done);
+    // What was found is printed at once, and the pages stay.
+    let said = format!("it is still on {url}, until interrupted");
+    wait_for("it to say so", BOUND, || running.stderr().contains(&said).then_some(()));
+    let result: Value = serde_json::from_slice(&running.stdout()).unwrap();
+    assert_eq!(result["experiment"]["state"], "DONE", "{result}");
+    assert_eq!(shown()["counts"], json!({"SUCCEEDED": 1}));
+    running.signal(Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+}
