@@ -5,9 +5,9 @@
 //!
 //! # Invariants
 //!
-//! 1. Within a lane `seq` rises with every append and is never used twice: a process that goes on with
-//!    an attempt, or that cannot look whether there was one before, numbers from its own time on
-//!    ([`Options::now_ms`]), since what an earlier process sent may not have reached the disk. Should the clock have
+//! 1. Within a lane `seq` rises with every append and is never used twice: a process that works for a manager, or goes
+//!    on with an attempt, numbers from its own time on ([`Options::now_ms`]), since an earlier process may have sent
+//!    what is on no disk, or on another container's. Should the clock have
 //!    been set back meanwhile, it leaves out as many numbers after those on the disk as were not synced at most; only
 //!    where nothing is left on the disk, or there is none, the clock is all there is.
 //! 2. A report is offered for delivery once it was written to its segment, or when the disk does not
@@ -25,7 +25,7 @@
 //!
 //! ```text
 //! <dir>/lock                             locked by its user; first line: process id, second: attempt
-//! <dir>/<attempt>/sender.json            whose reports these are
+//! <dir>/<attempt>/sender.json            whose reports these are; written before the first, replaced atomically
 //! <dir>/<attempt>/<lane>-<first seq>.seg 20 digits, so that names sort as numbers
 //! <dir>/<attempt>/<lane>.ack             "<seq>\n": acknowledged through; replaced atomically
 //! ```
@@ -136,9 +136,16 @@ impl Sender {
         serde_json::from_slice(&bytes).map_err(io::Error::from)
     }
 
+    /// Notes it in an attempt's directory, unless it stands there.
     fn write(&self, dir: &Path) -> io::Result<()> {
         let json = serde_json::to_vec(self).expect("two texts are JSON");
-        std::fs::write(dir.join(SENDER), json)
+        let path = dir.join(SENDER);
+        if std::fs::read(&path).is_ok_and(|there| there == json) {
+            return Ok(());
+        }
+        let new = path.with_extension("json.new");
+        std::fs::write(&new, json)?;
+        std::fs::rename(new, path)
     }
 }
 
@@ -220,23 +227,19 @@ impl Spool {
         if let Some((dir, _)) = &held {
             let own = dir.join(options.attempt.as_str());
             let known = own.exists();
-            match disk::Files::open(&own) {
+            match disk::Files::open(&own, options.sender.clone()) {
                 Ok(opened) => {
-                    if let Some(Err(error)) =
-                        options.sender.as_ref().map(|sender| sender.write(&own))
-                    {
-                        warnings.push(format!(
-                            "what is left of this trial cannot be replayed: {error}"
-                        ));
-                    }
                     state.disk = DiskState::Well;
                     for (lane, found) in [
                         (&mut state.facts, opened.facts.standing()),
                         (&mut state.bulk, opened.bulk.standing()),
                     ] {
                         if known {
-                            let told = found.next_seq.saturating_add(UNTOLD);
-                            lane.next_seq = told.max(first_of_a_later_process(options.now_ms));
+                            lane.next_seq = found.next_seq.saturating_add(UNTOLD);
+                        }
+                        if known || options.sender.is_some() {
+                            let own_time = first_of_a_later_process(options.now_ms);
+                            lane.next_seq = lane.next_seq.max(own_time);
                         }
                         lane.acked = found.acked;
                         (lane.spilled, lane.spilled_bytes) = (found.kept, found.kept_bytes);
@@ -255,7 +258,7 @@ impl Spool {
                 }
             }
         }
-        if state.disk == DiskState::Absent && options.dir.is_some() {
+        if state.disk == DiskState::Absent && (options.dir.is_some() || options.sender.is_some()) {
             let first = first_of_a_later_process(options.now_ms);
             (state.facts.next_seq, state.bulk.next_seq) = (first, first);
         }
@@ -440,10 +443,11 @@ impl Spool {
 /// last [`Options::sync_interval`].
 const UNTOLD: u64 = 1 << 20;
 
-/// Above whatever an earlier process of the same attempt can have used: a million reports in each
-/// millisecond since the Unix epoch, far below 2^63.
+/// Above whatever an earlier process of the same attempt can have used: two thousand reports in each millisecond since
+/// the Unix epoch. It is below 2^53 until the year 2109, so that programs whose numbers are floating-point tell one from
+/// the next, and below 2^63 whatever the clock says.
 fn first_of_a_later_process(now_ms: i64) -> u64 {
-    u64::try_from(now_ms).unwrap_or(0) << 20
+    u64::try_from(now_ms).unwrap_or(0).min(1 << 51) << 11
 }
 
 impl Shared {

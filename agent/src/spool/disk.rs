@@ -11,10 +11,13 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use trial_protocol::Lane;
 
-use super::Shared;
 use super::lane_files::{LaneFiles, Standing};
 use super::queue::{Class, DiskState, LaneState, Life};
 use super::record::{self, Record};
+use super::{SENDER, Sender, Shared};
+
+#[cfg(test)]
+mod tests;
 
 /// Size over which a segment is closed: an acknowledged segment is disk that is given back.
 const SEGMENT_BYTES: u64 = 4 << 20;
@@ -45,6 +48,10 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
+    /// Whose reports they are, until that is noted beside them.
+    unnoted: Option<Sender>,
+    /// Whether it is safe that there are such files, and whose they are.
+    named: bool,
     pub(super) facts: LaneWriter,
     pub(super) bulk: LaneWriter,
 }
@@ -70,14 +77,42 @@ struct Open {
 
 impl Files {
     /// Makes the attempt's directory, looks at what is there, and cuts torn ends.
-    pub(super) fn open(dir: &Path) -> Result<Self, String> {
+    pub(super) fn open(dir: &Path, sender: Option<Sender>) -> Result<Self, String> {
         let wrap = |error: io::Error| format!("cannot use {}: {error}", dir.display());
         fs::create_dir_all(dir).map_err(wrap)?;
         let facts = LaneWriter::open(dir, Lane::Facts).map_err(wrap)?;
         let bulk = LaneWriter::open(dir, Lane::Bulk).map_err(wrap)?;
         // A directory may be there and not writable; better to know before the first report.
         tempfile::tempfile_in(dir).map_err(wrap)?;
-        Ok(Self { dir: dir.to_owned(), facts, bulk })
+        Ok(Self { dir: dir.to_owned(), unnoted: sender, named: false, facts, bulk })
+    }
+
+    /// Notes whose reports these are. Without that they could not be delivered later.
+    fn note_sender(&mut self) -> io::Result<()> {
+        if let Some(sender) = &self.unnoted {
+            sender.write(&self.dir)?;
+            self.unnoted = None;
+        }
+        Ok(())
+    }
+
+    /// Has the disk keep what was written, and the names under which it is found.
+    fn sync(&mut self) -> io::Result<()> {
+        let new = !self.facts.is_clean() || !self.bulk.is_clean();
+        self.facts.sync()?;
+        self.bulk.sync()?;
+        if new && !self.named {
+            let noted = self.dir.join(SENDER);
+            if noted.exists() {
+                File::open(noted)?.sync_all()?;
+            }
+            // The attempt's directory, the spool, and the trial's. Not every file system can do that.
+            for dir in self.dir.ancestors().take(3) {
+                File::open(dir).and_then(|dir| dir.sync_all()).ok();
+            }
+            self.named = true;
+        }
+        Ok(())
     }
 
     fn lane(&mut self, lane: Lane) -> &mut LaneWriter {
@@ -267,21 +302,27 @@ impl Disk {
     /// Writes and marks each lane for itself: what is written is not written again because the other lane's is
     /// not. A full disk's room goes to the facts.
     fn write(&mut self, round: &Round) -> bool {
-        let mut facts = self.files.facts.write(&round.facts);
-        if facts.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
-            && self.shed_written_bulk()
-        {
-            facts = self.files.facts.write(&round.facts);
+        let mut facts = self.write_facts(round);
+        let full = facts.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
+        let shed = full && self.shed_written_bulk();
+        if shed {
+            facts = self.write_facts(round);
         }
         if facts.is_ok() {
             self.mark(Lane::Facts, &round.facts);
         }
-        let bulk = self.files.bulk.write(&round.bulk);
-        if bulk.is_ok() {
+        // What was deleted and is still in memory comes first, with the next round.
+        let bulk = if shed { Ok(()) } else { self.files.bulk.write(&round.bulk) };
+        if bulk.is_ok() && !shed {
             self.mark(Lane::Bulk, &round.bulk);
         }
         self.shared.notify_readers();
         self.report(facts.and(bulk))
+    }
+
+    fn write_facts(&mut self, round: &Round) -> io::Result<()> {
+        self.files.note_sender()?;
+        self.files.facts.write(&round.facts)
     }
 
     /// Deletes what the bulk lane has on the disk; what of it is in memory too is still delivered. `false` if
@@ -367,8 +408,7 @@ impl Disk {
         if self.sync_interval == Duration::MAX {
             return Ok(());
         }
-        self.files.facts.sync()?;
-        self.files.bulk.sync()
+        self.files.sync()
     }
 
     /// Leaves the directory as it should be found: nothing where nothing is left to deliver.
@@ -407,76 +447,4 @@ fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
         records.push(entry.record.clone());
     }
     terminal
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(seq: u64) -> Record {
-        Record { seq, json: format!("{{\"seq\":{seq}}}").into() }
-    }
-
-    fn encoded(records: &[Record]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for record in records {
-            record::encode(record, &mut bytes);
-        }
-        bytes
-    }
-
-    /// What was left of a write that failed half-way stays, for the disk refuses to cut it off.
-    #[test]
-    fn nothing_is_written_behind_half_a_record() {
-        let (one, two) = ([record(0)], [record(1), record(2)]);
-        let whole = encoded(&two);
-        // In a segment that holds something, and in one that was begun for these records.
-        for (before, first) in [(&one[..], 0), (&[], 1)] {
-            for cut in 0..whole.len() {
-                let dir = tempfile::tempdir().unwrap();
-                let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
-                let mut file = lane.files.create(first).unwrap();
-                file.write_all(&encoded(before)).unwrap();
-                let bytes = file.metadata().unwrap().len();
-                file.write_all(&whole[..cut]).unwrap();
-                // This one can neither be written nor cut.
-                let path = dir.path().join(format!("facts-{first:020}.seg"));
-                let file = File::open(path).unwrap();
-                lane.open = Some(Open { first, file, bytes });
-
-                lane.write(&two).unwrap_err();
-                lane.write(&two).unwrap();
-                lane.write(&[record(3)]).unwrap();
-                lane.sync().unwrap();
-                let expected: Vec<_> = before.iter().map(|record| record.seq).chain(1..4).collect();
-                let seqs = |found: Vec<Record>| found.iter().map(|r| r.seq).collect::<Vec<_>>();
-                let read = lane.files.read(None, u64::MAX, usize::MAX).unwrap();
-                assert_eq!(seqs(read), expected, "cut at {cut}");
-                let later = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
-                let kept = usize::try_from(later.standing().kept).unwrap();
-                assert_eq!(kept, expected.len(), "cut at {cut}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_full_segment_is_synced_unless_it_is_acknowledged() {
-        for acked in [false, true] {
-            let dir = tempfile::tempdir().unwrap();
-            let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
-            lane.write(&[record(0)]).unwrap();
-            lane.open.as_mut().unwrap().bytes = SEGMENT_BYTES;
-            lane.write(&[record(1)]).unwrap();
-            let first = dir.path().join("facts-00000000000000000000.seg");
-            fs::remove_file(&first).unwrap();
-            // No device of characters can be synced.
-            std::os::unix::fs::symlink("/dev/null", first).unwrap();
-            if acked {
-                lane.files.ack(0);
-                lane.acked_unsaved = true;
-            }
-            assert_eq!(lane.sync().is_ok(), acked);
-            assert_eq!(lane.is_clean(), acked);
-        }
-    }
 }

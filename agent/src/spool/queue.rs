@@ -202,6 +202,9 @@ impl State {
         (self.bulk.spilled, self.bulk.spilled_bytes) = (0, 0);
         self.bulk.spilled_through = None;
         self.bulk.read_back.clear();
+        // Nor is the rest on the disk any more: it is to be written again before it leaves the memory.
+        self.bulk.memory.iter_mut().for_each(|entry| entry.written = false);
+        self.bulk.handed = 0;
     }
 
     /// Reports what was shed: at once when it begins, then whenever the count has doubled, and at the

@@ -1,6 +1,7 @@
 //! The spool's promises.
 
 mod crashes;
+mod identity;
 mod ingestion;
 mod shedding;
 
@@ -28,6 +29,14 @@ fn options(dir: Option<&Path>) -> Options {
         limit_bytes: 64 << 20,
         sync_interval: Duration::from_secs(1),
         now_ms: 1,
+    }
+}
+
+fn sender(trial: &str) -> Sender {
+    Sender {
+        experiment: ExperimentId::new("exp").unwrap(),
+        trial: TrialJobId::new(trial).unwrap(),
+        dialect: Dialect::Native,
     }
 }
 
@@ -125,47 +134,6 @@ async fn what_is_not_acknowledged_outlives_the_process() {
 }
 
 #[tokio::test]
-async fn no_seq_is_used_twice_whatever_reached_the_disk() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = open(dir.path());
-    first.append(0, metric(0));
-    drain(&first, Lane::Facts).await;
-    assert!(first.close(BOUND).await);
-    // A full disk may have kept nothing of it.
-    fs::remove_dir_all(dir.path().join("a-1")).unwrap();
-    fs::create_dir(dir.path().join("a-1")).unwrap();
-    let file = dir.path().join("file");
-    fs::write(&file, "").unwrap();
-    for place in [dir.path(), &file] {
-        let later = Spool::open(options(Some(place))).spool;
-        later.append(0, metric(1));
-        let again = seqs(&drain(&later, Lane::Facts).await);
-        assert!(again[0] >= 1 << 20, "{again:?} in {}", place.display());
-    }
-}
-
-#[tokio::test]
-async fn no_seq_is_used_twice_after_a_power_failure_that_set_the_clock_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let own = dir.path().join("a-1");
-    fs::create_dir(&own).unwrap();
-    let at = |now_ms| Spool::open(Options { now_ms, ..options(Some(dir.path())) }).spool;
-    let spool = at(1_000);
-    (0..9).for_each(|number| spool.append(0, metric(number)));
-    spool.readable(Lane::Facts).await;
-    let sent = seqs(&spool.peek(Lane::Facts, usize::MAX).await);
-    assert!(spool.close(BOUND).await);
-    // Of what was sent the disk has no more than the name of the segment.
-    for entry in fs::read_dir(&own).unwrap() {
-        fs::write(entry.unwrap().path(), "").unwrap();
-    }
-    let later = at(5);
-    later.append(0, metric(1));
-    let again = seqs(&drain(&later, Lane::Facts).await);
-    assert!(sent.iter().all(|seq| again[0] > *seq), "{again:?} after {sent:?}");
-}
-
-#[tokio::test]
 async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
     let spool = Spool::open(Options { limit_bytes: 0, ..options(None) }).spool;
     (0..5).for_each(|_| spool.append(0, log(100)));
@@ -180,11 +148,6 @@ async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
 #[tokio::test]
 async fn what_another_trial_left_is_not_delivered_as_ours() {
     let dir = tempfile::tempdir().unwrap();
-    let sender = |trial: &str| Sender {
-        experiment: ExperimentId::new("exp").unwrap(),
-        trial: TrialJobId::new(trial).unwrap(),
-        dialect: Dialect::Native,
-    };
     let open_as = |name: &str, trial: &str| {
         let own = Some(sender(trial));
         Spool::open(Options { attempt: attempt(name), sender: own, ..options(Some(dir.path())) })

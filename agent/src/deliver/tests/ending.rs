@@ -1,4 +1,4 @@
-//! What becomes of reports that the manager does not take in time.
+//! What becomes of reports that the manager does not take in time, or never.
 
 use super::*;
 
@@ -51,5 +51,20 @@ async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
         assert_eq!(crate::replay::replay(request).await.unwrap(), everything(), "{round}");
         assert_eq!(server.facts(), (0..10).collect::<Vec<_>>(), "{round}");
         assert_eq!(server.seen.lock().unwrap().stored.len(), 20, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_is_never_taken_holds_up_no_other() {
+    for status in [400, 413] {
+        let own = Answer::Status(status, "content-type: application/problem+json\r\n");
+        let server = Server::start(vec![own, Answer::Ack]).await;
+        let spool = memory_spool();
+        spool.append(0, metric(0));
+        let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+        server.until("the refusal", |seen| seen.requests > 0).await;
+        spool.append(0, metric(1));
+        assert_eq!(delivery.end().await, everything(), "{status}");
+        assert_eq!(server.facts(), [1], "{status}");
     }
 }

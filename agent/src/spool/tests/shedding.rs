@@ -99,3 +99,23 @@ proptest! {
         prop_assert_eq!(told, missing, "the last count, which goes before the verdict, is exact");
     }
 }
+
+#[test]
+fn what_was_deleted_from_the_disk_is_written_again_before_it_leaves_the_memory() {
+    let spool = Spool::open(options(None)).spool;
+    for _ in 0..3 {
+        spool.append(0, log(WINDOW_BYTES));
+    }
+    let mut state = spool.shared.lock();
+    let bulk = &mut state.bulk;
+    bulk.memory.iter_mut().take(2).for_each(|entry| entry.written = true);
+    bulk.handed = 3;
+    bulk.spill();
+    let spilled = bulk.spilled_bytes;
+    assert_eq!((bulk.memory.len(), bulk.spilled), (1, 2));
+    bulk.memory[0].written = true;
+    state.shed_spilled_bulk();
+    assert_eq!(state.shed.log_bytes, spilled, "all that is gone is counted");
+    state.bulk.spill();
+    assert_eq!((state.bulk.memory.len(), state.bulk.handed), (1, 0), "and nothing else is gone");
+}

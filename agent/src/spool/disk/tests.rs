@@ -1,0 +1,70 @@
+//! A segment whose write failed.
+
+use super::*;
+
+fn record(seq: u64) -> Record {
+    Record { seq, json: format!("{{\"seq\":{seq}}}").into() }
+}
+
+fn encoded(records: &[Record]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for record in records {
+        record::encode(record, &mut bytes);
+    }
+    bytes
+}
+
+/// What was left of a write that failed half-way stays, for the disk refuses to cut it off.
+#[test]
+fn nothing_is_written_behind_half_a_record() {
+    let (one, two) = ([record(0)], [record(1), record(2)]);
+    let whole = encoded(&two);
+    // In a segment that holds something, and in one that was begun for these records.
+    for (before, first) in [(&one[..], 0), (&[], 1)] {
+        for cut in 0..whole.len() {
+            let dir = tempfile::tempdir().unwrap();
+            let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
+            let mut file = lane.files.create(first).unwrap();
+            file.write_all(&encoded(before)).unwrap();
+            let bytes = file.metadata().unwrap().len();
+            file.write_all(&whole[..cut]).unwrap();
+            // This one can neither be written nor cut.
+            let path = dir.path().join(format!("facts-{first:020}.seg"));
+            let file = File::open(path).unwrap();
+            lane.open = Some(Open { first, file, bytes });
+
+            lane.write(&two).unwrap_err();
+            lane.write(&two).unwrap();
+            lane.write(&[record(3)]).unwrap();
+            lane.sync().unwrap();
+            let expected: Vec<_> = before.iter().map(|record| record.seq).chain(1..4).collect();
+            let seqs = |found: Vec<Record>| found.iter().map(|r| r.seq).collect::<Vec<_>>();
+            let read = lane.files.read(None, u64::MAX, usize::MAX).unwrap();
+            assert_eq!(seqs(read), expected, "cut at {cut}");
+            let later = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
+            let kept = usize::try_from(later.standing().kept).unwrap();
+            assert_eq!(kept, expected.len(), "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_full_segment_is_synced_unless_it_is_acknowledged() {
+    for acked in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lane = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
+        lane.write(&[record(0)]).unwrap();
+        lane.open.as_mut().unwrap().bytes = SEGMENT_BYTES;
+        lane.write(&[record(1)]).unwrap();
+        let first = dir.path().join("facts-00000000000000000000.seg");
+        fs::remove_file(&first).unwrap();
+        // No device of characters can be synced.
+        std::os::unix::fs::symlink("/dev/null", first).unwrap();
+        if acked {
+            lane.files.ack(0);
+            lane.acked_unsaved = true;
+        }
+        assert_eq!(lane.sync().is_ok(), acked);
+        assert_eq!(lane.is_clean(), acked);
+    }
+}
