@@ -4,13 +4,15 @@
 //! stopped. So the trial's group is put into the foreground while it runs, and ours again when it has ended or was
 //! stopped (Ctrl-Z); then we stop ourselves as well, for the shell that waits for us and says `fg` later.
 //!
+//! In a pipeline it is lent to the trial only once that reads: it is the pager's behind it, or nobody's.
+//!
 //! Invariant: nothing is taken from another job. The foreground is given away only where it is ours, and taken back
 //! only after it was given.
 
 use nix::poll::poll;
 use nix::sys::signal::{Signal, kill};
 use rustix::process::{Pid, getpgrp, getpid};
-use rustix::stdio::stdin;
+use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 use crate::signals::number;
@@ -38,6 +40,12 @@ impl Terminal {
         tcgetpgrp(stdin()) == Ok(getpgrp())
     }
 
+    /// Whether our output goes there, too. Else we may be the first of a pipeline, whose last, a pager say, needs it more
+    /// than a trial that may never read.
+    pub fn is_all_ours(&self) -> bool {
+        tcgetpgrp(stdout()).is_ok()
+    }
+
     /// Whether it listens to the trial.
     pub fn is_given(&self) -> bool {
         self.given
@@ -53,6 +61,7 @@ impl Terminal {
     pub fn give(&mut self, group: u32) {
         let group = i32::try_from(group).ok().and_then(Pid::from_raw);
         if let Some(group) = group.filter(|_| self.is_ours()) {
+            self.modes = self.modes.take().or_else(|| tcgetattr(stdin()).ok());
             self.given = tcsetpgrp(stdin(), group).is_ok();
         }
     }

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use crate::environment::Changes;
 use crate::guard::{Duty, Guard};
 use crate::reap::{Reaper, Role};
+use crate::signals::number;
 use crate::terminal::Terminal;
 use crate::tree::{self, Process};
 use spawn::Outputs;
@@ -137,7 +138,7 @@ pub fn start(
     reaper: &Reaper,
 ) -> Result<(Trial, oneshot::Receiver<ExitStatus>), Error> {
     let mut terminal = Terminal::find();
-    let given = terminal.as_mut().filter(|terminal| terminal.is_ours());
+    let given = terminal.as_mut().filter(|terminal| terminal.is_ours() && terminal.is_all_ours());
     let takes = given.map(Terminal::will_be_taken).is_some();
     let outputs = Outputs { stdout, stderr };
     let spawned = reaper.spawn_with(Role::Trial, || spawn::spawn(plan, &outputs, takes));
@@ -238,7 +239,10 @@ impl Trial {
         let pid = self.pid();
         let Some(terminal) = &mut self.terminal else { return };
         if let Some(signal) = self.reaper.stopped(pid) {
-            terminal.follow(signal);
+            // One that only wants to read may, if the terminal is ours.
+            if signal != number(Signal::SIGTTIN) || !terminal.is_ours() {
+                terminal.follow(signal);
+            }
             // We were continued in the foreground, or are in a group that nobody can continue.
             if self.give_terminal() {
                 self.to_group(Signal::SIGCONT);

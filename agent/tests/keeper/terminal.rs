@@ -110,6 +110,22 @@ fn the_trial_reads_from_the_terminal_and_gives_it_back() {
 }
 
 #[test]
+fn in_a_pipeline_the_terminal_is_the_pagers() {
+    let mut session = Session::new();
+    // As a pager does: it reads a line, sets the terminal up, which stops whoever is in the background, and reads on.
+    let pager = "sh -c 'read x; stty -echo </dev/tty; wc -c; stty echo </dev/tty'";
+    session.trial("echo first; seq 1 50000", &format!("2>/dev/null | {pager}"));
+    session.expect("288894").expect("ready> ").answers();
+}
+
+#[test]
+fn a_trial_in_a_pipeline_may_read_all_the_same() {
+    let mut session = Session::new();
+    session.trial("echo who; read x; echo it is $x", "| cat").expect("who\r\n").press("me\n");
+    session.expect("it is me\r\n").expect("exit code  0").expect("ready> ").answers();
+}
+
+#[test]
 fn an_interrupt_reaches_the_trial_and_is_told_as_one() {
     let mut session = Session::new();
     session.trial("echo up; exec sleep 1000", "; echo code $?").expect("up\r\n").press("\x03");
