@@ -39,6 +39,9 @@ pub struct RunDir {
 /// Name of the file with the verdict.
 pub const VERDICT_FILE: &str = "verdict.json";
 
+/// Name of the file with that of the attempt before.
+const EARLIER_VERDICT_FILE: &str = "verdict.json.1";
+
 /// Name of the file with the parameters as one plain JSON object.
 pub const PARAMETERS_FILE: &str = "parameters.json";
 
@@ -112,8 +115,14 @@ fn fill(dir: &Path, parameters: &Parameters, given: bool) -> Result<Filled, io::
     Ok(Filled { path, new })
 }
 
+/// The verdict of an earlier attempt, set aside: whoever finds one from now on finds this attempt's.
 fn earlier(dir: &Path) -> Option<Verdict> {
-    serde_json::from_slice(&fs::read(dir.join(VERDICT_FILE)).ok()?).ok()
+    let (path, aside) = (dir.join(VERDICT_FILE), dir.join(EARLIER_VERDICT_FILE));
+    let bytes = fs::read(&path).ok()?;
+    if let Err(source) = fs::rename(&path, &aside) {
+        tracing::warn!("an earlier verdict stays until there is one ({source})");
+    }
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Writes a file so that a reader sees the old one or the new one, and never half of it.
@@ -195,6 +204,7 @@ mod tests {
         fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
         let second = prepare(&wanted, &Parameters::none(), false);
         assert_eq!(second.earlier, Some(verdict));
+        assert!(!dir.join(VERDICT_FILE).exists() && dir.join(EARLIER_VERDICT_FILE).exists());
         assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
 
         let other = Parameters::parse(r#"{"x": 2}"#).unwrap();
