@@ -174,7 +174,9 @@ impl Holder {
                 events.extend(self.looked(&phase));
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
-                events.push(Event::DeadlinePassed);
+                // A look reaps, and what is reaped must not be killed.
+                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
+                events.push(Event::DeadlinePassed(left));
             }
         }
     }
@@ -227,9 +229,7 @@ impl Holder {
 
     /// Reaps, and says what there is.
     fn looked(&mut self, phase: &Phase) -> Option<Event> {
-        let children = self.reaper.sweep();
-        let processes = children && !self.trial.tree().is_empty();
-        let left = Left { output: self.open() > 0, processes };
+        let left = self.left();
         // What the program before us had noted, it may have left to us to reap.
         let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
         if let (Some(status), None) = (ended, self.status) {
@@ -238,6 +238,11 @@ impl Holder {
             return Some(Event::Exited { exit: trial_exit(status), left });
         }
         phase.reaped().then_some(Event::Looked(left))
+    }
+
+    fn left(&self) -> Left {
+        let processes = self.reaper.sweep() && !self.trial.tree().is_empty();
+        Left { output: self.open() > 0, processes }
     }
 
     fn open(&self) -> usize {

@@ -81,8 +81,8 @@ pub enum Event {
     },
     /// What is left of the trial was looked at, or has changed.
     Looked(Left),
-    /// [`Phase::deadline`] is over.
-    DeadlinePassed,
+    /// [`Phase::deadline`] is over, and this is left.
+    DeadlinePassed(Left),
 }
 
 /// What is left of a trial apart from its own process.
@@ -97,6 +97,9 @@ pub struct Left {
 impl Left {
     /// Nothing at all.
     pub const NOTHING: Self = Self { output: false, processes: false };
+
+    /// Whatever there can be: nobody has looked.
+    pub const ANYTHING: Self = Self { output: true, processes: true };
 }
 
 /// What is to be done to the trial's whole tree.
@@ -162,10 +165,10 @@ impl Phase {
             (Terminating { kill_at }, Event::Hurried) => {
                 (Terminating { kill_at: kill_at.min(now + HURRY) }, None)
             }
-            (Terminating { .. }, Event::DeadlinePassed) => {
+            (Terminating { .. }, Event::DeadlinePassed(_)) => {
                 (Killing { give_up_at: killed() }, Some(Effect::Kill))
             }
-            (Killing { .. }, Event::DeadlinePassed) => (Done(None), None),
+            (Killing { .. }, Event::DeadlinePassed(_)) => (Done(None), None),
 
             (
                 Running | Terminating { .. } | Killing { .. },
@@ -193,7 +196,7 @@ impl Phase {
             // Whoever is left has let go of the output, so it has nothing more to tell.
             (
                 Draining { exit, kill_at, .. },
-                Event::Looked(Left { output: false, .. }) | Event::DeadlinePassed,
+                Event::Looked(Left { output: false, .. }) | Event::DeadlinePassed(_),
             ) => (Clearing { exit, kill_at }, Some(Effect::Terminate)),
             (Draining { exit, kill_at, .. }, Event::StopRequested { grace }) => {
                 (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Terminate))
@@ -210,11 +213,12 @@ impl Phase {
             (Clearing { exit, kill_at }, Event::Hurried) => {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, None)
             }
-            (Clearing { exit, .. }, Event::DeadlinePassed) => {
+            // Somebody outside the tree holds the output: not ours to end, and not worth waiting for.
+            (Clearing { exit, .. }, Event::DeadlinePassed(Left { processes: false, .. }))
+            | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
+            (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {
                 (Verifying { exit, give_up_at: killed() }, Some(Effect::Kill))
             }
-            // Somebody outside the tree holds the output: not ours to end, and not worth waiting for.
-            (Verifying { exit, .. }, Event::DeadlinePassed) => (Done(Some(exit)), None),
 
             // Everything else is late news.
             (phase, _) => (phase, None),

@@ -241,7 +241,11 @@ impl World {
                 }
                 None
             }
-            Happened::DeadlinePassed => Some(Event::DeadlinePassed),
+            Happened::DeadlinePassed => {
+                // A look reaps, and what is reaped must not be killed.
+                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
+                Some(Event::DeadlinePassed(left))
+            }
             Happened::HuntDue => {
                 self.trial.kill(phase.reaped());
                 memory.hunt_at = Some(Instant::now() + HUNT_EVERY);

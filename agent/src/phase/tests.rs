@@ -18,6 +18,7 @@ fn step_follows_the_table() {
     let both = Left { output: true, processes: true };
     let tree = Left { output: false, processes: true };
     let stop = StopRequested { grace: GRACE };
+    let late = DeadlinePassed(both);
     let (ask, kill) = (Some(Effect::Terminate), Some(Effect::Kill));
 
     let asked = |seconds| Terminating { kill_at: later(seconds) };
@@ -35,8 +36,8 @@ fn step_follows_the_table() {
         ("a shorter grace counts",                  asked(20),    StopRequested { grace: DRAIN }, asked(2),    None),
         ("a longer one does not",                   asked(2),     stop,                          asked(2),     None),
         ("a second TERM shortens the grace",        asked(20),    Hurried,                       asked(1),     None),
-        ("grace ends in a kill",                    asked(20),    DeadlinePassed,                killing.clone(), kill),
-        ("the unkillable is given up",              killing.clone(), DeadlinePassed,             Done(None),   None),
+        ("grace ends in a kill",                    asked(20),    late,                          killing.clone(), kill),
+        ("the unkillable is given up",              killing.clone(), late,                       Done(None),   None),
         ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
         ("so it is after a stop",                   asked(20),    Exited { exit, left: nothing }, done.clone(), None),
         ("and after a kill",                        killing.clone(), Exited { exit, left: nothing }, done.clone(), None),
@@ -49,7 +50,7 @@ fn step_follows_the_table() {
         ("the drain ends when nothing is left",     draining.clone(), Looked(nothing),           done.clone(), None),
         ("while it is written the drain goes on",   draining.clone(), Looked(both),              draining.clone(), None),
         ("at the output's end the tree is asked",   draining.clone(), Looked(tree),              clearing(2),  ask),
-        ("or at half time",                         draining.clone(), DeadlinePassed,            clearing(2),  ask),
+        ("or at half time",                         draining.clone(), late,                      clearing(2),  ask),
         ("or at a stop",                            draining.clone(), stop,                      clearing(2),  ask),
         ("a TERM in the drain hurries",             draining.clone(), Hurried,                   clearing(1),  ask),
         ("clearing ends when nothing is left",      clearing(20), Looked(nothing),               done.clone(), None),
@@ -57,10 +58,11 @@ fn step_follows_the_table() {
         ("with the tree alive the grace goes on",   clearing(20), Looked(tree),                  clearing(20), None),
         ("a second TERM hurries it too",            clearing(20), Hurried,                       clearing(1),  None),
         ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
-        ("clearing ends in a kill",                 clearing(20), DeadlinePassed,                verifying.clone(), kill),
+        ("clearing ends in a kill",                 clearing(20), late,                          verifying.clone(), kill),
+        ("what nobody of the tree holds is left",   clearing(20), DeadlinePassed(output),        done.clone(), None),
         ("verified is done",                        verifying.clone(), Looked(nothing),          done.clone(), None),
         ("unverified is done, but later",           verifying.clone(), Looked(both),             verifying.clone(), None),
-        ("namely now",                              verifying.clone(), DeadlinePassed,           done.clone(), None),
+        ("namely now",                              verifying.clone(), late,                     done.clone(), None),
         ("done stays done",                         done.clone(), stop,                          done.clone(), None),
         ("an output's end alone is no end",         Running,      Looked(nothing),               Running,      None),
     ];
