@@ -118,6 +118,11 @@ pub enum Error {
         #[source]
         source: IdError,
     },
+    /// A stall is seen in samples.
+    #[error(
+        "--stop-on-stall needs samples, and --sample-interval 0 takes none; leave one of them out"
+    )]
+    StallUnseen,
     /// The options of a pod do not fit together.
     #[error(transparent)]
     Pod(#[from] pod::Error),
@@ -131,6 +136,9 @@ impl Settings {
     pub fn resolve(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<Self, Error> {
         let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
         let needed = manager.is_some();
+        if args.stop_on_stall && args.sample_interval.is_zero() {
+            return Err(Error::StallUnseen);
+        }
         let id = Sought { needed, variable };
         let command = match &args.shell {
             Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
@@ -316,6 +324,15 @@ mod tests {
             });
             assert_eq!(found, ids, "{says}");
         }
+    }
+
+    #[test]
+    fn a_stall_that_nobody_could_see_is_an_error() {
+        let words = ["--stop-on-stall", "--sample-interval", "0", "x"];
+        assert!(matches!(resolve(&words, &[]), Err(Error::StallUnseen)));
+        assert!(
+            resolve(&words[1..], &[]).is_ok() && resolve(&["--stop-on-stall", "x"], &[]).is_ok()
+        );
     }
 
     #[test]
