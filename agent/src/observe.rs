@@ -225,6 +225,12 @@ impl Observer {
             ..Known::default()
         }
     }
+
+    /// The same while the trial runs.
+    pub fn known_so_far(&self) -> Known {
+        let memory_held_bytes = self.cgroup.as_ref().and_then(CgroupReader::memory_held);
+        Known { memory_held_bytes, ..self.known() }
+    }
 }
 
 fn lost(events: Vec<BoardEvent>) -> Vec<Remark> {

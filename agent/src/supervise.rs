@@ -259,7 +259,7 @@ impl World {
             }
             Happened::AheadDue => {
                 memory.ahead_at = Some(Instant::now() + AHEAD_EVERY);
-                let known = Known { stop: memory.ending.stop, ..self.observer.known() };
+                let known = Known { stop: memory.ending.stop, ..self.observer.known_so_far() };
                 self.capture.verdict(&conclude(&known));
                 None
             }

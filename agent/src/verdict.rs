@@ -20,7 +20,7 @@ use trial_protocol::{
     Cause, CgroupSample, Class, Confidence, GpuSample, SignalSender, StopReason, TrialExit, Verdict,
 };
 
-use evidence::{evidence, is_near_limit, last_words, memory_figures, oom_kills};
+use evidence::{evidence, is_near_limit, is_near_limit_now, last_words, memory_figures, oom_kills};
 use phrases::Hint;
 
 /// Everything that is known about a trial's end. What was not seen is empty or `None`.
@@ -42,6 +42,8 @@ pub struct Known {
     pub cgroup_before: Option<CgroupSample>,
     /// The control group after the end.
     pub cgroup_after: Option<CgroupSample>,
+    /// What the control group holds now that cannot simply be dropped, in bytes; asked for while the trial runs.
+    pub memory_held_bytes: Option<u64>,
     /// Highest memory use of the process tree that a sample showed, in bytes.
     pub process_peak_bytes: Option<u64>,
     /// The last reading of each GPU.
@@ -411,7 +413,7 @@ fn plain(known: &Known, exit: TrialExit) -> Conclusion {
 /// For the case that nobody lives to say more: the trial runs now.
 fn written_ahead(known: &Known) -> Conclusion {
     let killed = oom_kills(known).is_some_and(|kills| kills > 0);
-    if killed || is_near_limit(known) {
+    if killed || is_near_limit_now(known) {
         let confidence = if killed { Confidence::Likely } else { Confidence::Possible };
         let message = format!(
             "The trial and trialkeeper were ended together, probably by the kernel for memory{}: give the \

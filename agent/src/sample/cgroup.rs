@@ -75,6 +75,22 @@ impl CgroupReader {
         }
     }
 
+    /// Memory in use that the kernel cannot simply drop, in bytes: without the page cache, which fills up to the limit
+    /// wherever much is read.
+    pub fn memory_held(&self) -> Option<u64> {
+        let (group, used, prefix) = match &self.group {
+            Group::V2(group) => (group, "memory.current", ""),
+            Group::V1 { memory, .. } => (memory.as_ref()?, "memory.usage_in_bytes", "total_"),
+        };
+        let stat = text(group, "memory.stat");
+        let cache = |kind: &str| keyed(&stat, &format!("{prefix}{kind}_file"));
+        Some(
+            number(group, used)?
+                .saturating_sub(cache("inactive")?)
+                .saturating_sub(cache("active")?),
+        )
+    }
+
     fn read_v2(&self, group: &Path) -> CgroupSample {
         let cpu = text(group, "cpu.stat");
         let events = text(group, "memory.events");

@@ -29,9 +29,17 @@ fn cgroup_peak(known: &Known) -> Option<u64> {
 
 pub(super) fn is_near_limit(known: &Known) -> bool {
     let now = known.cgroup_after.as_ref().and_then(|cgroup| cgroup.memory_bytes);
-    let most = cgroup_peak(known).or(known.process_peak_bytes).max(now);
-    most.zip(memory_limit(known)).is_some_and(|(most, limit)| {
-        u128::from(most) * 100 >= u128::from(limit) * u128::from(NEAR_LIMIT_PERCENT)
+    is_near(cgroup_peak(known).or(known.process_peak_bytes).max(now), known)
+}
+
+/// The same for what is held now: a peak includes page cache, with which any trial reaches its limit that reads much.
+pub(super) fn is_near_limit_now(known: &Known) -> bool {
+    is_near(known.memory_held_bytes.or(known.process_peak_bytes), known)
+}
+
+fn is_near(used: Option<u64>, known: &Known) -> bool {
+    used.zip(memory_limit(known)).is_some_and(|(used, limit)| {
+        u128::from(used) * 100 >= u128::from(limit) * u128::from(NEAR_LIMIT_PERCENT)
     })
 }
 

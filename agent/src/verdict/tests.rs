@@ -35,6 +35,11 @@ fn using(known: Known, peak: u64, limit: u64) -> Known {
     Known { cgroup_after: Some(cgroup), ..known }
 }
 
+/// So much is held, of a limit that was reached before with page cache.
+fn holding(held: u64, limit: u64) -> Known {
+    Known { memory_held_bytes: Some(held), ..using(Known::default(), limit, limit) }
+}
+
 /// TERM from this process.
 fn sent(pid: u32, name: Option<&str>, kernel: bool) -> Known {
     let sender = SignalSender { pid, uid: 1000, name: name.map(str::to_owned), kernel };
@@ -109,7 +114,8 @@ fn the_cause_follows_the_table() {
         ("too late for a failure",        stopped(code(1), asked(StopReason::User), None),               Cause::Exit,         Class::UserError, Certain),
 
         ("written ahead",                 Known::default(),                                              Cause::Signal,       Class::Transient, Possible),
-        ("written ahead near the limit",  using(Known::default(), 99, 100),                              Cause::OomKernel,    Class::Permanent, Possible),
+        ("written ahead near the limit",  holding(95, 100),                                              Cause::OomKernel,    Class::Permanent, Possible),
+        ("written ahead, full of cache",  holding(50, 100),                                              Cause::Signal,       Class::Transient, Possible),
         ("written ahead after a kill",    kills(Known::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
     ];
     for (says, known, cause, class, confidence) in table {

@@ -54,6 +54,19 @@ fn every_layout_is_read() {
 }
 
 #[test]
+fn page_cache_is_not_held() {
+    #[rustfmt::skip]
+    let table = [
+        ("v2-container", Some(402_653_184 - 100_000_000 - 2_653_184)),
+        ("v2-session",   None),
+        ("v1-container", Some(104_857_600 - 50_000_000 - 857_600)),
+    ];
+    for (fixture, held) in table {
+        assert_eq!(find(fixture).unwrap().memory_held(), held, "{fixture}");
+    }
+}
+
+#[test]
 fn a_machine_without_control_groups_has_no_reader() {
     let empty = tempfile::tempdir().unwrap();
     assert_eq!(CgroupReader::find(empty.path()), None);
