@@ -335,7 +335,10 @@ impl Running {
             }
             conducted => conducted?,
         };
-        self.service.close().await;
+        // Jobs of an experiment that goes on are the next manager's; what has stopped or is done has none.
+        if !stands.goes_on() {
+            self.service.close().await;
+        }
         Ok(Ended { stands, store: self.store, door: self.door })
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use trial_protocol::ExperimentId;
 
-use crate::app::{self, What};
+use crate::app::What;
 use crate::config;
 use crate::layout::ExperimentDir;
 
@@ -39,12 +39,16 @@ mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
 const DONE: u8 = 0;
-/// The experiment is done and no trial succeeded, or it goes on only once something is mended, or the manager failed.
+/// The experiment is done and no trial succeeded, or it goes on only once something is mended; or another command failed.
 const NOTHING_SUCCEEDED: u8 = 1;
 /// The configuration, an argument or the machine does not allow the experiment to begin.
 const BAD_INPUT: u8 = 2;
+/// The manager that ran the experiment failed; the next one goes on.
+const FAULT: u8 = 3;
 /// Stopped because somebody wanted it; the experiment can be resumed. 128 + SIGINT, as a shell shows it.
 const INTERRUPTED: u8 = 130;
+/// Ended by TERM and left to the next manager, its trials running. 128 + SIGTERM.
+const LEFT: u8 = 143;
 
 /// Runs searches: proposes parameters, runs the trials that try them, keeps every result.
 #[derive(Debug, Parser)]
@@ -153,6 +157,15 @@ enum Command {
     },
 }
 
+/// What becomes of the trials that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnTerm {
+    /// They are stopped, as by Ctrl-C.
+    Stop,
+    /// They run on, and the next `resume` takes them over: for whoever is moved and started again.
+    Leave,
+}
+
 #[derive(Debug, Args)]
 struct Common {
     /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else all addresses].
@@ -201,6 +214,9 @@ struct Common {
     /// what stands in front of it [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
+    /// What becomes of the trials that run when this program is sent SIGTERM.
+    #[arg(long, value_enum, default_value_t = OnTerm::Stop, env = "TRIAL_MANAGER_ON_TERM")]
+    on_term: OnTerm,
 }
 
 /// Runs the program and returns its exit code.
@@ -304,16 +320,6 @@ fn show(error: &dyn std::error::Error) {
     // It may quote a file, or a manager elsewhere.
     let lines: Vec<_> = crate::errors::chain(error).lines().map(progress::printable).collect();
     eprintln!("trial-manager: {}", lines.join("\n"));
-}
-
-fn exit_code_of(error: &app::Error) -> u8 {
-    if matches!(error, app::Error::Left { .. }) {
-        INTERRUPTED
-    } else if error.is_usage() {
-        BAD_INPUT
-    } else {
-        NOTHING_SUCCEEDED
-    }
 }
 
 fn log_level() -> Level {

@@ -49,6 +49,7 @@ pub enum Event {
 pub struct Handle {
     events: mpsc::Sender<Event>,
     stop: CancellationToken,
+    leave: CancellationToken,
     orders: Orders,
     /// The running time before this run, and when this run began. Empty until it has.
     began: Arc<OnceLock<(Duration, Instant)>>,
@@ -59,8 +60,8 @@ impl Handle {
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(capacity);
         let orders = Orders::new(SystemClock.now_ms());
-        let (stop, began) = (CancellationToken::new(), Arc::default());
-        (Self { events, stop, orders, began }, receiver)
+        let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
+        (Self { events, stop, leave, orders, began: Arc::default() }, receiver)
     }
 
     /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
@@ -100,6 +101,16 @@ impl Handle {
     /// Waits until somebody has asked for the stop.
     async fn stopped(&self) {
         self.stop.cancelled().await;
+    }
+
+    /// Asks the experiment to leave its trials to the next manager. One that is to stop stops.
+    pub fn leave(&self) {
+        self.leave.cancel();
+    }
+
+    /// Waits until somebody has asked for that.
+    async fn left(&self) {
+        self.leave.cancelled().await;
     }
 
     /// The directives that wait for an attempt's agent.

@@ -53,6 +53,56 @@ fn ctrl_c_ends_the_trials_politely_and_resume_finishes_the_search() {
     }
 }
 
+#[test]
+fn a_manager_that_is_moved_leaves_its_trials_and_one_that_was_to_stop_does_not() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.script("code/polite.sh", POLITE);
+    let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 2)
+        .with("trialConcurrency", 2);
+    let running = bed.start(search.command(&bed).args(["--on-term", "leave"]));
+    let started = |trials: usize| {
+        wait_for("trials to start", BOUND, || {
+            (bed.read("started").lines().count() == trials).then_some(())
+        });
+    };
+    started(2);
+    running.signal(Signal::SIGTERM);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(143), "{}", finished.stderr);
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "there is no result yet");
+    assert!(!bed.path("cleaned").exists());
+
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let id = id.to_str().unwrap();
+    let store = rusqlite::Connection::open(bed.data().join(id).join("trialkeeper.db")).unwrap();
+    let (state, elapsed): (String, i64) = store
+        .query_row("SELECT state, elapsed_ms FROM experiment", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .unwrap();
+    assert_eq!(state, "NO_MORE_TRIAL", "as if nothing had happened");
+    assert!(elapsed > 0, "how long it has run counts");
+    drop(store);
+
+    // Who goes on with it and is told to stop stops, also when it is moved meanwhile.
+    let mut resume = bed.manager();
+    resume.args(["resume", id, "--port", "0", "--on-term", "leave", "--data-dir"]).arg(bed.data());
+    let running = bed.start(&mut resume);
+    wait_for("the next manager", BOUND, || running.stderr().contains("experiment ").then_some(()));
+    let mut stop = bed.manager();
+    stop.args(["experiment", "stop", "--data-dir"]).arg(bed.data());
+    let stop = bed.start(&mut stop).finish(BOUND);
+    assert_eq!(stop.code, Some(0), "{}", stop.stderr);
+    running.signal(Signal::SIGTERM);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    assert_eq!(bed.read("cleaned").lines().count(), 2);
+    assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+    bed.wait_until_empty();
+    drop(gate);
+}
+
 /// As `nohup` and the `&` of a script leave them.
 #[test]
 fn whoever_starts_it_with_hup_and_int_ignored_means_it() {

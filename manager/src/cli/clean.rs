@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use trial_protocol::ExperimentId;
 
-use super::{DONE, NOTHING_SUCCEEDED, exit_code_of, fail};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail};
 use crate::app;
 use crate::layout::ExperimentDir;
 
@@ -17,6 +17,6 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     };
     match runtime.block_on(app::clean(dir, id)) {
         Ok(()) => ExitCode::from(DONE),
-        Err(error) => fail(&error, exit_code_of(&error)),
+        Err(error) => fail(&error, if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }),
     }
 }

@@ -84,7 +84,7 @@ async fn run_probe(
     loop {
         let notice = tokio::select! {
             notice = running.notices.recv() => notice,
-            () = signals.next() => {
+            _ = signals.next() => {
                 running.handle.stop();
                 continue;
             }

@@ -162,6 +162,11 @@ impl Progress {
         ));
     }
 
+    /// The end of a manager whose trials run on.
+    pub(super) fn left(&self, id: &ExperimentId) {
+        self.line(&format!("the trials run on; `trial-manager resume {id}` takes them over"));
+    }
+
     /// The end.
     pub(super) fn close(&self) {
         self.bar.finish_and_clear();

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::ask::Format;
 use super::progress::Progress;
 use super::report::{self, Summary};
-use super::signals::Signals;
+use super::signals::{Heard, Signals};
 use super::{
-    BAD_INPUT, Common, DONE, INTERRUPTED, NOTHING_SUCCEEDED, data_dir, exit_code_of, show,
+    BAD_INPUT, Common, DONE, FAULT, INTERRUPTED, LEFT, NOTHING_SUCCEEDED, OnTerm, data_dir, show,
 };
 use crate::app::{self, OwnCertificate, Settings, What};
 use crate::experiment::state::ExperimentState;
@@ -30,7 +30,7 @@ pub(super) fn settings(common: Common) -> Settings {
 
 /// Runs or resumes an experiment and returns the program's exit code.
 pub(super) async fn run(common: Common, what: What) -> u8 {
-    let (output, keep_serving) = (common.output, common.keep_serving);
+    let (output, keep_serving, on_term) = (common.output, common.keep_serving, common.on_term);
     let settings = settings(common);
     // Before anything is started, so that no signal is missed.
     let mut signals = match Signals::new() {
@@ -61,7 +61,7 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
                 }
                 Err(error) => {
                     show(&error);
-                    NOTHING_SUCCEEDED
+                    FAULT
                 }
             };
         }
@@ -71,22 +71,28 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
         }
     };
     let mut progress = Progress::new(&running);
-    let mut interrupted = false;
+    // What to end with at once, if there is a second signal.
+    let mut asked = None;
     loop {
         tokio::select! {
             notice = running.notices.recv() => match notice {
                 Some(notice) => progress.show(notice),
                 None => break, // The experiment has come to its end.
             },
-            () = signals.next() => {
-                if interrupted {
+            heard = signals.next() => {
+                if let Some(code) = asked {
                     // The agents were asked already and end by themselves; `resume` finds out how.
                     progress.leave(&running.id);
-                    return INTERRUPTED;
+                    return code;
                 }
-                interrupted = true;
-                progress.stopping();
-                running.handle.stop();
+                if heard == Heard::Terminate && on_term == OnTerm::Leave {
+                    asked = Some(LEFT);
+                    running.handle.leave();
+                } else {
+                    asked = Some(INTERRUPTED);
+                    progress.stopping();
+                    running.handle.stop();
+                }
             }
         }
     }
@@ -100,6 +106,12 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
             return exit_code_of(&error);
         }
     };
+    if ended.stands.goes_on() {
+        ended.stop_serving().await;
+        ended.store.close().await;
+        progress.left(&id);
+        return LEFT;
+    }
     // By a signal, by `experiment stop`, by NNI's client: somebody wanted it.
     let wanted = handle.is_to_stop();
     let keep_serving = keep_serving && !wanted;
@@ -110,7 +122,7 @@ pub(super) async fn run(common: Common, what: What) -> u8 {
         Ok(summary) => told(&if wanted { summary } else { summary.unasked() }, output),
         Err(error) => {
             show(&error);
-            NOTHING_SUCCEEDED
+            FAULT
         }
     };
     if keep_serving {
@@ -140,7 +152,17 @@ fn told(summary: &Summary, output: Format) -> u8 {
         Ok(()) => DONE,
         Err(error) => {
             show(&error);
-            NOTHING_SUCCEEDED
+            FAULT
         }
+    }
+}
+
+fn exit_code_of(error: &app::Error) -> u8 {
+    if matches!(error, app::Error::Left { .. }) {
+        INTERRUPTED
+    } else if error.is_usage() {
+        BAD_INPUT
+    } else {
+        FAULT
     }
 }

@@ -8,6 +8,15 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// Which signal came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// TERM: of whoever moves or ends services.
+    Terminate,
+    /// INT or HUP: of a person at a terminal.
+    Interrupt,
+}
+
 /// TERM, and INT and HUP where they are not ignored.
 pub(super) struct Signals {
     terminate: Signal,
@@ -31,11 +40,11 @@ impl Signals {
     }
 
     /// Waits for the next one.
-    pub(super) async fn next(&mut self) {
+    pub(super) async fn next(&mut self) -> Heard {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            () = heard(&mut self.interrupt) => {}
-            () = heard(&mut self.hang_up) => {}
+            _ = self.terminate.recv() => Heard::Terminate,
+            () = heard(&mut self.interrupt) => Heard::Interrupt,
+            () = heard(&mut self.hang_up) => Heard::Interrupt,
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) async fn top(place: &Place) -> u8 {
     };
     let watched = tokio::select! {
         watched = watch(place) => watched,
-        () = signals.next() => Ok(()),
+        _ = signals.next() => Ok(()),
     };
     match watched {
         Ok(()) => DONE,

@@ -144,7 +144,7 @@ struct Run {
     began: Instant,
 }
 
-/// Conducts the experiment to its end, or until it is stopped, and says where it stands then.
+/// Conducts the experiment to its end, or until it is stopped or left, and says where it stands then.
 pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Error> {
     let mut run = Run::prepare(conductor).await?;
     run.c.handle.began(run.before, run.began);
@@ -163,6 +163,11 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
         let (handle, beat) = (run.c.handle.clone(), run.next_beat());
         tokio::select! {
             () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
+            () = handle.left(), if !stopping && !handle.is_to_stop() => {
+                // How long it has run counts for the next manager.
+                run.record_state(run.state.stands()).await?;
+                break;
+            }
             Some(event) = run.c.inbox.next() => run.told_all(event).await?,
             more @ 1.. = run.c.jobs.recv_many(&mut news, TOGETHER) => {
                 debug_assert_eq!(more, news.len());

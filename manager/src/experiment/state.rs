@@ -161,7 +161,7 @@ impl State {
             unstopped.filter_map(move |live| Some(live.running_since? + limit))
         });
         let whole =
-            self.limits.duration.filter(|_| self.goes_on() && self.duration == Bound::Holds);
+            self.limits.duration.filter(|_| self.stands.goes_on() && self.duration == Bound::Holds);
         trials.chain(whole).min()
     }
 
@@ -384,7 +384,7 @@ impl State {
                 self.intend(&trial, StopReason::Deadline, effects);
             }
         }
-        if !self.goes_on() || !self.time_is_up() {
+        if !self.stands.goes_on() || !self.time_is_up() {
             return;
         }
         if self.stands == ExperimentState::Running {
@@ -402,16 +402,6 @@ impl State {
         }
     }
 
-    /// Whether trials may still be started, be it again.
-    fn goes_on(&self) -> bool {
-        match self.stands {
-            ExperimentState::Running
-            | ExperimentState::NoMoreTrial
-            | ExperimentState::TunerNoMoreTrial => true,
-            ExperimentState::Done | ExperimentState::Stopping | ExperimentState::Stopped => false,
-        }
-    }
-
     fn time_is_up(&self) -> bool {
         self.duration != Bound::Lifted
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
@@ -419,7 +409,7 @@ impl State {
 
     /// Starts what there is room for: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
-        let may_repeat = !self.time_is_up() && !self.held && self.goes_on();
+        let may_repeat = !self.time_is_up() && !self.held && self.stands.goes_on();
         while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
             let Some(trial) = self.again.pop_front() else { break };
             let parameter_id = self.again_ids.remove(&trial).flatten();

@@ -30,10 +30,10 @@ struct Story {
 
 /// Two trials of two run and wait at the gate.
 fn begun() -> Story {
-    begun_with(|_| ())
+    begun_with(&[], |_| ())
 }
 
-fn begun_with(prepare: impl FnOnce(&Kube)) -> Story {
+fn begun_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Story {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     prepare(&kube);
@@ -41,7 +41,7 @@ fn begun_with(prepare: impl FnOnce(&Kube)) -> Story {
     let script = bed.script("steady.sh", STEADY);
     let line = format!("BED='{}' {}", bed.folder().display(), script.display());
     let search = search(&bed, &kube, &line, 2).with("trialConcurrency", 2);
-    let manager = bed.start(&mut command(&bed, &search));
+    let manager = bed.start(command(&bed, &search).args(flags));
     wait_for("two trials to start", BOUND, || {
         (bed.read("started").lines().count() == 2).then_some(())
     });
@@ -105,6 +105,27 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
         assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
         assert_eq!(left(&kube), Vec::<Value>::new());
     }
+}
+
+#[test]
+fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
+    let Story { bed, kube, gate, manager, id } = begun_with(&["--on-term", "leave"], |_| ());
+    gate.open(2);
+    manager.signal(Signal::SIGTERM);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(143), "{}", finished.stderr);
+    let says = format!("the trials run on; `trial-manager resume {id}` takes them over");
+    assert!(finished.stderr.contains(&says), "{}", finished.stderr);
+    let manager = resume(&bed, &id);
+    gate.open(4);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(2, 0);
+    assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+    assert!(!bed.path("cleaned").exists(), "and nothing was asked to end");
+    assert_eq!(kube.made("frameworks").len(), 2 + 1, "one more is the look at the controller");
+    let all = [Value::from(1), Value::from(2), Value::from(3)];
+    assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
+    assert_eq!(left(&kube), Vec::<Value>::new());
 }
 
 #[test]
@@ -177,7 +198,8 @@ fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
     let mut given = crate::deploy::rights_of_the_manager();
     given.sort();
     let rights = given.clone();
-    let Story { bed, kube, gate, manager, id } = begun_with(move |kube| kube.only_rights(rights));
+    let Story { bed, kube, gate, manager, id } =
+        begun_with(&[], move |kube| kube.only_rights(rights));
     // One that comes back renews what is there; one that is interrupted stops what runs and cleans up.
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));

@@ -40,6 +40,14 @@ impl ExperimentState {
             Self::Stopped => "STOPPED",
         }
     }
+
+    /// Whether trials may still be started, be it again.
+    pub fn goes_on(self) -> bool {
+        match self {
+            Self::Running | Self::NoMoreTrial | Self::TunerNoMoreTrial => true,
+            Self::Done | Self::Stopping | Self::Stopped => false,
+        }
+    }
 }
 
 impl fmt::Display for ExperimentState {
