@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Running, TestBed, wait_for};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap()
@@ -162,32 +162,40 @@ fn images_are_built_by_the_toolchain_that_is_pinned() {
     }
 }
 
-/// Stands for `trial-manager`: says what it was asked for, makes a database, and waits if it is told to.
+/// Stands for `trial-manager`: says what it was asked for, makes a database, waits if it is told to, and ends as it is told.
 const MANAGER: &str = r#"#!/bin/sh
-trap 'exit 130' TERM
+trap '[ "$TRIAL_MANAGER_ON_TERM" = leave ] && exit 143; exit 130' TERM
 [ "$1" = resume ] || { mkdir -p "$TRIAL_MANAGER_DATA_DIR/abc"; : >"$TRIAL_MANAGER_DATA_DIR/abc/trialkeeper.db"; }
 echo "$@" >>"$TRIAL_MANAGER_DATA_DIR/../asked"
-[ -z "${HANG:-}" ] || { sleep 600 >/dev/null 2>&1 & wait; }
-exit 1
+[ "$END" != never ] || { sleep 600 >/dev/null 2>&1 & wait; }
+exit "$END"
 "#;
+
+/// Starts the script of the manager's pod, in which the manager ends with this code.
+fn pod(bed: &TestBed, end: &str) -> Running {
+    bed.script("bin/trial-manager", MANAGER);
+    let mut command = bed.manager();
+    let mut shell = std::process::Command::new("sh");
+    shell.arg(deploy().join("manager/manager.sh")).current_dir(bed.folder()).env_clear();
+    shell.envs(command.env("END", end).get_envs().filter_map(|(k, v)| Some((k, v?))));
+    let path = std::env::var("PATH").unwrap();
+    shell.env("PATH", format!("{}:{path}", bed.path("bin").display()));
+    shell.env("TRIAL_MANAGER_DATA_DIR", bed.data()).env("EXPERIMENT_DIR", bed.path("experiment"));
+    bed.start(&mut shell)
+}
+
+fn wait_until_it_stays(bed: &TestBed, pod: &mut Running) {
+    wait_for("the pod to stay", BOUND, || {
+        bed.processes().iter().any(|(_, words)| words.starts_with("sleep infinity")).then_some(())
+    });
+    assert!(pod.is_running());
+}
 
 #[test]
 fn the_manager_s_pod_begins_once_goes_on_and_stays_when_it_is_done() {
     let bed = TestBed::new();
-    bed.script("bin/trial-manager", MANAGER);
     bed.write("experiment/experiment.yml", "x");
-    let start = |hang: &str| {
-        let mut command = bed.manager();
-        let mut shell = std::process::Command::new("sh");
-        shell.arg(deploy().join("manager/manager.sh")).current_dir(bed.folder()).env_clear();
-        shell.envs(command.env("HANG", hang).get_envs().filter_map(|(k, v)| Some((k, v?))));
-        let path = std::env::var("PATH").unwrap();
-        shell.env("PATH", format!("{}:{path}", bed.path("bin").display()));
-        shell
-            .env("TRIAL_MANAGER_DATA_DIR", bed.data())
-            .env("EXPERIMENT_DIR", bed.path("experiment"));
-        bed.start(&mut shell)
-    };
+    bed.write("experiment/old.py", "x");
     let asked = |lines: usize| {
         wait_for("the manager's start", BOUND, || {
             let asked = bed.read("asked");
@@ -195,17 +203,42 @@ fn the_manager_s_pod_begins_once_goes_on_and_stays_when_it_is_done() {
         })
     };
     // It is moved to another node in mid-search.
-    let first = start("yes");
+    let first = pod(&bed, "never");
     assert_eq!(asked(1), format!("run {}\n", bed.data().join("code/experiment.yml").display()));
+    assert!(bed.data().join("code/old.py").is_file());
     first.signal(Signal::SIGTERM);
-    assert_eq!(first.finish(BOUND).code, Some(130), "the manager's own code");
-    // It goes on there, and is done.
-    let mut second = start("");
+    assert_eq!(first.finish(BOUND).code, Some(143), "its trials run on");
+    // It goes on there, fails, and is started again.
+    fs::remove_file(bed.path("experiment/old.py")).unwrap();
+    assert_eq!(pod(&bed, "3").finish(BOUND).code, Some(3), "the manager's own code");
     assert!(asked(2).ends_with("resume abc\n"));
-    wait_for("the pod to stay", BOUND, || {
-        bed.processes().iter().any(|(_, words)| words.starts_with("sleep infinity")).then_some(())
-    });
-    assert!(second.is_running());
-    second.signal(Signal::SIGTERM);
-    second.finish(BOUND);
+    assert!(!bed.data().join("code/old.py").exists(), "what was taken out of the folder is gone");
+    // It is done.
+    let mut last = pod(&bed, "1");
+    assert!(asked(3).ends_with("resume abc\n"));
+    wait_until_it_stays(&bed, &mut last);
+    last.signal(Signal::SIGTERM);
+    last.finish(BOUND);
+}
+
+#[test]
+fn what_somebody_has_stopped_stays_stopped_until_somebody_wants_it_to_go_on() {
+    let bed = TestBed::new();
+    bed.write("experiment/experiment.yml", "x");
+    let asked = || bed.read("asked").lines().count();
+    // By `experiment stop`, and then on another node.
+    for _ in 0..2 {
+        let mut stopped = pod(&bed, "130");
+        wait_until_it_stays(&bed, &mut stopped);
+        assert_eq!(asked(), 1);
+        stopped.signal(Signal::SIGTERM);
+        stopped.finish(BOUND);
+        bed.wait_until_empty();
+    }
+    fs::remove_file(bed.data().join("stopped")).unwrap();
+    let mut last = pod(&bed, "0");
+    wait_until_it_stays(&bed, &mut last);
+    assert_eq!(asked(), 2);
+    last.signal(Signal::SIGTERM);
+    last.finish(BOUND);
 }
