@@ -372,7 +372,7 @@ impl Shared {
                     return Err(LEFT.to_owned());
                 };
                 match answer {
-                    Ok(_) => break,
+                    Ok(()) => break,
                     // We may do it, as was seen at the start: a refusal is something that has run out since. The
                     // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
                     Err(error) if error.may_be_mended() => {
