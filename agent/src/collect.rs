@@ -31,7 +31,7 @@ pub use sdk::{Record, read_record};
 use trial_protocol::{MetricKind, MetricValue};
 
 /// Longest name of a metric, in bytes; the wire's limit.
-const NAME_BYTES: usize = 256;
+pub const NAME_BYTES: usize = 256;
 
 /// Longest line, or record of a file, that is searched for metrics, in bytes. NNI's SDK admits values of 1,000,000
 /// characters.

@@ -18,6 +18,10 @@ use crate::collect::{
     CollectSpec, EventFileReader, Finding, MetricFileReader, Source, StreamScanner,
 };
 
+mod tags;
+
+use tags::Tags;
+
 /// Most that is read of one file at once, so that a large old file does not hold everything up.
 const PORTION_BYTES: u64 = 256 * 1024;
 
@@ -216,6 +220,7 @@ pub struct FileCollectors {
     event_files: BTreeMap<PathBuf, Followed<EventFileReader>>,
     /// Event files that are not read.
     passed_over: BTreeSet<PathBuf>,
+    tags: Tags,
     told_many: bool,
     buffer: Vec<u8>,
 }
@@ -233,6 +238,7 @@ impl FileCollectors {
             event_dirs: files.event_dirs,
             event_files: BTreeMap::new(),
             passed_over: BTreeSet::new(),
+            tags: Tags::default(),
             told_many: false,
             spec: spec.clone(),
             buffer: Vec::new(),
@@ -264,8 +270,18 @@ impl FileCollectors {
         for file in &mut self.line_files {
             file.poll(spec, buffer, found);
         }
-        for file in self.event_files.values_mut() {
+        for (path, file) in &mut self.event_files {
+            let before = found.len();
             file.poll(spec, buffer, found);
+            let folder = path.parent().unwrap_or(path);
+            let root = self.event_dirs.iter().find(|dir| folder.starts_with(dir));
+            for finding in &mut found[before..] {
+                if let Finding::Metric(metric) = finding {
+                    let tag = std::mem::take(&mut metric.name);
+                    metric.name =
+                        self.tags.name(tag, folder, root.map_or(folder, PathBuf::as_path));
+                }
+            }
         }
         // A portion is large beside everything else the agent keeps.
         self.buffer = Vec::new();

@@ -189,6 +189,22 @@ fn a_file_that_is_written_anew_in_place_is_read_anew() {
 }
 
 #[test]
+fn one_tag_in_two_folders_is_two_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let scalars = include_bytes!("../../fixtures/tfevents/tensorboardx.bin");
+    let files = FileSpec { event_dirs: vec![dir.path().to_owned()], ..FileSpec::default() };
+    let mut collectors = FileCollectors::new(&CollectSpec::default(), files);
+    let mut found = Vec::new();
+    for name in ["train/1.tfevents", "validation/1.tfevents", "train/2.tfevents"] {
+        append(&dir.path().join(name), scalars);
+    }
+    collectors.poll(&mut found);
+    let told = told(&mut found);
+    let count = |name: &str| told.iter().filter(|told| told.starts_with(name)).count();
+    assert_eq!((count("accuracy="), count("validation/accuracy=")), (4, 2), "{told:?}");
+}
+
+#[test]
 fn event_files_are_looked_for_within_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let deepest = dir.path().join("1/2/3/x.tfevents");

@@ -1,0 +1,68 @@
+//! PURE: names for what several folders of event files tell under one tag, as Keras does in `train` and `validation`.
+//!
+//! The folder that tells a tag first has it as it stands: most trials write into one folder, whose name may hold the time of
+//! day. Another's has the folder's name before it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::collect::NAME_BYTES;
+
+/// Most names that are remembered; of more, the ledger records none anyway.
+const REMEMBERED: usize = 1024;
+
+/// Whose each name is.
+#[derive(Debug, Default)]
+pub(super) struct Tags(BTreeMap<String, PathBuf>);
+
+impl Tags {
+    /// The name of what a file in `folder` below `root` tells under `tag`.
+    pub(super) fn name(&mut self, tag: String, folder: &Path, root: &Path) -> String {
+        let below = folder.strip_prefix(root).ok();
+        let prefixed = |prefix: &Path| format!("{}/{tag}", prefix.display());
+        let with_last = folder.file_name().map(|last| prefixed(Path::new(last)));
+        let with_path = below.filter(|below| below.components().count() > 1).map(prefixed);
+        let names = [Some(tag.clone()), with_last, with_path];
+        for name in names.into_iter().flatten().filter(|name| name.len() <= NAME_BYTES) {
+            match self.0.get(&name) {
+                Some(owner) if owner == folder => return name,
+                Some(_) => {}
+                None if self.0.len() < REMEMBERED => {
+                    self.0.insert(name.clone(), folder.to_owned());
+                    return name;
+                }
+                None => return name,
+            }
+        }
+        tag
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_of_several_folders_has_several_names() {
+        let mut tags = Tags::default();
+        #[rustfmt::skip]
+        let table = [
+            ("loss", "/logs/at-12-30/train",      "loss"),
+            ("loss", "/logs/at-12-30/validation", "validation/loss"),
+            ("lr",   "/logs/at-12-30/train",      "lr"),
+            ("acc",  "/logs/at-12-30/validation", "acc"),
+            ("loss", "/logs/at-12-30/train",      "loss"),
+            ("loss", "/logs/at-12-31/validation", "at-12-31/validation/loss"),
+            ("loss", "/logs",                     "logs/loss"),
+            ("loss", "/logs/at-12-30/validation", "validation/loss"),
+        ];
+        for (tag, folder, name) in table {
+            let named = tags.name(tag.to_owned(), Path::new(folder), Path::new("/logs"));
+            assert_eq!(named, name, "{tag} in {folder}");
+        }
+        let long = "x".repeat(NAME_BYTES);
+        for folder in ["/logs/a", "/logs/b"] {
+            assert_eq!(tags.name(long.clone(), Path::new(folder), Path::new("/logs")), long);
+        }
+    }
+}
