@@ -4,6 +4,7 @@
 //! Everything here is a short read of the kernel's own files. What may hang, a GPU's driver, hangs in a
 //! process of its own, see [`gpu`], or on a thread of its own, see [`cards`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
 use crate::log_lines::Secrets;
 use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
-use crate::sample::cgroup::CgroupReader;
+use crate::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
 use crate::sample::gpu::BoardEvent;
 use crate::sample::process::ProcessReader;
 use crate::verdict::Known;
@@ -86,6 +87,7 @@ pub struct Observer {
     cards: Cards,
     detectors: Detectors,
     last: Option<Sample>,
+    last_at: Duration,
 }
 
 impl Observer {
@@ -113,6 +115,7 @@ impl Observer {
             processes: None,
             process_peak_bytes: None,
             last: None,
+            last_at: Duration::ZERO,
         }
     }
 
@@ -124,6 +127,13 @@ impl Observer {
     /// The last reading.
     pub fn last_sample(&self) -> Option<&Sample> {
         self.last.as_ref()
+    }
+
+    /// How long each GPU has had nothing to do, in milliseconds.
+    pub fn gpu_idle_ms(&self) -> BTreeMap<String, u64> {
+        let idle = self.detectors.gpu_idle_total().into_iter();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        idle.map(|(gpu, time)| (gpu, millis(time))).filter(|(_, time)| *time > 0).collect()
     }
 
     /// Reads what the end will be compared with, once. The trial may run already: nothing of it is counted yet.
@@ -161,7 +171,15 @@ impl Observer {
         }
         let nvidia = self.gpus.board.current(now);
         let gpus = if nvidia.is_empty() { self.cards.board.current(now) } else { nvidia };
-        let sample = Sample { process, cgroup: self.cgroup.as_ref().map(CgroupReader::read), gpus };
+        let elapsed = now.saturating_sub(std::mem::replace(&mut self.last_at, now));
+        let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let before = self.last.take().and_then(|last| last.cgroup);
+        let mut cgroup = self.cgroup.as_ref().map(CgroupReader::read);
+        if let Some(cgroup) = &mut cgroup {
+            cgroup.memory_percent = memory_percent(cgroup);
+            cgroup.cpu_percent = before.and_then(|before| cpu_percent(&before, cgroup, elapsed_us));
+        }
+        let sample = Sample { process, cgroup, gpus };
 
         let printed = total(&self.stdout) + total(&self.stderr);
         let mut alarms = Vec::new();
@@ -221,6 +239,7 @@ impl Observer {
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,
             gpus: [self.gpus.board.last(), self.cards.board.last()].concat(),
+            gpu_idle_ms: self.gpu_idle_ms(),
             gpus_lost: [self.gpus.board.lost(), self.cards.board.lost()].concat(),
             ..Known::default()
         }

@@ -3,6 +3,7 @@
 //! GPUs have DCGM's names and units where those mean the same (DCGM field identifiers, `dcgm_fields.h`), so that
 //! dashboards for its exporter work; everything else begins with `trialkeeper_`. What is not known is left out.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use trial_protocol::{GpuSample, Sample};
@@ -25,9 +26,14 @@ pub struct View<'a> {
     pub spooled: [u64; 2],
     /// Batches that the manager has taken, and tries that failed; `None` without a manager.
     pub deliveries: Option<[u64; 2]>,
+    /// How long each GPU has had nothing to do, in milliseconds.
+    pub gpu_idle_ms: &'a BTreeMap<String, u64>,
     /// The last reading.
     pub sample: Option<&'a Sample>,
 }
+
+/// How long a GPU has had nothing to do.
+const IDLE: &str = "trialkeeper_gpu_idle_seconds_total";
 
 /// A text that grows by families.
 struct Page(String);
@@ -108,6 +114,12 @@ pub fn page(view: &View<'_>) -> String {
     if let Some(sample) = view.sample {
         machine(&mut page, sample);
     }
+    if !view.gpu_idle_ms.is_empty() {
+        page.family(IDLE, "counter");
+    }
+    for (gpu, millis) in view.gpu_idle_ms {
+        page.sample(IDLE, &[("gpu", gpu)], float(*millis) / 1e3);
+    }
     page.0
 }
 
@@ -130,6 +142,8 @@ fn machine(page: &mut Page, sample: &Sample) {
             ("trialkeeper_cgroup_memory_bytes", count(cgroup.memory_bytes)),
             ("trialkeeper_cgroup_memory_limit_bytes", count(cgroup.memory_limit_bytes)),
             ("trialkeeper_cgroup_memory_peak_bytes", count(cgroup.memory_peak_bytes)),
+            ("trialkeeper_cgroup_memory_percent", cgroup.memory_percent),
+            ("trialkeeper_cgroup_cpu_percent", cgroup.cpu_percent),
             ("trialkeeper_cgroup_memory_pressure_percent", cgroup.memory_pressure_percent),
             ("trialkeeper_cgroup_cpu_limit_cores", cgroup.cpu_limit_cores),
             ("trialkeeper_cgroup_cpu_seconds_total", seconds(cgroup.cpu_usage_us)),
@@ -193,7 +207,11 @@ mod tests {
 
     const IDS: [&str; 4] = ["0.1.0", "e1", "t1", "a1"];
 
-    fn view<'a>(metrics: &'a [(&'a str, f64)], sample: Option<&'a Sample>) -> View<'a> {
+    fn view<'a>(
+        metrics: &'a [(&'a str, f64)],
+        gpu_idle_ms: &'a BTreeMap<String, u64>,
+        sample: Option<&'a Sample>,
+    ) -> View<'a> {
         let deliveries = Some([3, 1]);
         View {
             ids: IDS,
@@ -202,6 +220,7 @@ mod tests {
             metrics,
             spooled: [2, 7],
             deliveries,
+            gpu_idle_ms,
             sample,
         }
     }
@@ -210,7 +229,11 @@ mod tests {
     fn the_page_reads_as_prometheus_expects() {
         let process =
             ProcessSample { processes: 2, memory_bytes: 4096, ..ProcessSample::default() };
-        let cgroup = CgroupSample { cpu_usage_us: Some(2_500_000), ..CgroupSample::default() };
+        let cgroup = CgroupSample {
+            cpu_usage_us: Some(2_500_000),
+            cpu_percent: Some(62.5),
+            ..CgroupSample::default()
+        };
         let gpu = |index, utilization_percent| GpuSample {
             index,
             uuid: Some(format!("GPU-{index}")),
@@ -221,6 +244,7 @@ mod tests {
         };
         let gpus = vec![gpu(0, Some(37.0)), gpu(1, None)];
         let sample = Sample { process: Some(process), cgroup: Some(cgroup), gpus };
+        let idle = BTreeMap::from([("GPU-0".to_owned(), 12_500)]);
         let metrics = [("loss", 0.25), ("acc \"x\"\\\n\r", f64::INFINITY), ("nan", f64::NAN)];
         let expected = "\
 # TYPE trialkeeper_info gauge
@@ -244,6 +268,8 @@ trialkeeper_delivery_failures_total 1
 trialkeeper_processes 2
 # TYPE trialkeeper_memory_bytes gauge
 trialkeeper_memory_bytes 4096
+# TYPE trialkeeper_cgroup_cpu_percent gauge
+trialkeeper_cgroup_cpu_percent 62.5
 # TYPE trialkeeper_cgroup_cpu_seconds_total counter
 trialkeeper_cgroup_cpu_seconds_total 2.5
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
@@ -251,15 +277,17 @@ DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-0\",modelName=\"NVIDIA H200\"} 37
 # TYPE DCGM_FI_DEV_FB_USED gauge
 DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-0\",modelName=\"NVIDIA H200\"} 1024
 DCGM_FI_DEV_FB_USED{gpu=\"1\",UUID=\"GPU-1\",modelName=\"NVIDIA H200\"} 1024
+# TYPE trialkeeper_gpu_idle_seconds_total counter
+trialkeeper_gpu_idle_seconds_total{gpu=\"GPU-0\"} 12.5
 ";
-        assert_eq!(page(&view(&metrics, Some(&sample))), expected);
+        assert_eq!(page(&view(&metrics, &idle, Some(&sample))), expected);
     }
 
     proptest! {
         #[test]
         fn no_name_breaks_out_of_its_line(names: Vec<String>, value: f64) {
             let metrics: Vec<_> = names.iter().map(|name| (name.as_str(), value)).collect();
-            let page = page(&view(&metrics, None));
+            let page = page(&view(&metrics, &BTreeMap::new(), None));
             let lines = page.split('\n').filter(|line| line.starts_with("trialkeeper_metric{")).count();
             assert_eq!(lines, names.len());
             assert!(page.split('\n').all(|line| line.is_empty() || line.starts_with("# TYPE ") || line.starts_with("trialkeeper_")));

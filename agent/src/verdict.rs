@@ -15,6 +15,8 @@ pub use publish::{
     TERMINATION_MESSAGE_BYTES, exit_code_for_frameworkcontroller, termination_message,
 };
 
+use std::collections::BTreeMap;
+
 use nix::sys::signal::Signal;
 use trial_protocol::{
     Cause, CgroupSample, Class, Confidence, GpuSample, SignalSender, StopReason, TrialExit, Verdict,
@@ -48,6 +50,8 @@ pub struct Known {
     pub process_peak_bytes: Option<u64>,
     /// The last reading of each GPU.
     pub gpus: Vec<GpuSample>,
+    /// How long each GPU had nothing to do, in milliseconds, by UUID or index.
+    pub gpu_idle_ms: BTreeMap<String, u64>,
     /// GPUs that vanished during the trial, by UUID or index.
     pub gpus_lost: Vec<String>,
     /// Processes that were left of it and were ended, as `pid name`; of very many, the first.

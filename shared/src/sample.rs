@@ -63,6 +63,12 @@ pub struct CgroupSample {
     /// Time spent throttled so far, in microseconds (`cpu.stat`, `throttled_usec`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_throttled_us: Option<u64>,
+    /// Memory in use, page cache included, in percent of the limit. Absence means no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_percent: Option<f64>,
+    /// Processor time used since the sample before, in percent of the limit. Absence means no limit, or no sample before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
     /// Share of the last 10 s in which some task waited for memory, in percent (`memory.pressure`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_pressure_percent: Option<f64>,

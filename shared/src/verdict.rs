@@ -1,5 +1,7 @@
 //! Why a trial ended, with the evidence.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{GpuSample, StopReason};
@@ -147,6 +149,9 @@ pub struct Evidence {
     /// The last reading of each GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
+    /// How long each GPU had nothing to do, in milliseconds, by UUID or else by index: between two samples that both say so.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpu_idle_ms: BTreeMap<String, u64>,
     /// Processes that were still there long after the trial's own process had ended, and were ended, as `pid name`; of
     /// very many the first, and how many more there were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

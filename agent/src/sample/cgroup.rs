@@ -104,6 +104,7 @@ impl CgroupReader {
             memory_pressure_percent: parse_pressure(&text(group, "memory.pressure")),
             oom_events: keyed(&events, "oom"),
             oom_kills: keyed(&events, "oom_kill"),
+            ..CgroupSample::default()
         }
     }
 

@@ -40,6 +40,7 @@ impl World {
             metrics: &self.book.last_numbers(),
             spooled: [Lane::Facts, Lane::Bulk].map(|lane| spool.pending_in(lane)),
             deliveries: counts.as_ref().map(|counts| counts.now()),
+            gpu_idle_ms: &self.observer.gpu_idle_ms(),
             sample: self.observer.last_sample(),
         })
     }

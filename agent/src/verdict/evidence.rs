@@ -84,6 +84,7 @@ pub(super) fn evidence(known: &Known) -> Evidence {
         cgroup_memory_peak_bytes: cgroup_peak(known),
         memory_limit_bytes: memory_limit(known),
         gpus: known.gpus.clone(),
+        gpu_idle_ms: known.gpu_idle_ms.clone(),
         leftovers: known.leftovers.clone(),
         wait_status,
         signal_sender: known.sender.clone(),

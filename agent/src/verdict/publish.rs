@@ -30,6 +30,7 @@ pub fn termination_message(verdict: &Verdict) -> String {
         }
     }
     short.evidence.gpus.clear();
+    short.evidence.gpu_idle_ms.clear();
     if let Some(json) = fitting(&short) {
         return json;
     }
@@ -151,11 +152,12 @@ mod tests {
             stderr_tail in "[\u{0}-\u{1f}x]{0,5000}",
             leftovers in proptest::collection::vec(".{0,300}", 0..40),
             gpus in 0..40_usize,
+            idle in proptest::collection::btree_map(".{0,50}", any::<u64>(), 0..40),
         ) {
             let name = Some("\u{1}".repeat(50));
             let gpus = vec![GpuSample { name, ..GpuSample::default() }; gpus];
             let evidence =
-                Evidence { stdout_tail, stderr_tail, leftovers, gpus, ..Evidence::default() };
+                Evidence { stdout_tail, stderr_tail, leftovers, gpus, gpu_idle_ms: idle, ..Evidence::default() };
             read(&termination_message(&verdict(message, evidence)));
         }
     }

@@ -23,25 +23,29 @@ fn samples_tell_of_processes_and_gpus() {
     let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
     let keeper = Keeper::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
     let row = "0, GPU-5f0c, 97, 1024, 81920, 350.5, 700, 60, 1980, 0, Disabled, NVIDIA H200";
-    let script =
-        format!("#!/bin/sh\necho $$ > probe\nwhile :; do echo '{row}'; sleep 0.05; done\n");
+    let idle = "1, GPU-1d1e, 0, 1024, 81920, 90, 700, 40, 1980, 0, Disabled, NVIDIA H200";
+    let script = format!(
+        "#!/bin/sh\necho $$ > probe\nwhile :; do echo '{row}'; echo '{idle}'; sleep 0.05; done\n"
+    );
     let program = keeper.dir.path().join("fake-smi");
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let running = keeper.start();
     let probe = running.wait_for_pid("probe");
-    until("a sample with both", || {
-        samples(&manager.desk.lock().unwrap().bulk).iter().any(|sample| {
-            let gpu = sample.gpus.first();
-            gpu.is_some_and(|gpu| gpu.utilization_percent == Some(97.0))
-                && sample.process.as_ref().is_some_and(|process| process.processes == 2)
-        })
+    let is_whole = |sample: &&Sample| {
+        let gpu = sample.gpus.first();
+        gpu.is_some_and(|gpu| gpu.utilization_percent == Some(97.0))
+            && sample.process.as_ref().is_some_and(|process| process.processes == 2)
+    };
+    until("samples with both", || {
+        samples(&manager.desk.lock().unwrap().bulk).iter().filter(is_whole).count() >= 3
     });
     running.send(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(143));
     let evidence = ended.verdict().evidence;
     assert_eq!(evidence.gpus[0].uuid.as_deref(), Some("GPU-5f0c"));
+    assert!(evidence.gpu_idle_ms.keys().eq(["GPU-1d1e"]), "{:?}", evidence.gpu_idle_ms);
     assert!(evidence.memory_peak_bytes.is_some());
     assert!(evidence.leftovers.is_empty(), "the probe is ours: {:?}", evidence.leftovers);
     until("the probe is gone too", || !lives(probe));

@@ -21,6 +21,7 @@ fn every_layout_is_read() {
             memory_pressure_percent: Some(3.27),
             oom_events: Some(2),
             oom_kills: Some(1),
+            ..CgroupSample::default()
         }),
         ("v2, a session of a desktop, limited by its slice", "v2-session", CgroupSample {
             memory_bytes: Some(1_048_576),
