@@ -64,6 +64,10 @@ enum Command {
     Run {
         /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
+        /// Go on serving the pages and the API when the search has ended, until interrupted. One that somebody stops is not
+        /// served any further.
+        #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
+        keep_serving: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -71,6 +75,10 @@ enum Command {
     Resume {
         /// Its id, as `run` showed it.
         id: String,
+        /// Go on serving the pages and the API when the search has ended, until interrupted. One that somebody stops is not
+        /// served any further.
+        #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
+        keep_serving: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -180,10 +188,6 @@ struct Common {
     /// How what is found is printed on standard output.
     #[arg(long, short, value_enum, default_value_t = ask::Format::Table)]
     output: ask::Format,
-    /// Go on serving the pages and the API when the search has ended, until interrupted. One that somebody stops is not
-    /// served any further.
-    #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
-    keep_serving: bool,
     /// The agent program [default: `trialkeeper` beside this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
@@ -243,11 +247,13 @@ pub fn main() -> ExitCode {
     let asked = match cli.command {
         Command::Doctor { file, probe, common } => Asked::Doctor(file, probe, common),
         Command::Clean { id, data_dir } => return clean::clean(&data_dir_of(data_dir, &id), &id),
-        Command::Run { file, common } => match config::load(&file) {
-            Ok(spec) => Asked::Run(common, What::New(Box::new(spec))),
+        Command::Run { file, keep_serving, common } => match config::load(&file) {
+            Ok(spec) => Asked::Run(common, What::New(Box::new(spec)), keep_serving),
             Err(error) => return fail(&error, BAD_INPUT),
         },
-        Command::Resume { id, common } => Asked::Run(common, What::Resume(id)),
+        Command::Resume { id, keep_serving, common } => {
+            Asked::Run(common, What::Resume(id), keep_serving)
+        }
         Command::Experiment(command) => Asked::Experiment(command),
         Command::Trial(command) => Asked::Trial(command),
         Command::Metrics { trial, asked } => Asked::Metrics(trial, asked),
@@ -282,7 +288,7 @@ pub fn main() -> ExitCode {
 
 /// What takes a while.
 enum Asked {
-    Run(Common, What),
+    Run(Common, What, bool),
     Doctor(PathBuf, bool, Common),
     Experiment(query::ExperimentCommand),
     Trial(query::TrialCommand),
@@ -295,7 +301,9 @@ enum Asked {
 impl Asked {
     async fn answer(self) -> u8 {
         match self {
-            Self::Run(common, what) => Box::pin(run::run(common, what)).await,
+            Self::Run(common, what, keep_serving) => {
+                Box::pin(run::run(common, what, keep_serving)).await
+            }
             Self::Doctor(file, probe, common) => {
                 Box::pin(doctor::doctor(&file, probe, common)).await
             }

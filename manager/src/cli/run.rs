@@ -28,9 +28,9 @@ pub(super) fn settings(common: Common) -> Settings {
     }
 }
 
-/// Runs or resumes an experiment and returns the program's exit code.
-pub(super) async fn run(common: Common, what: What) -> u8 {
-    let (output, keep_serving, on_term) = (common.output, common.keep_serving, common.on_term);
+/// Runs or resumes an experiment, serves it on if that is wanted, and returns the program's exit code.
+pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
+    let (output, on_term) = (common.output, common.on_term);
     let settings = settings(common);
     // Before anything is started, so that no signal is missed.
     let mut signals = match Signals::new() {
