@@ -167,25 +167,15 @@ pub fn mode_word(mode: OptimizeMode) -> &'static str {
 
 /// A configuration without what is nobody's business: values of members whose names speak of secrets.
 pub fn without_secrets(value: &Value) -> Value {
-    const SECRET: [&str; 8] = [
-        "password",
-        "passphrase",
-        "secret",
-        "token",
-        "accesskey",
-        "accountkey",
-        "saskey",
-        "credential",
-    ];
     match value {
         Value::Object(members) => Value::Object(
             members
                 .iter()
                 .map(|(name, value)| {
-                    let plain = name.to_lowercase().replace(['_', '-'], "");
-                    // A webhook's address is often all that it takes to write there.
-                    let secret =
-                        plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word));
+                    // An environment variable of a template: `{name: WANDB_API_KEY, value: ...}`.
+                    let variable = members.get("name").and_then(Value::as_str);
+                    let secret = is_secret(name)
+                        || name == "value" && variable.is_some_and(is_secret);
                     let shown = if secret && !(value.is_object() || value.is_array()) {
                         Value::from("(hidden)")
                     } else {
@@ -198,6 +188,27 @@ pub fn without_secrets(value: &Value) -> Value {
         Value::Array(items) => Value::Array(items.iter().map(without_secrets).collect()),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
+}
+
+/// Whether something of this name is nobody's business.
+fn is_secret(name: &str) -> bool {
+    const SECRET: [&str; 12] = [
+        "password",
+        "passwd",
+        "passphrase",
+        "secret",
+        "token",
+        "apikey",
+        "privatekey",
+        "accesskey",
+        "accountkey",
+        "saskey",
+        "credential",
+        "authorization",
+    ];
+    let plain = name.to_lowercase().replace(['_', '-'], "");
+    // A webhook's address is often all that it takes to write there.
+    plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word))
 }
 
 /// Whether a character turns the direction of writing around, so that a text reads otherwise than it is (Unicode's
@@ -239,12 +250,18 @@ mod tests {
             "storage": {"azureAccountKey": "k", "accountName": "n"},
             "notifications": {"webhookUrl": "https://h/s", "webhookUrlFile": "f"},
             "searchSpace": {"token_count": {"_type": "choice", "_value": [1]}},
+            "env": [{"name": "WANDB_API_KEY", "value": "abc"}, {"name": "LEVEL", "value": "1"}],
+            "tuner": {"classArgs": {"api_key": "k", "private-key": "p", "Authorization": "Bearer x", "seed": 1}},
         }));
         let expected = json!({
             "trainingService": {"machineList": [{"host": "h", "password": "(hidden)", "ssh_passphrase": "(hidden)"}]},
             "storage": {"azureAccountKey": "(hidden)", "accountName": "n"},
             "notifications": {"webhookUrl": "(hidden)", "webhookUrlFile": "f"},
             "searchSpace": {"token_count": {"_type": "choice", "_value": [1]}},
+            "env": [{"name": "WANDB_API_KEY", "value": "(hidden)"}, {"name": "LEVEL", "value": "1"}],
+            "tuner": {"classArgs": {
+                "api_key": "(hidden)", "private-key": "(hidden)", "Authorization": "(hidden)", "seed": 1,
+            }},
         });
         assert_eq!(shown, expected);
     }
