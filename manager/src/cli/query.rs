@@ -380,10 +380,30 @@ async fn each(
     body: Option<&Value>,
 ) -> Result<(), Error> {
     let client = place.manager().await?;
-    for trial in TrialName::find_all(&trials, &client).await? {
-        client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await?;
+    let ids = TrialName::find_all(&trials, &client).await?;
+    ask_each(&client, &ids, verb, body).await
+}
+
+/// Asks it of each trial. The refusal of one keeps nothing from the others; each is shown, the last one by whoever asked.
+async fn ask_each(
+    client: &Client,
+    trials: &[TrialJobId],
+    verb: &str,
+    body: Option<&Value>,
+) -> Result<(), Error> {
+    let mut refused: Option<Error> = None;
+    for trial in trials {
+        match client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await {
+            Ok(_) => {}
+            Err(error @ client::Error::Refused { status: 404 | 409, .. }) => {
+                if let Some(before) = refused.replace(error.into()) {
+                    show(&before);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 /// Has ended trials run once more: now by their manager, or, where nobody runs the experiment, by the next `resume`.
@@ -398,10 +418,7 @@ async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), 
         TrialName::find_all(trials, &client).await?
     };
     if matches!(client, Client::Far { .. }) {
-        for id in &ids {
-            client.ask("POST", &format!("/api/v1/trials/{id}/retry"), None).await?;
-        }
-        return Ok(());
+        return ask_each(&client, &ids, "retry", None).await;
     }
     let (experiment, dir) = place.dir().await?;
     app::again(&dir, &ids).await.map_err(app::Error::from)?;
