@@ -233,9 +233,10 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
             } @else if shown.ended_at_ms.is_some() {
                 p.hint { "The experiment is not running." }
             } @else {
+                // What is left empty stays as it is by then, whoever changes it meanwhile.
                 form.inline method="post" action="/limits" {
-                    label { "Trials at a time " input name="trial_concurrency" type="number" min="1" value=(shown.trial_concurrency); }
-                    label { "Trials in all " input name="max_trial_number" type="number" min="1" value=[shown.max_trial_number]; }
+                    label { "Trials at a time " input name="trial_concurrency" type="number" min="1" placeholder=(shown.trial_concurrency); }
+                    label { "Trials in all " input name="max_trial_number" type="number" min="1" placeholder=[shown.max_trial_number]; }
                     label { "Time in all " input name="max_experiment_duration" size="12" placeholder=(allowed); }
                     button { "Change limits" }
                 }
