@@ -177,7 +177,7 @@ impl Drawing {
 async fn asked(client: &Client, trial: Value) -> Result<Vec<String>, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
-    let curve = format!("{base}/metrics?type=intermediate&points={}", 2 * CURVE);
+    let curve = format!("{base}/metrics?type=intermediate&points={CURVE}");
     let curve = client.ask("GET", &curve, None).await?;
     let samples = client.ask("GET", &format!("{base}/samples?points=4"), None).await?;
     Ok(row(&trial, &curve, &samples))
