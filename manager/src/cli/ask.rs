@@ -175,6 +175,11 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
 }
 
 impl Place {
+    /// The experiment that a command names outranks the option.
+    pub(super) fn of(&mut self, named: Option<ExperimentId>) {
+        self.experiment = named.or(self.experiment.take());
+    }
+
     /// The folder of the experiment that is meant.
     pub(super) async fn dir(&self) -> Result<(ExperimentId, ExperimentDir), Error> {
         let data_dir = data_dir(self.data_dir.clone());

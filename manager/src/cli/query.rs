@@ -25,18 +25,22 @@ use crate::view;
 /// Something about an experiment.
 #[derive(Debug, Subcommand)]
 pub(super) enum ExperimentCommand {
-    /// List the experiments on this machine.
+    /// List the experiments on this machine, or the one of --manager.
     Ls {
         #[command(flatten)]
         asked: Asked,
     },
     /// Show how an experiment stands.
     Show {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
         #[command(flatten)]
         asked: Asked,
     },
     /// Stop an experiment's trials and leave it resumable.
     Stop {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
         #[command(flatten)]
         place: Place,
     },
@@ -72,6 +76,8 @@ pub(super) enum ExperimentCommand {
     },
     /// Write what an experiment found.
     Export {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
         /// In which form.
         #[arg(long, value_enum, default_value_t = ExportForm::Csv)]
         form: ExportForm,
@@ -123,6 +129,8 @@ pub(super) enum Level {
 pub(super) enum TrialCommand {
     /// List trials.
     Ls {
+        /// Of which experiment; the same as --experiment.
+        id: Option<ExperimentId>,
         /// Only these states, such as FAILED,RUNNING, in any case.
         #[arg(long)]
         state: Option<String>,
@@ -215,8 +223,12 @@ pub(super) enum TrialCommand {
 pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
     let done = match command {
         ExperimentCommand::Ls { asked } => list(&asked).await,
-        ExperimentCommand::Show { asked } => about(&asked).await,
-        ExperimentCommand::Stop { place } => {
+        ExperimentCommand::Show { id, mut asked } => {
+            asked.place.of(id);
+            about(&asked).await
+        }
+        ExperimentCommand::Stop { id, mut place } => {
+            place.of(id);
             change(&place, "POST", "/api/v1/experiment/stop", None).await
         }
         ExperimentCommand::Limit {
@@ -238,7 +250,10 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
         ExperimentCommand::Update { search_space, place } => {
             give(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
         }
-        ExperimentCommand::Export { form, to, place } => return exported(form, to, &place).await,
+        ExperimentCommand::Export { id, form, to, mut place } => {
+            place.of(id);
+            return exported(form, to, &place).await;
+        }
         ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
     told(done)
@@ -247,7 +262,8 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
 /// Does something about trials and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { state, cause, holds, sort, descending, limit, asked } => {
+        TrialCommand::Ls { id, state, cause, holds, sort, descending, limit, mut asked } => {
+            asked.place.of(id);
             let mut query = format!("sort={}", escaped(&sort));
             if descending {
                 query.push_str("&order=desc");
@@ -294,7 +310,18 @@ fn told(done: Result<(), Error>) -> u8 {
     }
 }
 
+/// What a list says of an experiment, beside its address.
+const LISTED: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
+
 async fn list(asked: &Asked) -> Result<(), Error> {
+    if let Some(url) = &asked.place.manager {
+        let mut one = asked.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+        if let Some(members) = one.as_object_mut() {
+            members.retain(|name, _| LISTED.contains(&name.as_str()));
+            members.insert("url".to_owned(), url.as_str().into());
+        }
+        return print(asked.output, &Value::Array(vec![one]), table::experiments);
+    }
     let data_dir = data_dir(asked.place.data_dir.clone());
     let found = experiments(&data_dir).await;
     let rows = found.into_iter().map(|found| match found.row {
