@@ -5,6 +5,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const tint = (name) => Object.assign(() => colour(name), { css: `var(--${name})` });
 const STROKES = ["#2f7fd6", "#d9762b", "#3a9b5c", "#b04bb5", "#b8453e", "#5f6fd8", "#8a7a1f", "#2a9aa5"];
 const stroke = (at) => STROKES[at % STROKES.length];
+const dash = (at) => [[], [8, 4], [2, 3]][Math.floor(at / STROKES.length) % 3];
 
 const note = (text) => {
   const line = document.createElement("p");
@@ -64,6 +65,21 @@ const sizes = new ResizeObserver((entries) => {
   }
 });
 
+// A name in the legend shows and hides its curve, by keyboard, too.
+const switchable = (plot, row, at) => {
+  const name = row.querySelector("th");
+  name.tabIndex = 0;
+  name.setAttribute("role", "switch");
+  const told = () => name.setAttribute("aria-checked", plot.series[at].show);
+  told();
+  plot.hooks.setSeries = [...plot.hooks.setSeries ?? [], told];
+  name.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    plot.setSeries(at, { show: !plot.series[at].show });
+  });
+};
+
 // Draws curves into a figure, or the newer values of curves that are there. `data` is uPlot's: places, then a column for
 // each curve. `kind` says what the values are.
 const draw = (figure, series, data, { x, y = "", kind = "number", time = false, empty = "Nothing to show yet." }) => {
@@ -74,7 +90,16 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   }
   const shape = JSON.stringify([series.map((one) => one.label), x, y, kind]);
   const known = plots.get(figure);
-  if (known && known.shape === shape) { known.plot.setData(data); return; }
+  if (known && known.shape === shape) {
+    // Who looks at a part goes on looking at it.
+    const { plot } = known, { min, max } = plot.scales.x, [places] = plot.data;
+    const part = places.length > 1 && (min > places[0] || max < places.at(-1));
+    plot.batch(() => {
+      plot.setData(data);
+      if (part) plot.setScale("x", { min, max });
+    });
+    return;
+  }
   known?.plot.destroy();
   figure.replaceChildren();
   const told = (_, value) => value === null || value === undefined ? "–" : FORMATS[kind](value);
@@ -88,8 +113,10 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
     // The marks of the legend are drawn once, by the style sheet.
     legend: { markers: { stroke: (_, at) => series[at - 1].stroke.css ?? series[at - 1].stroke } },
   };
-  plots.set(figure, { shape, plot: new uPlot(options, data, figure) });
+  const plot = new uPlot(options, data, figure);
+  plots.set(figure, { shape, plot });
   sizes.observe(figure);
+  if (series.length > 1) plot.root.querySelectorAll(".u-series").forEach((row, at) => { if (at > 0) switchable(plot, row, at); });
 };
 
 // Has `work` done again whenever the theme changes or `figure` gets another size.
@@ -114,4 +141,4 @@ const join = (curves) => {
   })];
 };
 
-export { colour, tint, stroke, note, tame, short, font, scale, high, draw, redrawn, join };
+export { colour, tint, stroke, dash, moment, note, tame, short, font, scale, high, draw, redrawn, join };

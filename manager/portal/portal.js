@@ -2,7 +2,7 @@
 // elements marked `data-live` are put in place of the old ones, and what of them is marked `data-part` comes empty where the
 // page has it. Foreign text is only ever set as text.
 
-import { draw, join, redrawn, stroke, tame, tint } from "./charts.js";
+import { dash, draw, join, moment, redrawn, short, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
 
 const page = document.body.dataset.page;
@@ -208,6 +208,11 @@ const flat = (value, prefix, tell) => {
 
 // ---- one trial ----------------------------------------------------------------------------------------
 
+// Curves of one trial that a chart has names for.
+const CURVES = 24;
+// Rows of its table.
+const ROWS = 1000;
+
 const trial = async () => {
   const { trial: id, after } = byId("summary").dataset;
   const base = `/api/v1/trials/${encodeURIComponent(id)}`;
@@ -219,15 +224,29 @@ const trial = async () => {
       if (metric.type === "intermediate") enter(curves, metric);
     }
   };
+  // The table that stands for the curves grows with them; its beginning goes where it gets long.
+  const rows = byId("results").querySelector("tbody");
+  const list = (metrics) => {
+    for (const { name, type, step, value, observed_at_ms: at } of metrics) {
+      const row = rows.insertRow();
+      const said = typeof value === "number" ? short(value) : typeof value === "string" ? value : JSON.stringify(value);
+      for (const text of [name, type === "final" ? "final" : String(step), said, moment(at / 1000)]) row.insertCell().textContent = tame(text);
+      row.cells[1].className = row.cells[2].className = "number";
+    }
+    while (rows.rows.length > ROWS) rows.deleteRow(0);
+  };
   const takeSamples = (more) => {
     for (const one of more) if (one.seq > sampled) { sampled = one.seq; samples.push(one); }
     if (samples.length > 4000) samples = samples.filter((_, at) => at % 2 === 0);
   };
   const show = paced(250, async () => {
-    const names = [...curves.keys()].slice(0, 8);
+    // What counts comes first. The others are shown by whoever wants to see them, unless nothing is known to count.
     const counts = byId("summary").dataset.metric;
-    const all = !names.includes(counts);
-    const series = names.map((name, at) => ({ label: tame(name), stroke: stroke(at), width: 2, spanGaps: true, show: all || name === counts }));
+    const all = !curves.has(counts);
+    const names = [...curves.keys()].sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
+    const left = curves.size - names.length;
+    byId("curves-left").textContent = left ? `${left} more are in the table and in the API.` : "";
+    const series = names.map((name, at) => ({ label: tame(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
     draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: "No intermediate result yet." });
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
@@ -276,10 +295,11 @@ const trial = async () => {
       if (first && !unheard) { first = false; return; }
       first = unheard = false;
       curves = new Map(); samples = []; seen = -1; sampled = -1;
+      byId("results").querySelector("tbody").replaceChildren();
       for (const stream of ["stdout", "stderr"]) { waiting[stream] = ""; byId(`log-${stream}`).textContent = ""; }
       show();
     },
-    metrics: (metrics) => { take(metrics); show(); },
+    metrics: (metrics) => { take(metrics); list(metrics); show(); },
     samples: (more) => { takeSamples(more); show(); },
     log: ({ stream, text }) => append(stream, text),
     // Of a trial whose agent is not heard: both streams, as its pod prints them.
@@ -347,7 +367,7 @@ const compare = async () => {
     const series = [], curves = [];
     [...trials.values()].forEach((one, at) => {
       if (!one.curves.has(pick.value)) return;
-      series.push({ label: `trial ${one.sequence}`, stroke: stroke(at), dash: [[], [8, 4], [2, 3]][Math.floor(at / 8) % 3], width: 2, spanGaps: true });
+      series.push({ label: `trial ${one.sequence}`, stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true });
       curves.push(one.curves.get(pick.value));
     });
     draw(chart("compare"), series, join(curves), { x: "step", y: tame(pick.value), empty: "None of them has reported an intermediate result." });

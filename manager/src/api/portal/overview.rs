@@ -42,7 +42,7 @@ pub(super) async fn overview(
             div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) { (top.content) }
             section.broad {
                 h2 #best-title { "Best so far" }
-                figure.chart data-chart="best" role="img" aria-labelledby="best-title" {}
+                figure.chart data-chart="best" aria-labelledby="best-title" {}
                 details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
             }
             section.broad {

@@ -86,8 +86,9 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
     let content = html! {
         section {
             h2 #curves-title { "Results" }
-            figure.chart data-chart="metrics" role="img" aria-labelledby="curves-title" {}
-            details {
+            figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
+            p.hint { "A name below the chart shows or hides its curve. " span #curves-left {} }
+            details #results {
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
                     table {
@@ -115,10 +116,10 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
             h2 { "Machine" }
             div.machine {
                 @for (name, title) in MACHINE {
-                    figure.chart data-chart=(name) role="img" aria-label={ (title) " over time" } {}
+                    figure.chart data-chart=(name) aria-label={ (title) " over time" } {}
                 }
             }
-            noscript { p.hint { "The samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." } }
+            p.hint { "In numbers the samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." }
         }
     };
     Ok(Rest { content, after })

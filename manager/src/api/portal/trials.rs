@@ -249,8 +249,8 @@ pub(super) async fn compare(
         } @else {
             h2 #curves-title { "Intermediate results" }
             p hidden { label { "Metric " select #metric {} } }
-            figure.chart data-chart="compare" role="img" aria-labelledby="curves-title" {}
-            p.hint { "A click on a name below the chart shows or hides its curve." }
+            figure.chart data-chart="compare" aria-labelledby="curves-title" {}
+            p.hint { "A name below the chart shows or hides its curve." }
             div #compared data-change=(snapshot.through) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }
