@@ -70,7 +70,8 @@ pub(in crate::api) struct Points {
     /// Final results of succeeded trials as numbers; null where there is none, or none that is finite.
     #[serde(rename = "final")]
     pub(in crate::api) last: Vec<Option<f64>>,
-    /// A column for each parameter, in the order in which trials have them; null where a trial has no such parameter.
+    /// A column for each of the first 40 parameters, in the order in which trials have them, numbers to six digits; null where a
+    /// trial has no such parameter.
     #[schema(value_type = Object)]
     pub(in crate::api) parameters: Map<String, Value>,
     /// Results that were better than all before them.
@@ -79,15 +80,28 @@ pub(in crate::api) struct Points {
     pub(in crate::api) change: i64,
 }
 
+/// Columns of parameters: as many as a chart has axes for.
+const COLUMNS: usize = 40;
+
+/// A value as finely as a chart shows it.
+fn seen(value: &Value) -> Value {
+    let rounded = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
+    let rounded = rounded.and_then(|text| text.parse::<f64>().ok());
+    rounded.map_or_else(|| value.clone(), Value::from)
+}
+
 /// All trials in columns.
 pub(in crate::api) fn points(snapshot: &Snapshot, maximize: bool) -> Points {
     let trials = &snapshot.trials;
     let mut parameters = Map::new();
     for (at, trial) in trials.iter().enumerate() {
         for (name, value) in view::flat(&trial.parameters) {
+            if parameters.len() >= COLUMNS && !parameters.contains_key(&name) {
+                continue;
+            }
             let empty = || Value::Array(vec![Value::Null; trials.len()]);
             if let Value::Array(column) = parameters.entry(name).or_insert_with(empty) {
-                column[at] = value.clone();
+                column[at] = seen(value);
             }
         }
     }
@@ -149,4 +163,25 @@ pub(in crate::api) fn parameter_importance(snapshot: &Snapshot) -> Vec<Importanc
         .filter_map(|trial| Some((view::flat(&trial.parameters), trial.number()?)))
         .collect();
     importance::importance(&results)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_chart_is_given_what_can_be_seen() {
+        let table = [
+            (json!(0.123_456_789), json!(0.123_457)),
+            (json!(-1.234_567_89e-9), json!(-1.234_57e-9)),
+            (json!(123_456_789), json!(123_456_789)),
+            (json!(32.0), json!(32.0)),
+            (json!("relu"), json!("relu")),
+        ];
+        for (value, shown) in table {
+            assert_eq!(seen(&value), shown);
+        }
+    }
 }
