@@ -150,6 +150,8 @@ const tick = () => setInterval(() => { if (!document.hidden && byId("connection"
 
 const overview = async () => {
   const points = await json("/api/v1/experiment/points");
+  // Whatever parameters are called, they are members and nothing else.
+  points.parameters = Object.assign(Object.create(null), points.parameters);
   const { optimize_mode: mode } = await json("/api/v1/experiment");
   const better = mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
   const place = new Map(points.id.map((id, at) => [id, at]));

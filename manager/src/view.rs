@@ -220,6 +220,19 @@ pub fn turns_writing(character: char) -> bool {
     )
 }
 
+/// A command as a shell takes it: words that it would split or read otherwise are quoted.
+pub fn command_line(words: &[String]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = words.iter().map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
 /// A trial's parameters as name and value, members of nested choices as `outer.inner`.
 pub fn flat(parameters: &Value) -> Vec<(String, &Value)> {
     fn walk<'a>(prefix: &str, value: &'a Value, into: &mut Vec<(String, &'a Value)>) {
@@ -264,6 +277,12 @@ mod tests {
             }},
         });
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let words = ["sh", "-c", "echo it's $X", "", "a=b"].map(str::to_owned);
+        assert_eq!(command_line(&words), r"sh -c 'echo it'\''s $X' '' a=b");
     }
 
     #[test]

@@ -254,7 +254,8 @@ pub(super) fn trials(all: &Value) -> String {
 
 /// One trial.
 pub(super) fn trial(one: &Value) -> String {
-    let command = items(one, "command").filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+    let command = items(one, "command").filter_map(Value::as_str).map(str::to_owned);
+    let command = view::command_line(&command.collect::<Vec<_>>());
     let own = [
         ("trial", text(one, "sequence")),
         ("id", text(one, "id")),

@@ -265,10 +265,10 @@ fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
     }
 }
 
-/// A command as its words; `None`: it is none.
+/// A command as a shell takes it; `None`: it is none.
 fn words(command: &Value) -> Option<String> {
-    let words: Option<Vec<&str>> = command.as_array()?.iter().map(Value::as_str).collect();
-    Some(words?.join(" "))
+    let words = command.as_array()?.iter().map(|word| word.as_str().map(str::to_owned));
+    Some(super::command_line(&words.collect::<Option<Vec<_>>>()?))
 }
 
 fn agents_entry(report: &ReportRow) -> TimelineEntry {

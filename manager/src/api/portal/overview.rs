@@ -82,7 +82,7 @@ fn result_name(shown: &ExperimentView) -> String {
 fn summary(shown: &ExperimentView, title: &str) -> Markup {
     let count =
         |words: &[&str]| -> usize { words.iter().filter_map(|word| shown.counts.get(*word)).sum() };
-    let ended = shown.trials - count(&["WAITING", "RUNNING"]);
+    let ended = shown.trials - count(&["WAITING", "RUNNING", "LOST", "UNKNOWN"]);
     let limit = shown.max_experiment_duration_ms;
     let counted = |name: &str, state: &str, more: Option<String>, kind: Option<&str>| {
         let states: Vec<_> = state.split(',').collect();

@@ -234,7 +234,7 @@ fn command(detail: &TrialDetail) -> Markup {
     html! {
         h2 { "Command" }
         @if let Some(command) = &detail.command {
-            pre.file tabindex="0" { (words::tame(&command.join(" "))) }
+            pre.file tabindex="0" { (words::tame(&view::command_line(command))) }
             @if let Some(version) = &detail.agent_version { p.hint { "started by trialkeeper " (words::tame(version)) } }
         } @else {
             p.hint { "It has not been started." }

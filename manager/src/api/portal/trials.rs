@@ -236,6 +236,7 @@ pub(super) async fn compare(
 ) -> Result<Response, Refusal> {
     let query = query.unwrap_or_default();
     let ids = query.split('&').filter_map(|pair| pair.strip_prefix("trial="));
+    let chosen = ids.clone().count();
     let snapshot = shared.state.board.refresh().await?;
     let mut rows = Vec::new();
     for id in ids.take(COMPARED) {
@@ -248,6 +249,7 @@ pub(super) async fn compare(
             p { "Choose up to " (COMPARED) " trials in " a href="/trials" { "the list" } " first." }
         } @else {
             h2 #curves-title { "Intermediate results" }
+            @if chosen > COMPARED { p.hint { "Of the " (chosen) " chosen trials the first " (COMPARED) " are shown." } }
             p hidden { label { "Metric " select #metric {} } }
             figure.chart data-chart="compare" aria-labelledby="curves-title" {}
             p.hint { "A name below the chart shows or hides its curve." }

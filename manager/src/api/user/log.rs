@@ -179,8 +179,12 @@ pub(in crate::api) async fn whole_log(
             }
         });
     }
-    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
-    Ok(([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response())
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        // Whatever a trial prints, it is text.
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    Ok((headers, Body::new(body)).into_response())
 }
 
 #[cfg(test)]
