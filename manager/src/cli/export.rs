@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -36,36 +36,114 @@ pub(super) enum Error {
     },
 }
 
-/// Writes the trials to `to`, or to standard output.
-pub(super) fn write(form: ExportForm, to: Option<&Path>, trials: &[Trial]) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Write { path, source }
-    };
-    match (form, to) {
-        (ExportForm::Csv | ExportForm::Json, to) => {
-            let text = if form == ExportForm::Csv { csv(trials) } else { whole(trials) };
-            match to {
-                Some(path) => fs::write(path, text).map_err(failed(path)),
-                None => {
-                    // A reader that has gone is no error.
-                    drop(io::stdout().lock().write_all(text.as_bytes()));
-                    Ok(())
-                }
-            }
+/// Writes trials as they come: what one has reported is not kept for the next. A file has its name once it is whole.
+pub(super) struct Writer {
+    form: ExportForm,
+    /// `None`: standard output.
+    to: Option<PathBuf>,
+    out: Out,
+    /// Trials that a table has lines for.
+    lines: Vec<Value>,
+    begun: bool,
+}
+
+/// Where text goes.
+enum Out {
+    Folder,
+    File(BufWriter<fs::File>),
+    Stdout(io::Stdout),
+}
+
+impl Out {
+    fn say(&mut self, text: &str) -> io::Result<()> {
+        match self {
+            Self::Folder => {}
+            Self::File(file) => file.write_all(text.as_bytes())?,
+            // A reader that has gone is no error.
+            Self::Stdout(stdout) => drop(stdout.write_all(text.as_bytes())),
         }
-        (ExportForm::Tensorboard | ExportForm::Mlflow, None) => Err(Error::WantsFolder),
-        (ExportForm::Tensorboard | ExportForm::Mlflow, Some(to)) => {
-            if to.exists() {
-                return Err(Error::Exists(to.to_owned()));
-            }
-            let written = match form {
-                ExportForm::Tensorboard => tensorboard(to, trials),
-                ExportForm::Mlflow | ExportForm::Csv | ExportForm::Json => mlflow(to, trials),
-            };
-            written.map_err(failed(to))
-        }
+        Ok(())
     }
+}
+
+impl Writer {
+    /// Begins to write to `to`, or to standard output.
+    pub(super) fn new(form: ExportForm, to: Option<&Path>) -> Result<Self, Error> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Write { path, source }
+        };
+        let is_text = matches!(form, ExportForm::Csv | ExportForm::Json);
+        let out = match to {
+            None if is_text => Out::Stdout(io::stdout()),
+            None => return Err(Error::WantsFolder),
+            Some(to) if is_text => {
+                let file = fs::File::create(part(to)).map_err(failed(to))?;
+                Out::File(BufWriter::new(file))
+            }
+            Some(to) if to.exists() => return Err(Error::Exists(to.to_owned())),
+            Some(to) => {
+                fs::create_dir_all(to).map_err(failed(to))?;
+                if form == ExportForm::Mlflow {
+                    mlflow_experiment(to).map_err(failed(to))?;
+                }
+                Out::Folder
+            }
+        };
+        Ok(Self { form, to: to.map(Path::to_owned), out, lines: Vec::new(), begun: false })
+    }
+
+    /// Writes one.
+    pub(super) fn add(&mut self, trial: &Trial) -> Result<(), Error> {
+        let folder = self.to.as_deref().unwrap_or(Path::new("-"));
+        let written = match self.form {
+            ExportForm::Csv => {
+                self.lines.push(trial.0.clone());
+                Ok(())
+            }
+            ExportForm::Json => {
+                let before = if self.begun { ",\n" } else { "[\n" };
+                self.out.say(before).and_then(|()| self.out.say(&entry(trial)))
+            }
+            ExportForm::Tensorboard => tensorboard(folder, trial),
+            ExportForm::Mlflow => mlflow(folder, trial),
+        };
+        self.begun = true;
+        written.map_err(self.failed())
+    }
+
+    /// Says that these were all.
+    pub(super) fn finish(mut self) -> Result<(), Error> {
+        let end = match self.form {
+            ExportForm::Csv => csv(&self.lines),
+            ExportForm::Json => if self.begun { "\n]\n" } else { "[]\n" }.to_owned(),
+            ExportForm::Tensorboard | ExportForm::Mlflow => String::new(),
+        };
+        let said = self.out.say(&end);
+        said.and_then(|()| {
+            if let (Out::File(file), Some(to)) = (&mut self.out, &self.to) {
+                file.flush()?;
+                fs::rename(part(to), to)?;
+            }
+            Ok(())
+        })
+        .map_err(self.failed())
+    }
+
+    fn failed(&self) -> impl FnOnce(io::Error) -> Error + use<> {
+        let path = self.to.clone().unwrap_or_else(|| PathBuf::from("-"));
+        move |source| Error::Write { path, source }
+    }
+}
+
+/// What a file is called until it is whole; a device or a pipe stays what it is.
+fn part(to: &Path) -> PathBuf {
+    if fs::metadata(to).is_ok_and(|about| !about.is_file()) {
+        return to.to_owned();
+    }
+    let mut name = to.as_os_str().to_owned();
+    name.push(".part");
+    PathBuf::from(name)
 }
 
 fn text<'a>(of: &'a Value, name: &str) -> &'a str {
@@ -88,7 +166,7 @@ fn inert(text: String) -> String {
 }
 
 /// A line per trial (RFC 4180), with a column for each parameter.
-fn csv(trials: &[Trial]) -> String {
+fn csv(trials: &[Value]) -> String {
     const OWN: [&str; 9] = [
         "sequence",
         "id",
@@ -108,7 +186,7 @@ fn csv(trials: &[Trial]) -> String {
             .map(|(name, value)| (name, inert(plain(value))))
             .collect::<BTreeMap<_, _>>()
     };
-    for (trial, _) in trials {
+    for trial in trials {
         names.extend(
             parameters(trial).into_keys().filter(|name| !names.contains(name)).collect::<Vec<_>>(),
         );
@@ -123,7 +201,7 @@ fn csv(trials: &[Trial]) -> String {
     let header = OWN.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
     let mut lines = vec![header.collect::<Vec<_>>().join(",")];
-    for (trial, _) in trials {
+    for trial in trials {
         let known = parameters(trial);
         let own = OWN
             .into_iter()
@@ -136,14 +214,12 @@ fn csv(trials: &[Trial]) -> String {
     lines.join("\r\n")
 }
 
-/// All of it.
-fn whole(trials: &[Trial]) -> String {
-    let trials = trials.iter().map(|(trial, metrics)| {
-        let mut trial = trial.clone();
-        trial["metrics"] = json!(metrics);
-        trial
-    });
-    format!("{:#}\n", trials.collect::<Value>())
+/// All of one, as it stands in a list.
+fn entry((trial, metrics): &Trial) -> String {
+    let mut trial = trial.clone();
+    trial["metrics"] = json!(metrics);
+    let text = format!("{trial:#}");
+    format!("  {}", text.replace('\n', "\n  "))
 }
 
 /// The curves that a metric is a point of, each with its number.
@@ -152,38 +228,36 @@ fn numbers(metric: &Value) -> Vec<(String, f64)> {
 }
 
 /// A folder per trial with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
-fn tensorboard(to: &Path, trials: &[Trial]) -> io::Result<()> {
-    for (trial, metrics) in trials {
-        let sequence = trial.get("sequence").and_then(Value::as_u64).unwrap_or(0);
-        let folder = to.join(format!("{sequence:05}-{}", text(trial, "id")));
-        fs::create_dir_all(&folder)?;
-        let mut bytes = Vec::new();
-        let begun = trial.get("created_at_ms").and_then(Value::as_i64).unwrap_or(0);
-        let mut first = event(begun, 0);
-        delimited(&mut first, 3, b"brain.Event:2");
-        record(&mut bytes, &first);
-        for metric in metrics {
-            let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(begun);
-            let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
-            let last = if text(metric, "type") == "final" { "/final" } else { "" };
-            let mut summary = Vec::new();
-            for (name, number) in numbers(metric) {
-                let mut value = Vec::new();
-                delimited(&mut value, 1, format!("{name}{last}").as_bytes());
-                value.push(2 << 3 | 5);
-                // TensorBoard holds single precision.
-                value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
-                delimited(&mut summary, 1, &value);
-            }
-            if summary.is_empty() {
-                continue;
-            }
-            let mut event = event(at_ms, step);
-            delimited(&mut event, 5, &summary);
-            record(&mut bytes, &event);
+fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
+    let sequence = trial.get("sequence").and_then(Value::as_u64).unwrap_or(0);
+    let folder = to.join(format!("{sequence:05}-{}", text(trial, "id")));
+    fs::create_dir_all(&folder)?;
+    let mut bytes = Vec::new();
+    let begun = trial.get("created_at_ms").and_then(Value::as_i64).unwrap_or(0);
+    let mut first = event(begun, 0);
+    delimited(&mut first, 3, b"brain.Event:2");
+    record(&mut bytes, &first);
+    for metric in metrics {
+        let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(begun);
+        let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
+        let last = if text(metric, "type") == "final" { "/final" } else { "" };
+        let mut summary = Vec::new();
+        for (name, number) in numbers(metric) {
+            let mut value = Vec::new();
+            delimited(&mut value, 1, format!("{name}{last}").as_bytes());
+            value.push(2 << 3 | 5);
+            // TensorBoard holds single precision.
+            value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
+            delimited(&mut summary, 1, &value);
         }
-        fs::write(folder.join(format!("events.out.tfevents.{}.trialkeeper", begun / 1000)), bytes)?;
+        if summary.is_empty() {
+            continue;
+        }
+        let mut event = event(at_ms, step);
+        delimited(&mut event, 5, &summary);
+        record(&mut bytes, &event);
     }
+    fs::write(folder.join(format!("events.out.tfevents.{}.trialkeeper", begun / 1000)), bytes)?;
     Ok(())
 }
 
@@ -225,63 +299,66 @@ fn record(into: &mut Vec<u8>, data: &[u8]) {
 }
 
 /// MLflow's file store (mlflow, `store/tracking/file_store.py`): an experiment with a run per trial.
-fn mlflow(to: &Path, trials: &[Trial]) -> io::Result<()> {
+fn mlflow_experiment(to: &Path) -> io::Result<()> {
     let experiment = to.join("0");
     fs::create_dir_all(&experiment)?;
     let meta =
         "artifact_location: ''\nexperiment_id: '0'\nlifecycle_stage: active\nname: Default\n";
-    fs::write(experiment.join("meta.yaml"), meta)?;
-    for (trial, metrics) in trials {
-        let id = text(trial, "id");
-        let name = format!("{id}/{}", trial.get("created_at_ms").unwrap_or(&Value::Null));
-        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-        let run = digest.as_ref()[..16].iter().fold(String::new(), |mut run, byte| {
-            write!(run, "{byte:02x}").unwrap_or_default();
-            run
-        });
-        let folder = experiment.join(&run);
-        for inner in ["metrics", "params", "tags", "artifacts"] {
-            fs::create_dir_all(folder.join(inner))?;
+    fs::write(experiment.join("meta.yaml"), meta)
+}
+
+/// A run of it.
+fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
+    let experiment = to.join("0");
+    let id = text(trial, "id");
+    let name = format!("{id}/{}", trial.get("created_at_ms").unwrap_or(&Value::Null));
+    let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+    let run = digest.as_ref()[..16].iter().fold(String::new(), |mut run, byte| {
+        write!(run, "{byte:02x}").unwrap_or_default();
+        run
+    });
+    let folder = experiment.join(&run);
+    for inner in ["metrics", "params", "tags", "artifacts"] {
+        fs::create_dir_all(folder.join(inner))?;
+    }
+    let status = match text(trial, "state") {
+        "SUCCEEDED" => 3,
+        "FAILED" => 4,
+        "RUNNING" | "LOST" => 1,
+        "WAITING" => 2,
+        _ => 5,
+    };
+    let time = |name: &str| trial.get(name).and_then(Value::as_i64);
+    let end = time("ended_at_ms").map_or_else(|| "null".to_owned(), |at| at.to_string());
+    let start = time("started_at_ms").or(time("created_at_ms")).unwrap_or(0);
+    let meta = format!(
+        "artifact_uri: ''\nend_time: {end}\nentry_point_name: ''\nexperiment_id: '0'\n\
+         lifecycle_stage: active\nrun_id: {run}\nrun_name: {id}\nrun_uuid: {run}\nsource_name: ''\n\
+         source_type: 4\nsource_version: ''\nstart_time: {start}\nstatus: {status}\ntags: []\nuser_id: ''\n"
+    );
+    fs::write(folder.join("meta.yaml"), meta)?;
+    fs::write(folder.join("tags").join("mlflow.runName"), id)?;
+    let none = Value::Null;
+    for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
+        fs::write(folder.join("params").join(file_name(&name)), plain(value))?;
+    }
+    let mut curves: BTreeMap<String, String> = BTreeMap::new();
+    for metric in metrics {
+        let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
+        let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
+        for (name, number) in numbers(metric) {
+            let name = curve_name(&name, text(metric, "type") == "final");
+            let word = match number {
+                n if n.is_nan() => "nan".to_owned(),
+                n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
+                n => n.to_string(),
+            };
+            let curve = curves.entry(name).or_default();
+            writeln!(curve, "{at_ms} {word} {step}").unwrap_or_default();
         }
-        let status = match text(trial, "state") {
-            "SUCCEEDED" => 3,
-            "FAILED" => 4,
-            "RUNNING" | "LOST" => 1,
-            "WAITING" => 2,
-            _ => 5,
-        };
-        let time = |name: &str| trial.get(name).and_then(Value::as_i64);
-        let end = time("ended_at_ms").map_or_else(|| "null".to_owned(), |at| at.to_string());
-        let start = time("started_at_ms").or(time("created_at_ms")).unwrap_or(0);
-        let meta = format!(
-            "artifact_uri: ''\nend_time: {end}\nentry_point_name: ''\nexperiment_id: '0'\n\
-             lifecycle_stage: active\nrun_id: {run}\nrun_name: {id}\nrun_uuid: {run}\nsource_name: ''\n\
-             source_type: 4\nsource_version: ''\nstart_time: {start}\nstatus: {status}\ntags: []\nuser_id: ''\n"
-        );
-        fs::write(folder.join("meta.yaml"), meta)?;
-        fs::write(folder.join("tags").join("mlflow.runName"), id)?;
-        let none = Value::Null;
-        for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
-            fs::write(folder.join("params").join(file_name(&name)), plain(value))?;
-        }
-        let mut curves: BTreeMap<String, String> = BTreeMap::new();
-        for metric in metrics {
-            let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
-            let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
-            for (name, number) in numbers(metric) {
-                let name = curve_name(&name, text(metric, "type") == "final");
-                let word = match number {
-                    n if n.is_nan() => "nan".to_owned(),
-                    n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
-                    n => n.to_string(),
-                };
-                let curve = curves.entry(name).or_default();
-                writeln!(curve, "{at_ms} {word} {step}").unwrap_or_default();
-            }
-        }
-        for (name, lines) in curves {
-            fs::write(folder.join("metrics").join(name), lines)?;
-        }
+    }
+    for (name, lines) in curves {
+        fs::write(folder.join("metrics").join(name), lines)?;
     }
     Ok(())
 }
@@ -361,7 +438,8 @@ mod tests {
                         parameters.act,parameters.layer.size,parameters...\r\n\
                         0,t,SUCCEEDED,0.5,,,,,,\"re,\"\"lu\",3,\r\n\
                         1,u,FAILED,,,,,,,,,1\r\n";
-        assert_eq!(csv(&trials()), expected);
+        let trials: Vec<_> = trials().into_iter().map(|(trial, _)| trial).collect();
+        assert_eq!(csv(&trials), expected);
     }
 
     #[test]
@@ -376,7 +454,7 @@ mod tests {
             assert_eq!(inert(text.to_owned()), shown);
         }
         let trial = json!({"id": "t", "sequence": 0, "final": "=1+1", "parameters": {"a": "=1+1", "b": -1}});
-        let text = csv(&[(trial, vec![])]);
+        let text = csv(&[trial]);
         assert!(text.ends_with(",,,,,'=1+1,-1\r\n") && text.contains("0,t,,'=1+1,"), "{text}");
     }
 
@@ -409,13 +487,40 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_there_once_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("all.json");
+        for trials in [trials(), vec![]] {
+            fs::write(&to, "before").unwrap();
+            let mut writer = Writer::new(ExportForm::Json, Some(&to)).unwrap();
+            for trial in &trials {
+                writer.add(trial).unwrap();
+            }
+            assert_eq!(fs::read_to_string(&to).unwrap(), "before");
+            writer.finish().unwrap();
+            let whole = trials.iter().map(|(trial, metrics)| {
+                let mut trial = trial.clone();
+                trial["metrics"] = json!(metrics);
+                trial
+            });
+            let whole = format!("{:#}\n", whole.collect::<Value>());
+            assert_eq!(fs::read_to_string(&to).unwrap(), whole);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
     fn folders_stay_within_themselves() {
         let folder = tempfile::tempdir().unwrap();
         for (form, name) in [(ExportForm::Mlflow, "m"), (ExportForm::Tensorboard, "t")] {
             let to = folder.path().join(name);
-            write(form, Some(&to), &trials()).unwrap();
-            assert!(matches!(write(form, Some(&to), &trials()), Err(Error::Exists(_))));
-            assert!(matches!(write(form, None, &trials()), Err(Error::WantsFolder)));
+            let mut writer = Writer::new(form, Some(&to)).unwrap();
+            for trial in &trials() {
+                writer.add(trial).unwrap();
+            }
+            writer.finish().unwrap();
+            assert!(matches!(Writer::new(form, Some(&to)), Err(Error::Exists(_))));
+            assert!(matches!(Writer::new(form, None), Err(Error::WantsFolder)));
         }
         let runs = fs::read_dir(folder.path().join("m/0")).unwrap().flatten();
         let runs: Vec<_> = runs.map(|run| run.path()).filter(|path| path.is_dir()).collect();

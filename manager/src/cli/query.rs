@@ -462,10 +462,14 @@ async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), 
 }
 
 async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
-    let gathered = async {
+    let to = to.as_deref().filter(|to| *to != Path::new("-"));
+    let written = async {
         let client = place.client().await?;
         let trials = found(&client, "sort=sequence", None).await?;
-        let mut whole = Vec::with_capacity(trials.len());
+        let mut writer = match export::Writer::new(form, to) {
+            Ok(writer) => writer,
+            Err(error) => return Ok(Err(error)),
+        };
         for trial in trials {
             let id = trial.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
             let metrics = match form {
@@ -474,20 +478,18 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
                     all_metrics(&client, &id).await?
                 }
             };
-            whole.push((trial, metrics));
+            if let Err(error) = writer.add(&(trial, metrics)) {
+                return Ok(Err(error));
+            }
         }
-        Ok::<_, Error>(whole)
+        Ok::<_, Error>(writer.finish())
     };
-    let trials = match gathered.await {
-        Ok(trials) => trials,
-        Err(error) => return told(Err(error)),
-    };
-    let to = to.as_deref().filter(|to| *to != Path::new("-"));
-    match export::write(form, to, &trials) {
-        Ok(()) => DONE,
-        Err(error) => {
+    match written.await {
+        Ok(Ok(())) => DONE,
+        Ok(Err(error)) => {
             show(&error);
             BAD_INPUT
         }
+        Err(error) => told(Err(error)),
     }
 }
