@@ -174,8 +174,8 @@ pub fn without_secrets(value: &Value) -> Value {
                 .map(|(name, value)| {
                     // An environment variable of a template: `{name: WANDB_API_KEY, value: ...}`.
                     let variable = members.get("name").and_then(Value::as_str);
-                    let secret = is_secret(name)
-                        || name == "value" && variable.is_some_and(is_secret);
+                    let secret =
+                        is_secret(name) || name == "value" && variable.is_some_and(is_secret);
                     let shown = if secret && !(value.is_object() || value.is_array()) {
                         Value::from("(hidden)")
                     } else {

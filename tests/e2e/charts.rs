@@ -204,6 +204,32 @@ fn a_trial_without_a_parameter_is_followed_to_its_result() {
     assert!(painted > 50, "{painted} points");
 }
 
+/// Draws two curves, of which the second is hidden, and says what their names in the legend are to a screen reader.
+const TWO_CURVES: &str = r"
+return import('/assets/charts.js').then(({ draw }) => {
+  const figure = document.createElement('figure');
+  document.querySelector('main').append(figure);
+  draw(figure, [{ label: 'acc', stroke: 'red' }, { label: 'loss', stroke: 'blue', show: false }], [[0, 1], [1, 2], [3, 4]], { x: 'step' });
+  window.names = [...figure.querySelectorAll('[role=switch]')];
+  window.names[1].focus();
+  return window.names.map((name) => `${name.textContent} ${name.getAttribute('aria-checked')}`);
+});";
+
+#[test]
+fn curves_are_shown_and_hidden_by_keyboard() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    assert_eq!(browser.script(TWO_CURVES), json!(["acc true", "loss false"]));
+    let checked = "return window.names.map((name) => name.getAttribute('aria-checked'))";
+    browser.press(" ");
+    assert_eq!(browser.script(checked), json!(["true", "true"]));
+    browser.press("\u{e007}");
+    assert_eq!(browser.script(checked), json!(["true", "false"]));
+}
+
 #[test]
 fn the_first_view_of_ten_thousand_trials_is_small() {
     let Some(browser) = Browser::start() else { return };

@@ -76,7 +76,31 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
     let result: Value = serde_json::from_slice(&running.stdout()).unwrap();
     assert_eq!(result["experiment"]["state"], "DONE", "{result}");
     assert_eq!(shown()["counts"], json!({"SUCCEEDED": 1}));
+    // Whoever names a manager is told of its experiment, not of this machine's.
+    let mut list = bed.manager();
+    list.args(["experiment", "ls", "-o", "json", "--data-dir", "/nowhere", "--manager", &url]);
+    let listed: Value = serde_json::from_slice(&bed.start(&mut list).finish(BOUND).stdout).unwrap();
+    assert_eq!((&listed[0]["url"], &listed[0]["state"]), (&json!(url), &json!("DONE")), "{listed}");
     running.signal(Signal::SIGINT);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+}
+
+#[test]
+fn the_refusal_of_one_trial_keeps_nothing_from_the_others() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let command =
+        "[ $NNI_TRIAL_SEQ_ID = 0 ] || { echo >>../waits; read _ <../gate; }; echo score=1";
+    let running = Search::new(command, 2).start(&bed);
+    wait_for("the second trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let mut kill = bed.manager();
+    kill.args(["trial", "kill", "0", "1", "--data-dir"]).arg(bed.data());
+    let killed = bed.start(&mut kill).finish(BOUND);
+    assert_eq!(killed.code, Some(1), "{}", killed.stderr);
+    assert!(killed.stderr.contains("has ended already"), "{}", killed.stderr);
+    // The gate stays shut: only its end ends the search.
+    let result: Value = serde_json::from_slice(&running.finish(BOUND).stdout).unwrap();
+    assert_eq!(result["trials"][1]["state"], "USER_CANCELED", "{result}");
+    drop(gate);
 }

@@ -83,7 +83,9 @@ fn what_is_read_is_shown_as_it_was() {
     let shown = [
         ("experiment-ls", "experiment ls"),
         ("experiment-show", "experiment show"),
+        ("experiment-show-named", "experiment show small"),
         ("trial-ls", "trial ls"),
+        ("trial-ls-named", "trial ls small --limit 1"),
         ("trial-ls-sorted", "trial ls --sort final --descending --limit 2"),
         ("trial-ls-failed", "trial ls --state FAILED"),
         ("trial-ls-holds", "trial ls --holds elu"),

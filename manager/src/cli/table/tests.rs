@@ -44,8 +44,9 @@ ended (UTC)  1970-01-01 00:00:03
 seconds      2.5
 exit code    3
 why          it exited with 3
-command      sh -c false
+command      sh -c 'false
                false
+             '
 host         h
 attempt      t1-1
 attempts     1
