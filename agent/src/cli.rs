@@ -127,6 +127,12 @@ pub struct ManagerArgs {
 pub struct ReplayArgs {
     /// The trial's output directory, or its spool.
     pub dir: PathBuf,
+    /// The experiment of --trial.
+    #[arg(long, value_name = "ID", requires = "trial")]
+    pub experiment: Option<ExperimentId>,
+    /// Whose reports they are where the spool does not say it: it was made without a manager.
+    #[arg(long, value_name = "ID", requires = "experiment")]
+    pub trial: Option<TrialJobId>,
     /// The manager that is to have it.
     #[command(flatten)]
     pub manager: ManagerArgs,

@@ -13,13 +13,15 @@ use crate::clock::SystemClock;
 use crate::deliver::{self, ManagerAddress, Outcome, Papers};
 use crate::errors::chain;
 use crate::spool::lock::{self, DirLock};
-use crate::spool::{LaneFiles, Sender, lane_files};
+use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
 
 /// What to deliver, and where to.
 #[derive(Debug)]
 pub struct Request {
     /// An output directory with a spool in it, or a spool.
     pub dir: PathBuf,
+    /// Whose reports they are where that was not noted.
+    pub sender: Option<Sender>,
     /// Where the manager is.
     pub manager: ManagerAddress,
     /// A file with the bearer token.
@@ -40,7 +42,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// The spool does not say whose it is.
-    #[error("{} does not say whose reports it holds: they were made without a manager", .path.display())]
+    #[error(
+        "{} does not say whose reports it holds: they were made without a manager, or the note is damaged; \
+         --experiment and --trial say it",
+        .path.display()
+    )]
     NoSender {
         /// Which spool.
         path: PathBuf,
@@ -74,7 +80,11 @@ pub fn main(args: ReplayArgs) -> ExitCode {
     let Some(manager) = ManagerAddress::given(manager, manager_file) else {
         return ExitCode::from(KEEPER_FAULT); // The command line requires one.
     };
-    let request = Request { dir: args.dir, manager, token_file, ca_file, patience: args.flush };
+    let sender = args.experiment.zip(args.trial);
+    let sender =
+        sender.map(|(experiment, trial)| Sender { experiment, trial, dialect: Dialect::Native });
+    let ReplayArgs { dir, flush: patience, .. } = args;
+    let request = Request { dir, sender, manager, token_file, ca_file, patience };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -110,9 +120,17 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
         lock::Error::Io { path, source } => Error::Read { path, source },
     })?;
     let mut total = Outcome { undelivered: 0, last_error: None };
+    let mut nobodys = None;
     for attempt in lane_files::attempts(&path) {
-        let sender = Sender::read(&path, &attempt)
-            .map_err(|source| Error::NoSender { path: path.join(attempt.as_str()), source })?;
+        let noted = Sender::read(&path, &attempt);
+        let sender = match noted.or_else(|error| request.sender.clone().ok_or(error)) {
+            Ok(sender) => sender,
+            Err(source) => {
+                // The others are not to wait for a person.
+                nobodys = Some(Error::NoSender { path: path.join(attempt.as_str()), source });
+                continue;
+            }
+        };
         let settings = deliver::Settings {
             manager: request.manager.clone(),
             token_file: request.token_file.clone(),
@@ -129,7 +147,10 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
         total.undelivered += outcome.undelivered;
         total.last_error = outcome.last_error.or(total.last_error);
     }
-    Ok(total)
+    match nobodys {
+        Some(error) if total.undelivered == 0 => Err(error),
+        _ => Ok(total),
+    }
 }
 
 fn lanes(spool: &Path, attempt: &AttemptId) -> Result<Vec<LaneFiles>, Error> {

@@ -270,16 +270,19 @@ fn memory_spool() -> Spool {
 }
 
 fn spool_in(dir: Option<&Path>) -> Spool {
-    let options = Options {
+    Spool::open(options_in(dir, "t-1")).spool
+}
+
+fn options_in(dir: Option<&Path>, attempt: &str) -> Options {
+    Options {
         dir: dir.map(Path::to_owned),
-        attempt: AttemptId::new("t-1").unwrap(),
+        attempt: AttemptId::new(attempt).unwrap(),
         sender: Some(sender()),
         limit_bytes: 1 << 20,
         sync_interval: Duration::from_secs(1),
         // Numbers begin with 0.
         now_ms: 0,
-    };
-    Spool::open(options).spool
+    }
 }
 
 fn sender() -> Sender {

@@ -43,6 +43,7 @@ async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
     for round in ["the rest", "nothing more"] {
         let request = crate::replay::Request {
             dir: dir.path().to_owned(),
+            sender: None,
             manager: ManagerAddress::File(file.clone()),
             token_file: None,
             ca_file: None,
@@ -67,4 +68,31 @@ async fn a_report_that_is_never_taken_holds_up_no_other() {
         assert_eq!(delivery.end().await, everything(), "{status}");
         assert_eq!(server.facts(), [1], "{status}");
     }
+}
+
+#[tokio::test]
+async fn what_is_nobodys_holds_up_no_other_and_is_delivered_as_whose_it_is_said_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobodys = Options { sender: None, ..options_in(Some(dir.path()), "t-0") };
+    for options in [nobodys, options_in(Some(dir.path()), "t-1")] {
+        let spool = Spool::open(options).spool;
+        spool.append(0, metric(0));
+        assert!(spool.close(BOUND).await);
+    }
+    let server = Server::start(vec![Answer::Ack]).await;
+    let request = |sender| crate::replay::Request {
+        dir: dir.path().to_owned(),
+        sender,
+        manager: ManagerAddress::Url(server.url.clone()),
+        token_file: None,
+        ca_file: None,
+        patience: BOUND,
+    };
+    let attempts = || server.seen.lock().unwrap().attempts.clone();
+    let error = crate::replay::replay(request(None)).await.unwrap_err().to_string();
+    assert!(error.contains("t-0 does not say whose") && error.contains("--trial"), "{error}");
+    assert_eq!(attempts(), ["t-1"]);
+    let told = crate::replay::replay(request(Some(sender()))).await;
+    assert_eq!(told.unwrap(), everything());
+    assert_eq!(attempts(), ["t-1", "t-0"]);
 }
