@@ -12,6 +12,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,8 +20,9 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::gpus::Gpus;
@@ -38,6 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(35);
 const KEEPER_ERROR: i32 = 125;
 /// How long an agent may take to say what is wrong with its settings.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How often a lock is tried that cannot be looked at.
+const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
+/// Stack of a thread that waits for a lock, in bytes.
+const LOCK_STACK_BYTES: usize = 64 << 10;
 /// The variable with which whoever starts the manager says whether agents send their trials' output.
 const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
 
@@ -227,8 +233,14 @@ impl TrainingService for Local {
         match try_lock(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
             Err(error) => {
-                warn!(%trial, "cannot look at {}: {error}; the trial is taken for gone", path.display());
-                gone()
+                // Who may be running is not started a second time.
+                warn!(%trial, "cannot look at {}: {error}; the trial is taken for running until that can be seen", path.display());
+                self.shared.take_over(trial, None);
+                let shared = Arc::clone(&self.shared);
+                let (trial, attempt) = (trial.clone(), attempt.clone());
+                // Nobody waits for its end when the experiment's has come.
+                tokio::spawn(async move { watch_unseen(&shared, &path, trial, attempt).await });
+                Adopted::Alive
             }
             Ok(Ok(lock)) => {
                 drop(lock);
@@ -236,12 +248,7 @@ impl TrainingService for Local {
                 gone()
             }
             Ok(Err(file)) => {
-                self.shared.renew_token(trial);
-                // It was given GPUs by the earlier manager; how many are taken is what counts here.
-                self.shared.gpus().take(trial);
-                if let Some(pid) = pid_in(&file) {
-                    self.shared.agents().insert(trial.clone(), pid);
-                }
+                self.shared.take_over(trial, Holder::of(&file).pid);
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
                 let watch = async move { watch_lock(&shared, file, trial, attempt).await };
@@ -285,6 +292,25 @@ impl TrainingService for Local {
 }
 
 impl Shared {
+    /// Takes a trial for one of ours that an earlier manager has started.
+    fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
+        self.renew_token(trial);
+        // It was given GPUs by the earlier manager; how many are taken is what counts here.
+        self.gpus().take(trial);
+        if let Some(pid) = pid {
+            self.agents().insert(trial.clone(), pid);
+        }
+    }
+
+    /// The agent that has the job in hand, if ours found that another is at work on the very same attempt: its manager was
+    /// killed after it had started it and before it took the lock.
+    fn other_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
+        let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
+        let holder = Holder::of(&file);
+        let same = holder.attempt.as_deref() == Some(job.attempt.as_str());
+        holder.pid.filter(|_| same).map(|pid| (file, pid))
+    }
+
     /// Sends a signal to a trial's agent; `false` if there is none.
     fn signal(&self, trial: &TrialJobId, signal: Signal) -> bool {
         let agents = self.agents();
@@ -302,6 +328,13 @@ async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
     let event = match status {
         Ok(status) => {
             let code = shell_code(status);
+            if code == KEEPER_ERROR
+                && let Some((file, pid)) = shared.other_agent(&job)
+            {
+                info!(trial = %job.trial, "an earlier manager had started it already: process {pid}");
+                shared.agents().insert(job.trial.clone(), pid);
+                return watch_lock(shared, file, job.trial, job.attempt).await;
+            }
             let message = if code == KEEPER_ERROR { shared.complaint(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
             JobEvent { trial, attempt, exit_code: Some(code), message, class: None }
@@ -316,16 +349,42 @@ async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
 }
 
 async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: AttemptId) {
-    // A thread of its own waits: there is no other notice of a lock being freed.
-    let freed = tokio::task::spawn_blocking(move || {
-        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)
+    // A thread of its own waits: there is no other notice of a lock being freed. The runtime's are few, and others
+    // need them.
+    let (freed, wait) = oneshot::channel();
+    let thread = thread::Builder::new().name("lock".to_owned()).stack_size(LOCK_STACK_BYTES);
+    let started = thread.spawn(move || {
+        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error);
+        // The receiver is gone with the manager only.
+        drop(freed.send(lock));
     });
-    match freed.await {
-        Ok(Ok(lock)) => drop(lock),
-        Ok(Err(error)) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
-        Err(error) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
+    match (started, wait.await) {
+        (Ok(_), Ok(Ok(lock))) => drop(lock),
+        (Ok(_), Ok(Err(error))) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
+        (Err(error), _) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
+        (Ok(_), Err(_)) => warn!(%trial, "nobody waits for the agent's lock any more"),
     }
     shared.agents().remove(&trial);
+    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None }).await;
+}
+
+/// Watches an agent whose lock cannot be looked at, until it can.
+async fn watch_unseen(shared: &Shared, path: &Path, trial: TrialJobId, attempt: AttemptId) {
+    let held = loop {
+        tokio::time::sleep(UNSEEN_PAUSE).await;
+        match try_lock(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break None,
+            Err(_) => {}
+            Ok(Ok(_)) => break None,
+            Ok(Err(file)) => break Some(file),
+        }
+    };
+    if let Some(file) = held {
+        if let Some(pid) = Holder::of(&file).pid {
+            shared.agents().insert(trial.clone(), pid);
+        }
+        return watch_lock(shared, file, trial, attempt).await;
+    }
     shared.tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None }).await;
 }
 
@@ -347,12 +406,23 @@ fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     }
 }
 
-fn pid_in(mut file: &File) -> Option<Pid> {
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    let pid: i32 = text.lines().next()?.trim().parse().ok()?;
-    // 0 and negative ids would name groups.
-    (pid > 1).then(|| Pid::from_raw(pid))
+/// Who holds an agent's lock, as far as it has said.
+struct Holder {
+    pid: Option<Pid>,
+    attempt: Option<String>,
+}
+
+impl Holder {
+    fn of(mut file: &File) -> Self {
+        let mut text = String::new();
+        // What cannot be read says nothing.
+        file.read_to_string(&mut text).ok();
+        let mut lines = text.lines().map(str::trim);
+        let pid = lines.next().and_then(|line| line.parse().ok());
+        // 0 and negative ids would name groups.
+        let pid = pid.filter(|pid| *pid > 1).map(Pid::from_raw);
+        Self { pid, attempt: lines.next().map(str::to_owned) }
+    }
 }
 
 fn pid_of(child: &Child) -> Option<Pid> {

@@ -16,12 +16,13 @@ mode="$1"; shift
 if [ "$mode" = replay ]; then echo "$@" >> "$1/replayed"; exit 0; fi
 for argument; do
     [ "$previous" = --output-dir ] && dir="$argument"
+    [ "$previous" = --attempt ] && attempt="$argument"
     previous="$argument"; line="$argument"
 done
 mkdir -p "$dir/spool"
 exec 9<>"$dir/spool/lock"
 flock -n 9 || exit 125
-echo $$ > "$dir/spool/lock"
+printf '%s\n' $$ "$attempt" > "$dir/spool/lock"
 printf '%s\n' "$@" > "$dir/arguments"
 eval "$line"
 "#;
@@ -77,6 +78,17 @@ fn attempt() -> AttemptId {
 }
 
 impl Bed {
+    /// Waits until the agent is known that another manager's service has started.
+    async fn until_known(&self, other: &Self) {
+        let known = async {
+            let theirs = other.service.shared.agents().get(&trial()).copied();
+            while self.service.shared.agents().get(&trial()).copied() != theirs {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(30), known).await.is_ok(), "known in time");
+    }
+
     fn dir(&self) -> PathBuf {
         self.root.path().join("exp").join("abcde")
     }
@@ -178,6 +190,30 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
     assert_eq!(second.token_s_trial(), trial(), "what it had may have expired");
     second.service.cancel(&trial()).await;
     assert_eq!(second.event().await, gone(None));
+}
+
+#[tokio::test]
+async fn a_job_that_was_started_already_is_not_ended_by_a_second_start() {
+    let first = bed();
+    first.service.submit(&job("trap 'exit 0' TERM; while :; do sleep 0.1; done")).await.unwrap();
+    first.file("arguments").await;
+    let mut second = bed_in(Arc::clone(&first.root));
+    second.service.submit(&job("true")).await.unwrap();
+    // Only who knows of the first can end it.
+    second.until_known(&first).await;
+    second.service.cancel(&trial()).await;
+    assert_eq!(second.event().await, gone(None), "and not 125");
+}
+
+#[tokio::test]
+async fn a_job_whose_lock_cannot_be_looked_at_is_taken_for_running_until_it_can() {
+    let mut bed = bed();
+    let lock = bed.service.shared.settings.dir.trial(&trial()).agent_lock();
+    // No permission stops a superuser; a folder does.
+    std::fs::create_dir_all(&lock).unwrap();
+    assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
+    std::fs::remove_dir(&lock).unwrap();
+    assert_eq!(bed.event().await, gone(None));
 }
 
 /// Leaves something in the spool, as an agent does that could not deliver it.
