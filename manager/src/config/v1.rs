@@ -135,6 +135,7 @@ const ROLE: Renames = &[
 const POLICY: Renames = &[
     ("minFailedTaskCount", "minFailedTaskCount"),
     ("minSucceededTaskCount", "minSucceedTaskCount"),
+    ("minSucceedTaskCount", "minSucceedTaskCount"),
 ];
 
 const CLUSTER: Renames = &[
@@ -159,6 +160,7 @@ const CLUSTER: Renames = &[
     ("startUpDeadline", "startUpDeadline"),
     ("metricsFrom", "metricsFrom"),
     ("barrierImage", "barrierImage"),
+    ("template", "template"),
 ];
 
 const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"];
@@ -336,7 +338,12 @@ impl Converter {
         });
         let Some(kind) = kind else { return Ok(()) };
         let mut storage = Map::from_iter([("storageType".to_owned(), Value::from(kind.as_str()))]);
-        let azure: Renames = &[("accountName", "azureAccount"), ("azureShare", "azureShare")];
+        let azure: Renames = &[
+            ("accountName", "azureAccount"),
+            ("azureShare", "azureShare"),
+            // Ours.
+            ("azureKeyFile", "azureKeyFile"),
+        ];
         let vault: Renames = &[("vaultName", "keyVaultName"), ("name", "keyVaultKey")];
         let parts: [(&str, Option<Value>, Renames); 4] = [
             ("nfs", nfs, &[("server", "server"), ("path", "path")]),

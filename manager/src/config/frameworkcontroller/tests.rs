@@ -69,6 +69,28 @@ fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
 }
 
 #[test]
+fn our_fields_have_the_same_names_in_v1s_form() {
+    let task = "task: {pod: {spec: {containers: [{name: main, image: any}]}}}";
+    let roles = format!("[{{name: ps, {task}}}, {{name: worker, {task}}}]");
+    let template = format!(
+        "template: {{kind: Framework, metadata: {{labels: {{team: vision}}}}, spec: {{taskRoles: {roles}}}}}"
+    );
+    let azure = "azureStorage: {accountName: account, azureShare: share, azureKeyFile: key}";
+    let text = nni("frameworkcontroller_v1_noreuse.yml")
+        .replace("storage: nfs", "storage: azureStorage")
+        .replace(
+            "nfs: {server: 10.20.30.40, path: /exports/nni}",
+            &format!("{azure}\n  {template}"),
+        )
+        .replace("minSucceededTaskCount: 2", "minSucceedTaskCount: 2");
+    let spec = spec(&text);
+    let StorageSpec::Azure { key_file: Some(key_file), .. } = &spec.storage else { panic!() };
+    assert!(key_file.ends_with("key"), "{key_file}");
+    assert_eq!(spec.template.unwrap()["metadata"]["labels"]["team"], "vision");
+    assert_eq!(spec.roles[1].policy, Policy { min_failed: 1, min_succeeded: 2 });
+}
+
+#[test]
 fn the_role_whose_metrics_count_is_the_one_that_decides() {
     let roles = json!([
         {"name": "ps", "dockerImage": "any"}, {"name": "worker", "dockerImage": "any", "taskNumber": 2},
