@@ -123,6 +123,7 @@ fn the_manager_in_the_cluster_fits_together() {
     }
     // What the profile "restricted" asks for.
     assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["spec"]["securityContext"]["fsGroupChangePolicy"], "OnRootMismatch");
     assert_eq!(pod["spec"]["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
     assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
     assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
