@@ -271,7 +271,7 @@ pub fn framework(common: &Common, job: &TrialJobSpec) -> Value {
             let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
             set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];
-            pod::without_sidecars(&mut pod["metadata"]);
+            pod::leave_alone(&mut pod["metadata"]);
             merge(&mut pod["metadata"]["labels"], labels.clone());
             pod::complete(&mut pod["spec"], common, job, role, position);
             whole

@@ -36,17 +36,20 @@ const SPOOL_BYTES: u64 = 64 << 20;
 /// Most output a second, of each stream, that goes to the manager, which keeps it all.
 const LOG_RATE: u64 = 1 << 20;
 /// Variables of the agent's that a template may set: its bounds, and nothing of who it is or where it reports.
-const BOUNDS: [&str; 4] = [
+const BOUNDS: [&str; 5] = [
     "TRIALKEEPER_GRACE",
+    "TRIALKEEPER_START_TIMEOUT",
     "TRIALKEEPER_ROTATE_BYTES",
     "TRIALKEEPER_SPOOL_BYTES",
     "TRIALKEEPER_LOG_RATE",
 ];
-/// How service meshes are asked to put nothing beside a container: a sidecar does not end with the trial, and keeps its
-/// pod from ending. As labels and annotations of the pod.
-const NO_SIDECAR: [(&str, &[&str], &str); 2] = [
+/// How others are asked to leave a pod alone, as labels and annotations of it: service meshes to put nothing beside its
+/// container, since a sidecar does not end with the trial and keeps its pod from ending; the cluster's autoscaler not to
+/// move it, since a trial that is moved begins anew.
+const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
     ("sidecar.istio.io/inject", &["labels", "annotations"], "false"),
     ("linkerd.io/inject", &["annotations"], "disabled"),
+    ("cluster-autoscaler.kubernetes.io/safe-to-evict", &["annotations"], "false"),
 ];
 
 /// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
@@ -57,9 +60,9 @@ pub(super) fn grace(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
 }
 
-/// Asks service meshes to leave a pod alone, unless its template says otherwise.
-pub(super) fn without_sidecars(metadata: &mut Value) {
-    for (name, places, value) in NO_SIDECAR {
+/// Asks others to leave a pod alone, unless its template says otherwise.
+pub(super) fn leave_alone(metadata: &mut Value) {
+    for (name, places, value) in LEAVE_ALONE {
         let said = ["labels", "annotations"].iter().any(|place| !metadata[place][name].is_null());
         for place in places.iter().filter(|_| !said) {
             set_default(&mut metadata[place], name, Value::from(value));
@@ -169,13 +172,8 @@ fn container(
     }
     let mut line = render_command(&role.command, &parameters(job));
     if spec.barrier_image.is_some() {
-        let ports = spec
-            .roles
-            .iter()
-            .enumerate()
-            .map(|(i, role)| format!("FB_{}_PORT={}", role.name.to_uppercase(), PORT + i));
-        let ports = ports.collect::<Vec<_>>().join(" ");
-        line = format!("{ports} . {BARRIER}/injector.sh && {line}");
+        // It reads the ports that the agent sets.
+        line = format!(". {BARRIER}/injector.sh && {line}");
     }
     // Kubernetes replaces `$(NAME)` and takes `$$` for `$` here.
     let line = line.replace('$', "$$");
@@ -294,10 +292,11 @@ fn environment(
     if spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1 {
         let (main, index) = &spec.metrics_from;
         variables.push(("TRIALKEEPER_METRICS_FROM", format!("{main}:{index}")));
-        if spec.barrier_image.is_none() {
-            let roles = spec.roles.iter().map(|role| format!("{}:{}", role.name, role.task_number));
-            variables.push(("TRIALKEEPER_ROLES", roles.collect::<Vec<_>>().join(",")));
-        }
+        // The pods wait for one another as long as a trial may take to start, and not for its code's time alone.
+        let patience = spec.start_up_deadline.as_secs().max(1);
+        variables.push(("TRIALKEEPER_START_TIMEOUT", format!("{patience}s")));
+        let roles = spec.roles.iter().map(|role| format!("{}:{}", role.name, role.task_number));
+        variables.push(("TRIALKEEPER_ROLES", roles.collect::<Vec<_>>().join(",")));
     }
     if role.gpus == Some(0) {
         // The container runtime's word for none, and CUDA's.

@@ -158,6 +158,7 @@ fn several_roles_know_one_another() {
             "platform": "frameworkcontroller",
             "agentImage": "registry/agent:1",
             "metricsFrom": "worker:1",
+            "startUpDeadline": "45m",
             "taskRoles": [
                 {"name": "ps", "dockerImage": "a", "command": "serve", "frameworkAttemptCompletionPolicy":
                     {"minFailedTaskCount": 1, "minSucceededTaskCount": -1}},
@@ -175,6 +176,8 @@ fn several_roles_know_one_another() {
         let pod = pod(&made, position);
         assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("ps:1,worker:2"));
         assert_eq!(variable(&pod, "TRIALKEEPER_METRICS_FROM").as_deref(), Some("worker:1"));
+        // As long as they may take to start, whatever the agent's own bound is.
+        assert_eq!(variable(&pod, "TRIALKEEPER_START_TIMEOUT").as_deref(), Some("2700s"));
         let install = &pod["initContainers"][0];
         assert_eq!(install["image"], "registry/agent:1");
         assert_eq!(install["command"], json!(["trialkeeper", "install", "/trialkeeper/bin"]));
@@ -330,6 +333,8 @@ fn a_template_s_own_words_outrank_what_is_usual() {
     assert_eq!(metadata["labels"]["sidecar.istio.io/inject"], "false");
     assert_eq!(metadata["annotations"]["sidecar.istio.io/inject"], "false");
     assert_eq!(metadata["annotations"]["linkerd.io/inject"], "disabled");
+    let evict = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    assert_eq!(metadata["annotations"][evict], "false", "it would begin anew");
     assert_eq!(plain["podGracefulDeletionTimeoutSec"], 30 + 600);
     let pod = &plain["pod"]["spec"];
     assert_eq!(pod.get("dnsPolicy"), None);
@@ -338,10 +343,11 @@ fn a_template_s_own_words_outrank_what_is_usual() {
     assert_eq!(variable(pod, "USER").as_deref(), Some("me"));
     assert_eq!(variable(pod, "TRIALKEEPER_TRIAL").as_deref(), Some("k3f9a"));
 
-    let meshed = json!({"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled"}});
+    let meshed = json!({"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}});
     let network = json!({"hostNetwork": true});
     let own = with(meshed.clone(), &network, &json!({"podGracefulDeletionTimeoutSec": 5}));
-    assert_eq!(own["pod"]["metadata"]["annotations"], meshed["annotations"]);
+    assert_eq!(own["pod"]["metadata"]["annotations"]["linkerd.io/inject"], "enabled");
+    assert_eq!(own["pod"]["metadata"]["annotations"][evict], "true");
     assert_eq!(own["pod"]["metadata"]["labels"]["sidecar.istio.io/inject"], "true");
     assert_eq!(own["podGracefulDeletionTimeoutSec"], 5);
     assert_eq!(own["pod"]["spec"]["dnsPolicy"], "ClusterFirstWithHostNet");
@@ -367,11 +373,16 @@ fn a_claim_of_the_trials_is_made_their_group_s() {
 fn the_barrier_may_write_where_its_image_makes_it_write() {
     let mut section = one_role();
     section["barrierImage"] = json!("frameworkcontroller/frameworkbarrier:v1.0.0");
+    section["taskRoles"][0]["taskNumber"] = json!(2);
     let pod = pod(&framework(&common(&section), &job()), 0);
     let barrier = &pod["initContainers"][0];
     assert_eq!(barrier["securityContext"]["runAsUser"], 0);
     assert_eq!(barrier["securityContext"]["runAsNonRoot"], false);
     assert_eq!(barrier["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    // The agent knows ranks and ports, and sets what the barrier reads.
+    assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("worker:2"));
+    let line = pod["containers"][0]["command"][3].as_str().unwrap();
+    assert!(line.starts_with(". /mnt/frameworkbarrier/injector.sh && "), "{line}");
 }
 
 /// Runs the script that fetches the agent, with nothing but these programs and a shell.
