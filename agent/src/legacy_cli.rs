@@ -48,12 +48,11 @@ pub struct Legacy {
 pub struct NoCommand;
 
 /// Whether `words`, without the program's name, are the old keeper's: its flags have underscores, ours none. The first
-/// may be one that even the old one does not know; then one that it does must follow before any command.
+/// may be one that even the old one does not know; one that it does must come before any command.
 pub fn is_legacy(words: &[OsString]) -> bool {
     let Some(first) = words.first() else { return false };
     let mut ours = words.iter().take_while(|word| *word != "--");
-    let is_like = first.as_bytes().starts_with(b"--") && first.as_bytes().contains(&b'_');
-    known_flag(first).is_some() || is_like && ours.any(|word| known_flag(word).is_some())
+    first.as_bytes().starts_with(b"--") && ours.any(|word| known_flag(word).is_some())
 }
 
 /// Reads `words`, without the program's name.
@@ -127,8 +126,10 @@ mod tests {
     #[test]
     fn the_old_keepers_words_are_told_from_ours() {
         #[rustfmt::skip]
-        let table: [(&[&str], _); 9] = [
+        let table: [(&[&str], _); 11] = [
             (&["--no_such", "1", "--trial_command", "x"], true),
+            (&["--nosuch", "1", "--trial_command", "x"], true),
+            (&["--nosuch", "1", "x"],             false),
             (&["--no_such", "--", "y", "--trial_command", "x"], false),
             (&["--trial_command", "x"],           true),
             (&["--trial_command=x"],              true),
