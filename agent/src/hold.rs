@@ -261,10 +261,9 @@ impl Holder {
                 Signal::SIGTERM
             }
             Some(Effect::Kill) => {
-                let killed = self.trial.kill(reaped);
-                if reaped {
-                    self.leftovers.add(&killed);
-                }
+                let mut killed = self.trial.kill(reaped);
+                killed.retain(|process| reaped || process.pid != self.trial.pid());
+                self.leftovers.add(&killed);
                 Signal::SIGKILL
             }
         };

@@ -364,10 +364,10 @@ impl World {
                 Signal::SIGTERM
             }
             Effect::Kill => {
-                let killed = self.trial.kill(reaped);
-                if reaped {
-                    memory.left(&killed);
-                }
+                // Of those that did not end when they were asked to, the trial's own process is told as its end.
+                let mut killed = self.trial.kill(reaped);
+                killed.retain(|process| reaped || process.pid != self.trial.pid());
+                memory.left(&killed);
                 Signal::SIGKILL
             }
         };

@@ -164,7 +164,7 @@ pub fn conclude(known: &Known) -> Verdict {
         let count = known.leftovers_count;
         let noun = if count == 1 { "process" } else { "processes" };
         conclusion.message =
-            format!("{} It left {count} {noun} behind, which had to be ended.", conclusion.message);
+            format!("{} {count} {noun} that it had started had to be ended.", conclusion.message);
     }
 
     let Conclusion { cause, class, confidence, message } = conclusion;

@@ -147,7 +147,7 @@ fn the_message_says_what_happened_and_what_to_do() {
         (sent(7, Some("slurmstepd"), false), "SIGTERM reached trialkeeper from process 7 (slurmstepd) of user 1000; it ended by SIGTERM."),
         (sent(7, None, false), "SIGTERM reached trialkeeper from process 7 of user 1000; it ended by SIGTERM."),
         (sent(0, None, true), "SIGTERM reached trialkeeper from the terminal; it ended by SIGTERM."),
-        (Known { leftovers: vec!["9 sleep".to_owned()], leftovers_count: 1, ..code(0) }, "The trial succeeded. It left 1 process behind, which had to be ended."),
+        (Known { leftovers: vec!["9 sleep".to_owned()], leftovers_count: 1, ..code(0) }, "The trial succeeded. 1 process that it had started had to be ended."),
         (Known { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];
     for (known, message) in table {

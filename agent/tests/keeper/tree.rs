@@ -41,6 +41,20 @@ fn a_deaf_trial_is_killed_after_its_grace() {
 }
 
 #[test]
+fn what_is_killed_with_a_deaf_trial_is_named() {
+    let line = r#"trap "" TERM; setsid sh -c 'echo $$ > inner; while :; do sleep 0.05; done' &
+        while :; do sleep 0.05; done"#;
+    let running = Keeper::shell(&["--grace", "200ms"], line).start();
+    let inner = running.wait_for_pid("inner");
+    running.send(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(137));
+    assert!(!lives(inner));
+    let leftovers = ended.verdict().evidence.leftovers;
+    assert!(leftovers.contains(&format!("{inner} sh")), "{leftovers:?}");
+}
+
+#[test]
 fn a_verdict_names_who_sent_the_signal() {
     let running = Keeper::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
     running.send(Signal::SIGTERM);
@@ -133,7 +147,11 @@ fn whoever_ends_when_asked_to_is_named_too() {
     let verdict = ended.verdict();
     assert_eq!(verdict.evidence.leftovers.len(), 1, "{verdict:?}");
     assert!(verdict.evidence.leftovers[0].ends_with(" sleep"), "{verdict:?}");
-    assert!(ended.stderr.contains("It left 1 process behind"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("1 process that it had started had to be ended"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
