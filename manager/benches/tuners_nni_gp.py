@@ -2,22 +2,21 @@
 
 `acq_max` here is that of nni 3.0 (`nni/algorithms/hpo/gp_tuner/util.py`) for spaces of `uniform` alone: the same dice thrown in
 the same order, the same 100,000 candidates, the same 250 climbs of L-BFGS-B with the same differences for a gradient.
-Only the arithmetic is done in rows instead of number by number: half an hour a seed becomes two minutes.
+Only the arithmetic is done for many points at a time: half an hour a seed becomes less than a minute. It wants SciPy 1.4.
 Run as a program, it compares: both propose from the same histories with the same dice, and differ in the seventh digit.
 
     python tuners_nni_gp.py
 """
 
 import math
-import random
 
 import numpy
 import scipy.linalg.lapack
-import scipy.optimize
+import scipy.optimize._lbfgsb
 import scipy.spatial.distance
 import scipy.special
 from nni.algorithms.hpo.gp_tuner import gp_tuner
-from nni.algorithms.hpo.gp_tuner.util import UtilityFunction, acq_max as by_nni
+from nni.algorithms.hpo.gp_tuner.util import acq_max as by_nni
 
 # What L-BFGS-B steps for a difference where it is given no gradient (scipy 1.4, `_minimize_lbfgsb`).
 STEP = 1e-8
@@ -49,17 +48,42 @@ def acq_max(f_acq, gp, y_max, bounds, space, num_warmup, num_starting_points):
     gains = numpy.concatenate([expected_improvement(gp, tries[at:at + ROWS], y_max) for at in range(0, len(tries), ROWS)])
     found, most = tries[gains.argmax()], gains.max()
 
-    steps = numpy.vstack([numpy.zeros(len(low)), numpy.eye(len(low)) * STEP])
-
-    def climb(x):
-        gains = expected_improvement(gp, x + steps, y_max)
-        return -gains[0], -(gains[1:] - gains[0]) / STEP
-
-    for start in sample(num_starting_points):
-        ended = scipy.optimize.minimize(climb, start, jac=True, bounds=numpy.array([low, high]).T, method='L-BFGS-B')
-        if ended.success and -ended.fun >= most:
-            found, most = ended.x, -ended.fun
+    for x, gain in climbed(lambda rows: expected_improvement(gp, rows, y_max), sample(num_starting_points), low, high):
+        if gain >= most:
+            found, most = x, gain
     return numpy.clip(found, low, high)
+
+
+def climbed(gains, starts, low, high):
+    """What `scipy.optimize.minimize` finds by L-BFGS-B from each of `starts` where it succeeds, all of them step by step
+    together; `setulb` is called as scipy 1.4 calls it (`_minimize_lbfgsb`)."""
+    n, m = len(low), 10
+    steps = numpy.vstack([numpy.zeros(n), numpy.eye(n) * STEP])
+    climbs = []
+    for x in starts:
+        work = numpy.zeros(2 * m * n + 5 * n + 11 * m * m + 8 * m)
+        kept = [numpy.zeros(3 * n, 'int32'), numpy.zeros(1, 'S60'), -1, numpy.zeros(1, 'S60'),
+                numpy.zeros(4, 'int32'), numpy.zeros(44, 'int32'), numpy.zeros(29), 20]
+        kept[1][:] = 'START'
+        climbs.append([x.copy(), 0., numpy.zeros(n), work, kept])
+    both = numpy.full(n, 2, 'int32')
+    going = climbs
+    while going:
+        asking = []
+        for climb in going:
+            x, f, g, work, kept = climb
+            while True:
+                scipy.optimize._lbfgsb.setulb(m, x, low, high, both, f, g, 1e7, 1e-5, work, *kept)
+                task = kept[1].tobytes()
+                if not task.startswith(b'NEW_X'):
+                    break
+            if task.startswith(b'FG'):
+                asking.append(climb)
+        rows = numpy.concatenate([climb[0] + steps for climb in asking] or [steps[:0]])
+        for climb, said in zip(asking, gains(rows).reshape(-1, n + 1)):
+            climb[1], climb[2] = numpy.array(-said[0]), -(said[1:] - said[0]) / STEP
+        going = asking
+    return [(x, -f) for x, f, _, _, kept in climbs if kept[1].tobytes().startswith(b'CONVERGENCE')]
 
 
 def compare():

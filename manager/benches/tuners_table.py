@@ -5,7 +5,7 @@ tuners, NNI's own and Optuna's TPE.
 
 Each PYTHON is an interpreter that has what the heads of `tuners_nni.py` and `tuners_optuna.py` say; without one its rows are
 left out. `--old-nni` is one in which NNI's GP and Anneal run: Python 3.8 with SciPy 1.4 and hyperopt 0.1.2; GP as `tuners_nni_gp.py`
-computes it, as a seed takes two minutes even so. `--digits` needs one of the other two, with scikit-learn. FILE takes each figure as it comes, with the processor seconds it took, and a figure that is in
+computes it, as NNI itself takes half an hour for a seed. `--digits` needs one of the other two, with scikit-learn. FILE takes each figure as it comes, with the processor seconds it took, and a figure that is in
 it is not taken again: a run that was interrupted goes on. Standard error says what is being done.
 """
 
