@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{Class, Evidence, TrialJobId, Verdict};
+use trial_protocol::{Class, Evidence, GpuSample, TrialExit, TrialJobId, Verdict};
 
 use super::super::user::{LogQuery, Named, ValuesQuery, log_view, metric_page};
 use super::super::{Error, Shared};
@@ -269,6 +269,15 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
         value.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
     };
     let Evidence { memory_peak_bytes, memory_limit_bytes, oom_kills, .. } = &verdict.evidence;
+    let Evidence { cgroup_memory_peak_bytes, wait_status, signal_sender, gpus, .. } =
+        &verdict.evidence;
+    let sender = signal_sender.as_ref().map(|sender| match (&sender.name, sender.kernel) {
+        (_, true) => "the kernel: a key was pressed, or the terminal was closed".to_owned(),
+        (Some(name), false) => {
+            format!("{}, process {} of user {}", words::tame(name), sender.pid, sender.uid)
+        }
+        (None, false) => format!("process {} of user {}", sender.pid, sender.uid),
+    });
     html! {
         section class=(kind) {
             h2 { "Verdict" }
@@ -279,7 +288,17 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                     div { dt { "A retry would" } dd { (words::class(&word(serde_json::to_value(verdict.class)))) } }
                 }
                 div { dt { "Certainty" } dd { (word(serde_json::to_value(verdict.confidence))) } }
+                @if let Some(exit) = verdict.exit {
+                    div { dt { "Ended by" } dd { @match exit { TrialExit::Code(code) => { "exit code " (code) }, TrialExit::Signal(signal) => { "signal " (signal) } } } }
+                } @else if let Some(status) = wait_status {
+                    div { dt { "Wait status" } dd { (status) } }
+                }
+                @if let Some(stop) = verdict.stop { div { dt { "Asked for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
+                @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
+                @if let Some(ms) = verdict.duration_ms { div { dt { "Ran for" } dd { (words::span(ms)) } } }
                 @if let Some(bytes) = memory_peak_bytes { div { dt { "Highest memory" } dd { (amount(*bytes)) } } }
+                @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Highest memory of the control group" } dd { (amount(*bytes)) } } }
+                @for gpu in gpus { div { dt { "GPU " (gpu.index) " at the end" } dd { (last_reading(gpu)) } } }
                 @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (amount(*bytes)) } } }
                 @if let Some(kills) = oom_kills { div { dt { "Killed for memory" } dd { (kills) } } }
                 @if !verdict.evidence.leftovers.is_empty() {
@@ -296,6 +315,49 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
     }
 }
 
+/// What was known of a GPU, as far as it was.
+fn last_reading(gpu: &GpuSample) -> String {
+    let memory = gpu.memory_used_bytes.map(|used| match gpu.memory_total_bytes {
+        Some(total) => format!("{} of {}", amount(used), amount(total)),
+        None => amount(used),
+    });
+    let use_of = gpu.utilization_percent.map(|percent| format!("{percent} % in use"));
+    let heat = gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"));
+    let name = gpu.name.as_deref().map(words::tame);
+    [name, memory, use_of, heat].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 fn amount(bytes: u64) -> String {
     words::bytes(bytes.to_string().parse().unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_evidence_of_a_verdict_is_shown() {
+        let verdict = json!({
+            "cause": "stopped", "class": "none", "confidence": "certain", "message": "it was stopped",
+            "exit": {"signal": 15}, "stop": "user", "duration_ms": 65000,
+            "evidence": {
+                "cgroup_memory_peak_bytes": 3_000_000, "signal_sender": {"pid": 7, "uid": 0, "name": "<b>"},
+                "gpus": [{"index": 1, "name": "H200", "memory_used_bytes": 2_000_000_000_u64, "memory_total_bytes": 4_000_000_000_u64}],
+            },
+        });
+        let verdict: Verdict = serde_json::from_value(verdict).unwrap();
+        let page = verdict_section(&verdict, "best").into_string();
+        for part in [
+            "<dd>signal 15</dd>",
+            "<dt>Asked for by</dt><dd>user</dd>",
+            "<dd>&lt;b&gt;, process 7 of user 0</dd>",
+            "<dt>Ran for</dt><dd>1 min 5 s</dd>",
+            "<dd>3.0 MB</dd>",
+            "<dt>GPU 1 at the end</dt><dd>H200, 2.0 GB of 4.0 GB</dd>",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+    }
 }
