@@ -86,7 +86,10 @@ impl Bed {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        assert!(tokio::time::timeout(Duration::from_secs(30), known).await.is_ok(), "known in time");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(30), known).await.is_ok(),
+            "known in time"
+        );
     }
 
     fn dir(&self) -> PathBuf {
