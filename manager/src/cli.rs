@@ -101,6 +101,8 @@ enum Command {
         /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
         #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
         data_dir: Option<PathBuf>,
+        #[command(flatten)]
+        cluster: clean::Cluster,
     },
     /// List, show, stop, bound, export or remove experiments.
     #[command(subcommand)]
@@ -246,7 +248,9 @@ pub fn main() -> ExitCode {
     };
     let asked = match cli.command {
         Command::Doctor { file, probe, common } => Asked::Doctor(file, probe, common),
-        Command::Clean { id, data_dir } => return clean::clean(&data_dir_of(data_dir, &id), &id),
+        Command::Clean { id, data_dir, cluster } => {
+            return clean::clean(&data_dir_of(data_dir, &id), &id, cluster);
+        }
         Command::Run { file, keep_serving, common } => match config::load(&file) {
             Ok(spec) => Asked::Run(common, What::New(Box::new(spec)), keep_serving),
             Err(error) => return fail(&error, BAD_INPUT),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tracing::warn;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::{Error, service};
@@ -12,10 +13,32 @@ use crate::ids;
 use crate::job_state::JobState;
 use crate::layout::ExperimentDir;
 use crate::store::{Span, Store, TrialChange};
-use crate::training_service::frameworkcontroller::{self, client};
+use crate::training_service::frameworkcontroller;
+use crate::training_service::frameworkcontroller::client::{self, Access};
 
-/// Deletes everything that an experiment left in its cluster, whoever runs or ran it.
-pub async fn clean(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), Error> {
+/// Deletes everything that an experiment left in its cluster, whoever runs or ran it. `place` says where that is if its
+/// store does not, or is lost.
+pub async fn clean(
+    dir: &ExperimentDir,
+    id: &ExperimentId,
+    place: Option<Access>,
+) -> Result<(), Error> {
+    // What ran on this machine left nothing but its folder.
+    let access = match place {
+        Some(place) => Some(place),
+        None => stored_place(dir, id).await?,
+    };
+    let Some(access) = access else { return Ok(()) };
+    let cluster = client::Cluster::connect(&access).await?;
+    frameworkcontroller::clean(&cluster, id).await?;
+    if !frameworkcontroller::gone(&cluster, id).await? {
+        let namespace = cluster.namespace();
+        warn!("pods of it are still ending: `kubectl -n {namespace} get pods` shows them");
+    }
+    Ok(())
+}
+
+async fn stored_place(dir: &ExperimentDir, id: &ExperimentId) -> Result<Option<Access>, Error> {
     if !dir.database().exists() {
         let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
@@ -24,14 +47,10 @@ pub async fn clean(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), Error> 
     let row = store.experiment().await?;
     store.close().await;
     let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
-    match spec.map(|spec| spec.training_service) {
-        Some(TrainingServiceSpec::FrameworkController(spec)) => {
-            let cluster = client::Cluster::connect(&service::access(&spec)).await?;
-            Ok(frameworkcontroller::clean(&cluster, id).await?)
-        }
-        // What ran on this machine left nothing but its folder.
-        Some(TrainingServiceSpec::Local(_)) | None => Ok(()),
-    }
+    Ok(match spec.map(|spec| spec.training_service) {
+        Some(TrainingServiceSpec::FrameworkController(spec)) => Some(service::access(&spec)),
+        Some(TrainingServiceSpec::Local(_)) | None => None,
+    })
 }
 
 /// Marks ended trials to run once more, all or none: the next `resume` finds them waiting. Those that wait already are

@@ -35,6 +35,8 @@ const REQUESTS: usize = 16;
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// How long tidying up at the end is tried.
 const CLEANING: Duration = Duration::from_secs(30);
+/// How long pods that are going are waited for.
+const GOING: Duration = Duration::from_mins(2);
 /// Who wants to leave waits so long for a cluster that does nothing that it is asked. It is asked this often, and may take
 /// this long to answer.
 const AWAY: Duration = Duration::from_secs(10);
@@ -254,6 +256,20 @@ pub async fn clean(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), c
         }
     }
     Ok(())
+}
+
+/// Waits until no pod of an experiment's is left: each has its own time to end. `false`: some still are.
+pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, client::Error> {
+    let selector = manifest::selector(experiment);
+    let pods = || cluster.names(Kind::Pod, &selector);
+    let began = Instant::now();
+    while !client::a_few_times(pods).await?.is_empty() {
+        if began.elapsed() > GOING {
+            return Ok(false);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(true)
 }
 
 impl Shared {

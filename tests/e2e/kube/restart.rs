@@ -225,20 +225,24 @@ fn clean_takes_away_what_a_dead_manager_left() {
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
     assert!(!left(&kube).is_empty());
-    let clean = || {
+    let clean = |flags: &[&str], code: i32| {
         let mut clean = bed.manager();
-        clean.args(["clean", &id, "--data-dir"]).arg(bed.data());
-        let finished = bed.start(&mut clean).finish(BOUND);
-        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        let finished = bed.start(clean.args(["clean", &id]).args(flags)).finish(BOUND);
+        assert_eq!(finished.code, Some(code), "{}", finished.stderr);
     };
-    clean();
-    wait_for("the cluster to be clean", BOUND, || left(&kube).is_empty().then_some(()));
+    let (data, lost) = (bed.data().display().to_string(), bed.path("lost").display().to_string());
+    let kubeconfig = bed.path("kubeconfig").display().to_string();
+    clean(&["--data-dir", &lost], 2);
+    assert!(!left(&kube).is_empty());
+    // Also where its data is lost; and it waits for the pods.
+    clean(&["--data-dir", &lost, "--kubeconfig", &kubeconfig], 0);
+    assert_eq!(left(&kube), Vec::<Value>::new());
     bed.wait_until_empty();
     // Where FrameworkController was taken away since, and its kind with it, there are Secrets still.
     let labels = json!({"trialkeeper/experiment": id});
     kube.put("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
     kube.without_frameworks();
-    clean();
+    clean(&["--data-dir", &data], 0);
     assert_eq!(left(&kube), Vec::<Value>::new());
 }
 
