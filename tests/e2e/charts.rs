@@ -2,7 +2,7 @@
 //! system turns dark, and what the keyboard does to them.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
+use trialkeeper_tests::{BOUND, Browser, Running, Search, TestBed, seed};
 
 /// Serves the pages of a small search: who does, and where.
 fn served(bed: &TestBed) -> (Running, String) {
@@ -228,6 +228,25 @@ fn curves_are_shown_and_hidden_by_keyboard() {
     assert_eq!(browser.script(checked), json!(["true", "true"]));
     browser.press("\u{e007}");
     assert_eq!(browser.script(checked), json!(["true", "false"]));
+}
+
+#[test]
+fn what_counts_is_drawn_however_many_metrics_there_are() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let others = "a b c d e f g h i";
+    let command =
+        format!("for at in 1 2; do for m in {others}; do echo $m=$at; done; echo z=$at; done");
+    let search = Search::new(&command, 1).with("objective", "z").run(&bed);
+    let (_serving, url) = bed.serve(&search.id);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/trials/{}", search.trial(0).id));
+    let drawn = "return document.querySelector('[data-chart=metrics] canvas') !== null";
+    browser.wait("the curves", BOUND, drawn);
+    let named = "return [...document.querySelectorAll('[data-chart=metrics] [role=switch]')].map((name) => name.textContent + ' ' + name.getAttribute('aria-checked'))";
+    let others = others.split(' ').map(|name| format!("{name} false"));
+    let expected: Vec<_> = std::iter::once("z true".to_owned()).chain(others).collect();
+    assert_eq!(browser.script(named), json!(expected));
 }
 
 #[test]
