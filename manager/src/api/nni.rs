@@ -22,7 +22,7 @@ use trial_protocol::{MetricKind, Stream, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::auth::User;
-use super::user::{Asked, Change, Named, attempt, large_json_body, whole_log};
+use super::user::{Asked, Change, Named, attempt, large_json_body, speaker, whole_log};
 use super::{Error, Shared};
 use crate::config::units;
 use crate::experiment::command::{Command, NewLimits};
@@ -439,7 +439,7 @@ async fn file(
     match file.as_str() {
         "stdout" | "stderr" => {
             let stream = if file == "stdout" { Stream::Stdout } else { Stream::Stderr };
-            let empty = match attempt(&shared, &id, None).await? {
+            let empty = match speaker(&shared, &id, None).await? {
                 Some(attempt) => {
                     shared.state.store.log_part(attempt.key, stream, 0, 0).await?.end == 0
                 }

@@ -17,7 +17,7 @@ use super::Shared;
 pub(super) use act::{Change, Changes};
 pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
-pub(super) use log::{LogQuery, view as log_view, whole_log};
+pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
 pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
 
 /// The users' routes.

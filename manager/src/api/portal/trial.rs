@@ -247,14 +247,12 @@ fn attempts(detail: &TrialDetail) -> Markup {
         h2 { "Attempts" }
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
         table {
-            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th.number scope="col" { "Facts stored" } th.number scope="col" { "Logs and samples stored" } th scope="col" { "Ended" } } }
+            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th scope="col" { "Ended" } } }
             tbody {
                 @for attempt in &detail.attempts {
                     tr {
                         td { code { (attempt.attempt) } }
                         td { (words::moment(attempt.last_heard_ms)) }
-                        td.number { (attempt.facts_through.map_or(0, |seq| seq + 1)) }
-                        td.number { (attempt.bulk_through.map_or(0, |seq| seq + 1)) }
                         td { @if attempt.ended { "yes" } @else { "no" } }
                     }
                 }

@@ -379,12 +379,13 @@ async fn one_look(
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
         line.tell("samples", &seen.write(), &samples).await?;
     }
+    let writing = store.writing(trial).await.map_err(|_| Gone)?.map_or(attempt.key, |row| row.key);
     for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let place = match stream {
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
-        let part = store.log_part(attempt.key, stream, *place, LOG_BURST).await;
+        let part = store.log_part(writing, stream, *place, LOG_BURST).await;
         let mut part = part.map_err(|_| Gone)?;
         // A character that is cut comes whole with the next look, as long as there may be one.
         if !ended || part.next < part.end {

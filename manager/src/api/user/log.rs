@@ -14,6 +14,7 @@ use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Asked, Named, bounded};
 use super::trials::attempt;
+use crate::store::AttemptRow;
 
 /// Bytes of a part unless asked otherwise, and at most.
 const PART: (u32, u32) = (64 << 10, 1 << 20);
@@ -25,7 +26,7 @@ const PART: (u32, u32) = (64 << 10, 1 << 20);
 pub(in crate::api) struct LogQuery {
     /// `stdout` (default) or `stderr`.
     stream: Option<String>,
-    /// Which attempt; the current one by default.
+    /// Which attempt; the current one by default, or `ATTEMPT-legacy` where only an old keeper has sent its output.
     attempt: Option<String>,
     /// From this byte of the stream on; 0 by default.
     from: Option<u64>,
@@ -71,6 +72,16 @@ pub(in crate::api) fn stream_of(word: Option<&str>) -> Result<Stream, Error> {
     }
 }
 
+/// Whose output is meant.
+pub(in crate::api) async fn speaker(
+    shared: &Shared,
+    id: &TrialJobId,
+    named: Option<&str>,
+) -> Result<Option<AttemptRow>, Error> {
+    let heard = attempt(shared, id, named).await?;
+    if named.is_some() { Ok(heard) } else { Ok(shared.state.store.writing(id).await?) }
+}
+
 /// The part that is asked for.
 pub(in crate::api) async fn view(
     shared: &Shared,
@@ -80,7 +91,7 @@ pub(in crate::api) async fn view(
     let stream = stream_of(query.stream.as_deref())?;
     let limit = bounded("limit", query.limit, PART.0, PART.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let Some(attempt) = attempt(shared, id, query.attempt.as_deref()).await? else {
+    let Some(attempt) = speaker(shared, id, query.attempt.as_deref()).await? else {
         return Ok(LogView::default());
     };
     let store = &shared.state.store;
@@ -163,7 +174,7 @@ pub(in crate::api) async fn whole_log(
     word: &str,
 ) -> Result<Response, Error> {
     let stream = stream_of(Some(word))?;
-    let attempt = attempt(&shared, id, None).await?;
+    let attempt = speaker(&shared, id, None).await?;
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     if let Some(attempt) = attempt {
         // It ends with the client, at the stream's end, or when the store fails.

@@ -1,11 +1,12 @@
 //! SQL of a trial's output: a part of one stream, found by its position. It decodes nothing.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use trial_protocol::Stream;
+use trial_protocol::{Stream, TrialJobId};
 
 use super::super::read::{storable, unsigned};
 use super::super::reports::stream_word;
 use super::super::{Error, Store};
+use super::{AttemptRow, Voices, attempts, known};
 
 const START: &str = "SELECT offset_bytes FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes <= ? ORDER BY offset_bytes DESC LIMIT 1";
@@ -44,6 +45,32 @@ impl Store {
         limit: usize,
     ) -> Result<LogPart, Error> {
         self.read(move |c| part(c, attempt, stream, from, limit)).await
+    }
+
+    /// The attempt whose output is a trial's: the current one, or what an old keeper sent of it where its agent has sent
+    /// none. `None`: neither was heard of.
+    pub async fn writing(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
+        let id = id.clone();
+        self.read(move |c| {
+            let key = known(c, &id)?;
+            let Voices { agent, keeper } = Voices::of(c, key)?;
+            let wrote = |voice: i64| -> Result<bool, Error> {
+                for stream in [Stream::Stdout, Stream::Stderr] {
+                    if part(c, voice, stream, 0, 0)?.end > 0 {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            };
+            let voice = match (agent, keeper) {
+                (Some(agent), Some(keeper)) if wrote(agent.0)? || !wrote(keeper.0)? => agent,
+                (_, Some(keeper)) => keeper,
+                (Some(agent), None) => agent,
+                (None, None) => return Ok(None),
+            };
+            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == voice.0))
+        })
+        .await
     }
 
     /// Where the last so many bytes that are there begin: a progress bar may have left gaps of megabytes between them.

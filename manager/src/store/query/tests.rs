@@ -116,6 +116,33 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
 }
 
 #[tokio::test]
+async fn an_old_keeper_s_lines_stand_for_an_agent_s_that_has_none() {
+    let bed = Bed::new().await;
+    let writing = async || {
+        let voice = bed.store.writing(&trial("t")).await.unwrap().map(|row| row.attempt);
+        voice.map(|attempt| attempt.to_string()).unwrap_or_default()
+    };
+    let line = || {
+        ReportBody::Log(LogChunk {
+            stream: Stream::Stdout,
+            offset_bytes: 0,
+            text: LogText::Text("x".to_owned()),
+        })
+    };
+    let note = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
+    assert_eq!(writing().await, "");
+    for (attempt, lane, body, expected) in [
+        ("a-legacy", Lane::Facts, note(), "a-legacy"),
+        ("a", Lane::Facts, note(), "a"),
+        ("a-legacy", Lane::Bulk, line(), "a-legacy"),
+        ("a", Lane::Bulk, line(), "a"),
+    ] {
+        bed.say_as(attempt, lane, vec![body]).await;
+        assert_eq!(writing().await, expected);
+    }
+}
+
+#[tokio::test]
 async fn an_old_keeper_s_word_stands_for_an_agent_s_that_has_none() {
     use MetricKind::{Final, Intermediate};
     let bed = Bed::new().await;
