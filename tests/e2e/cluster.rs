@@ -98,7 +98,8 @@ impl Cluster {
         let port = port.filter(|port| port.parse::<u16>().is_ok()).unwrap_or("0");
         command.args(["--port", port, "--advertise", &self.advertise]);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let fixed = root.join("target/x86_64-unknown-linux-musl/dist/trialkeeper");
+        let target = format!("target/{}-unknown-linux-musl", std::env::consts::ARCH);
+        let fixed = root.join(target).join("dist/trialkeeper");
         if std::env::var_os("TRIAL_MANAGER_AGENT").is_none() && fixed.is_file() {
             command.arg("--agent").arg(fixed);
         }

@@ -160,6 +160,18 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_at_the_barrier_waits_for_the_others() {
+        let at = |name: &str, state: &str| {
+            let container = json!({"name": name, "image": "any", "state": {state: {}}});
+            of_pod(&json!({"status": {"initContainerStatuses": [container]}}))
+        };
+        let waits = at("frameworkbarrier", "running").unwrap();
+        assert!(waits.starts_with("its pod waits for the other pods"), "{waits}");
+        assert_eq!(at("frameworkbarrier", "terminated"), None);
+        assert_eq!(at("setup", "running"), None, "an init container of the template's is at work");
+    }
+
+    #[test]
     fn events_that_matter_are_told_and_others_are_not() {
         let event = |kind: &str, reason: &str| {
             json!({
