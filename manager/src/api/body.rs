@@ -21,7 +21,7 @@ pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 const MEMORY_BYTES: usize = 64 << 20;
 
 /// How long a client may take to send its body, once it has begun.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long it may keep a request open before it begins: longer than an agent's heartbeat.
 const OPEN: Duration = Duration::from_mins(2);

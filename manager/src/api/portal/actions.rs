@@ -8,7 +8,9 @@ use maud::html;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::timeout;
 
+use super::super::body::PATIENCE;
 use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, local, page};
@@ -25,8 +27,11 @@ async fn form<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<
 }
 
 async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
-    let bytes = axum::body::to_bytes(request.into_body(), FORM_LIMIT).await;
-    let bytes = bytes.map_err(|_| Error::TooLarge { limit_bytes: FORM_LIMIT })?;
+    // Whoever logs in is a stranger still, and keeps no connection open by sending nothing.
+    let bytes = timeout(PATIENCE, axum::body::to_bytes(request.into_body(), FORM_LIMIT)).await;
+    let bytes = bytes
+        .map_err(|_| Error::TooSlow)?
+        .map_err(|_| Error::TooLarge { limit_bytes: FORM_LIMIT })?;
     let form = axum::extract::RawForm(bytes);
     let uri = format!("/?{}", String::from_utf8_lossy(&form.0));
     let uri = uri.parse().map_err(|_| Error::BadRequest("the form cannot be read".to_owned()))?;

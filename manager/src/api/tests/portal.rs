@@ -1,5 +1,8 @@
 //! The pages, called without a socket.
 
+use axum::body::Bytes;
+use http_body_util::channel::Channel;
+
 use super::*;
 
 impl Bed {
@@ -263,4 +266,15 @@ async fn a_ticket_lets_one_browser_in() {
     let (response, page) = bed.page(path, "127.0.0.1:8080", None).await;
     assert!(response.headers().get(header::SET_COOKIE).is_none(), "once");
     assert!(page.contains("has been used"), "{page}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_who_sends_nothing_is_not_waited_for() {
+    let bed = Bed::new().await;
+    let (_sender, silent) = Channel::<Bytes, std::io::Error>::new(1);
+    let request = Request::post("/login")
+        .header(header::HOST, "localhost")
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(Body::new(silent));
+    assert_eq!(bed.send(request.unwrap()).await.status(), StatusCode::REQUEST_TIMEOUT);
 }
