@@ -353,7 +353,7 @@ pub enum Collect {
 /// Whether output is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogCollection {
-    /// It is not.
+    /// Only its end, the last 64 KiB of each stream.
     None,
     /// All of it, beside metrics.
     Http,

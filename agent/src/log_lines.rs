@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use trial_protocol::{LogChunk, LogText, Stream};
 
+use crate::verdict::EVIDENCE_TAIL_BYTES;
+
 mod base64;
 
 /// A piece is sent when it is this long, in bytes.
@@ -295,12 +297,30 @@ impl Lines {
             return;
         }
         self.budget -= cost;
-        let text = match String::from_utf8(bytes) {
-            Ok(text) => LogText::Text(text),
-            Err(error) => LogText::Base64(base64::encode(error.as_bytes())),
-        };
-        pieces.push(LogChunk { stream: self.stream, offset_bytes: self.piece_start, text });
+        pieces.push(chunk(self.stream, self.piece_start, bytes));
     }
+}
+
+/// A piece of log as it is sent.
+fn chunk(stream: Stream, offset_bytes: u64, bytes: Vec<u8>) -> LogChunk {
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => LogText::Text(text),
+        Err(error) => LogText::Base64(base64::encode(error.as_bytes())),
+    };
+    LogChunk { stream, offset_bytes, text }
+}
+
+/// The end of a stream of `total` bytes of which no log is sent: `tail`, in whole lines, without secrets already. `None` if
+/// the verdict has room for it.
+pub fn last_lines(stream: Stream, total: u64, tail: &[u8]) -> Option<LogChunk> {
+    if tail.len() <= EVIDENCE_TAIL_BYTES {
+        return None;
+    }
+    let missing = total.saturating_sub(count(tail.len()));
+    // A line that is cut could be the end of a secret.
+    let cut = if missing == 0 { None } else { memchr::memchr(b'\n', tail) };
+    let begins = cut.map_or(0, |newline| newline + 1);
+    Some(chunk(stream, missing + count(begins), tail[begins..].to_vec()))
 }
 
 fn count(length: usize) -> u64 {

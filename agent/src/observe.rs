@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use trial_protocol::{CgroupSample, GpuSample, ProcessSample, Sample};
+use trial_protocol::{CgroupSample, GpuSample, LogChunk, ProcessSample, Sample, Stream};
 
 use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
-use crate::log_lines::Secrets;
+use crate::log_lines::{Secrets, last_lines};
 use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
 use crate::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
@@ -243,6 +243,13 @@ impl Observer {
             gpus_lost: [self.gpus.board.lost(), self.cards.board.lost()].concat(),
             ..Known::default()
         }
+    }
+
+    /// The ends of both streams, for whoever has been sent nothing of them.
+    pub fn last_lines(&self, known: &Known) -> impl Iterator<Item = LogChunk> {
+        let stdout = last_lines(Stream::Stdout, total(&self.stdout), &known.stdout_tail);
+        let stderr = last_lines(Stream::Stderr, total(&self.stderr), &known.stderr_tail);
+        stdout.into_iter().chain(stderr)
     }
 
     /// The same while the trial runs.

@@ -353,7 +353,16 @@ impl Watch {
                 let succeeded =
                     ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
                 book.conclude(succeeded);
-                (what_is_known(&observer, ending), book, signals, hurried)
+                let known = what_is_known(&observer, ending);
+                if settings.manager.is_some()
+                    && settings.legacy.is_none()
+                    && settings.logs.is_none()
+                {
+                    for last in observer.last_lines(&known) {
+                        book.report(ReportBody::Log(last));
+                    }
+                }
+                (known, book, signals, hurried)
             }
             Err(error) => {
                 tracing::error!("{}", chain(&error));

@@ -11,6 +11,7 @@ mod evidence;
 mod phrases;
 mod publish;
 
+pub use evidence::EVIDENCE_TAIL_BYTES;
 pub use publish::{
     TERMINATION_MESSAGE_BYTES, exit_code_for_frameworkcontroller, termination_message,
 };

@@ -177,3 +177,18 @@ proptest! {
         prop_assert!(pieces.is_sorted_by(|a, b| a.offset_bytes < b.offset_bytes));
     }
 }
+
+#[test]
+fn the_end_of_a_stream_begins_with_a_whole_line() {
+    let long = "y".repeat(EVIDENCE_TAIL_BYTES);
+    let last = |total, tail: &str| {
+        let piece = last_lines(Stream::Stdout, total, tail.as_bytes());
+        piece.map(|piece| (piece.offset_bytes, piece.text))
+    };
+    let text = |text: &str| LogText::Text(text.to_owned());
+    assert_eq!(last(4096, &long), None, "the verdict has room for it");
+    assert_eq!(last(4098, &format!("x\n{long}")), Some((0, text(&format!("x\n{long}")))));
+    assert_eq!(last(5098, &format!("x\n{long}")), Some((1002, text(&long))), "x ends something");
+    let one = format!("{long}y");
+    assert_eq!(last(5097, &one), Some((1000, text(&one))), "there is no other line");
+}

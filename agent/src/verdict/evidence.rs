@@ -5,7 +5,7 @@ use trial_protocol::{CgroupSample, Evidence};
 use super::{End, Known, phrases};
 
 /// Most of each stream's tail that the evidence keeps, in bytes.
-pub(super) const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
+pub const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
 
 /// Memory use over which a kill without a counter is taken for the out-of-memory killer, as a share of the
 /// limit.

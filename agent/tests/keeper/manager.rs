@@ -300,6 +300,34 @@ fn logs_are_not_sent_unless_asked_for() {
 }
 
 #[test]
+fn the_end_of_each_stream_arrives_where_no_logs_are_asked_for() {
+    let manager = Manager::start(vec![]);
+    let ended = Keeper::shell(&manager.options(&[]), "seq 1 200000; seq 1 2000 >&2").run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let printed =
+        |last: u32| (1..=last).fold(String::new(), |text, n| text + &n.to_string() + "\n");
+    let (stdout, stderr) = (printed(200_000), printed(2_000));
+    let desk = manager.desk.lock().unwrap();
+    let sent: Vec<_> = desk.bulk.iter().filter_map(|report| as_log(&report.body)).collect();
+    let [(Stream::Stdout, at, end), (Stream::Stderr, 0, whole)] = sent.as_slice() else {
+        panic!("{} pieces", sent.len())
+    };
+    assert_eq!(*end, &stdout[usize::try_from(*at).unwrap()..]);
+    assert!(
+        end.len() > 65_000 && stdout[..stdout.len() - end.len()].ends_with('\n'),
+        "whole lines"
+    );
+    assert_eq!(*whole, stderr);
+}
+
+fn as_log(body: &ReportBody) -> Option<(Stream, u64, &str)> {
+    let ReportBody::Log(LogChunk { stream, offset_bytes, text: LogText::Text(text) }) = body else {
+        return None;
+    };
+    Some((*stream, *offset_bytes, text))
+}
+
+#[test]
 fn logs_beyond_the_rate_are_counted() {
     let manager = Manager::start(vec![]);
     let options = manager.options(&["--log-collection", "http", "--log-rate", "1000"]);
