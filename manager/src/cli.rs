@@ -1,4 +1,4 @@
-//! The command line: reads arguments, calls [`app`], shows what comes back. Exit codes are
+//! The command line: reads arguments, calls [`app`](crate::app), shows what comes back. Exit codes are
 //! decided here and nowhere else.
 
 use std::ffi::OsString;
