@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use trial_protocol::{LogChunk, LogText, Stream};
 
+use crate::last_bytes::KEPT_BYTES;
 use crate::verdict::EVIDENCE_TAIL_BYTES;
 
 mod base64;
@@ -316,7 +317,8 @@ pub fn last_lines(stream: Stream, total: u64, tail: &[u8]) -> Option<LogChunk> {
     if tail.len() <= EVIDENCE_TAIL_BYTES {
         return None;
     }
-    let missing = total.saturating_sub(count(tail.len()));
+    // By what was printed: masked, the tail has another length.
+    let missing = total.saturating_sub(count(KEPT_BYTES));
     // A line that is cut could be the end of a secret.
     let cut = if missing == 0 { None } else { memchr::memchr(b'\n', tail) };
     let begins = cut.map_or(0, |newline| newline + 1);
