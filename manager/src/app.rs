@@ -182,7 +182,10 @@ async fn begin(
             let Some((spec, seed)) = recall(&store, &id).await? else {
                 // A manager died before it had recorded anything. Who starts over is not to find it again.
                 store.close().await;
-                drop(std::fs::remove_dir_all(dir.path()));
+                // The secret is made after the record: where it is, the record was lost, and what is left is somebody's work.
+                if !dir.secret().exists() {
+                    drop(std::fs::remove_dir_all(dir.path()));
+                }
                 return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
             };
             let ready =
