@@ -112,14 +112,29 @@ fn what_is_found_late_leaves_no_experiment_behind_either() {
 
 #[test]
 fn an_experiment_of_which_nothing_was_recorded_is_none() {
-    let bed = TestBed::new();
-    // As a manager leaves it that is killed as soon as it has opened its database.
-    let database = seed::make(&bed.data(), "abcd1234", 0, 0, 1).unwrap();
-    rusqlite::Connection::open(&database).unwrap().execute("DELETE FROM experiment", []).unwrap();
-    let mut command = bed.manager();
-    command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data());
-    refused(&bed, &mut command, &["no experiment abcd1234"]);
-    assert!(!database.exists(), "whoever looks for one to go on with does not find it");
+    // As a manager leaves it that is killed as soon as it has opened its database; and one that lost it later, which has
+    // the work of its trials beside it.
+    for trials_began in [false, true] {
+        let bed = TestBed::new();
+        let database = seed::make(&bed.data(), "abcd1234", 0, 0, 1).unwrap();
+        let store = rusqlite::Connection::open(&database).unwrap();
+        store.execute("DELETE FROM experiment", []).unwrap();
+        drop(store);
+        let secret = bed.data().join("abcd1234").join("secret");
+        if trials_began {
+            fs::write(&secret, "x").unwrap();
+        } else {
+            fs::remove_file(&secret).ok();
+        }
+        let mut command = bed.manager();
+        command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data());
+        refused(&bed, &mut command, &["no experiment abcd1234"]);
+        assert_eq!(
+            database.exists(),
+            trials_began,
+            "nobody's work is removed, and nothing else found"
+        );
+    }
 }
 
 #[test]
