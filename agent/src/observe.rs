@@ -18,7 +18,7 @@ use crate::log_lines::{Secrets, last_lines};
 use crate::output::{Heard, SharedTail};
 use crate::reap::Reaper;
 use crate::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
-use crate::sample::gpu::BoardEvent;
+use crate::sample::gpu::{Allotted, BoardEvent};
 use crate::sample::process::ProcessReader;
 use crate::verdict::Known;
 
@@ -35,6 +35,8 @@ pub struct Spec {
     pub interval: Option<Duration>,
     /// The program that reads NVIDIA's GPUs; `None`: nobody asks.
     pub gpu_program: Option<PathBuf>,
+    /// Which GPUs are the trial's.
+    pub own_gpus: Allotted,
     /// What counts as too long.
     pub detect: DetectSpec,
     /// Whether a trial that makes no progress is to be ended.
@@ -101,8 +103,14 @@ impl Observer {
     ) -> Self {
         let interval = spec.interval.unwrap_or_default();
         Self {
-            cards: Cards::new(Path::new("/"), interval, heard.clone()),
-            gpus: Gpus::new(spec.gpu_program.clone(), interval, reaper.clone(), heard),
+            cards: Cards::new(Path::new("/"), interval, spec.own_gpus.clone(), heard.clone()),
+            gpus: Gpus::new(
+                spec.gpu_program.clone(),
+                interval,
+                spec.own_gpus.clone(),
+                reaper.clone(),
+                heard,
+            ),
             detectors: Detectors::new(spec.detect.clone(), Duration::ZERO),
             spec,
             reaper,
@@ -166,7 +174,7 @@ impl Observer {
             reader.as_mut().and_then(|reader| reader.read(std::process::id(), &helpers, now));
         let memory = process.as_ref().map(|process: &ProcessSample| process.memory_bytes);
         self.process_peak_bytes = self.process_peak_bytes.max(memory);
-        if self.gpus.board.last().is_empty() {
+        if self.gpus.board.is_empty() {
             self.cards.tick();
         }
         let nvidia = self.gpus.board.current(now);

@@ -15,6 +15,7 @@ use crate::detect::DetectSpec;
 use crate::legacy_cli::Legacy;
 use crate::log_lines::{self, Secrets};
 use crate::observe;
+use crate::sample::gpu::Allotted;
 use crate::spool::{Dialect, Sender};
 
 mod pod;
@@ -221,7 +222,7 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(args, secrets),
+            observe: observation(args, Allotted::by(variable), secrets),
             secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,
@@ -232,15 +233,15 @@ impl Settings {
     }
 }
 
-fn observation(args: &RunArgs, secrets: Secrets) -> observe::Spec {
+fn observation(args: &RunArgs, own_gpus: Allotted, secrets: Secrets) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
-    let gpu_program =
-        Some(args.gpu_program.clone()).filter(|program| *program != Path::new("none"));
+    let asks = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
+    let gpu_program = Some(args.gpu_program.clone()).filter(asks);
     let stall_after = unless_zero(args.stall_after);
     let stop_on_stall = args.stop_on_stall;
     let detect = DetectSpec { stall_after, ..DetectSpec::default() };
     let interval = unless_zero(args.sample_interval);
-    observe::Spec { interval, gpu_program, detect, stop_on_stall, secrets }
+    observe::Spec { interval, gpu_program, own_gpus, detect, stop_on_stall, secrets }
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.

@@ -11,7 +11,7 @@ use trial_protocol::GpuSample;
 
 use crate::output::Heard;
 use crate::sample::amd;
-use crate::sample::gpu::{Board, BoardEvent};
+use crate::sample::gpu::{Allotted, Board, BoardEvent};
 
 /// The cards, and what was last read of them.
 #[derive(Debug)]
@@ -26,8 +26,13 @@ pub(super) struct Cards {
 
 impl Cards {
     /// The cards under `root`, which is `/` except in tests. Nothing is looked at yet.
-    pub(super) fn new(root: &Path, interval: Duration, heard: mpsc::Sender<Heard>) -> Self {
-        Self { root: root.to_owned(), ask: None, heard, board: Board::new(interval) }
+    pub(super) fn new(
+        root: &Path,
+        interval: Duration,
+        own: Allotted,
+        heard: mpsc::Sender<Heard>,
+    ) -> Self {
+        Self { root: root.to_owned(), ask: None, heard, board: Board::new(interval, own) }
     }
 
     /// Asks for another reading, unless one is still under way; it comes as [`Heard::Cards`].
@@ -91,7 +96,7 @@ mod tests {
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
         let (tell, mut told) = mpsc::channel(8);
-        let mut cards = Cards::new(root.path(), INTERVAL, tell);
+        let mut cards = Cards::new(root.path(), INTERVAL, Allotted::default(), tell);
         for _ in 0..5 {
             cards.tick();
         }
@@ -114,7 +119,7 @@ mod tests {
     #[test]
     fn without_a_card_there_is_no_thread() {
         let root = tempfile::tempdir().unwrap();
-        let mut cards = Cards::new(root.path(), INTERVAL, mpsc::channel(1).0);
+        let mut cards = Cards::new(root.path(), INTERVAL, Allotted::default(), mpsc::channel(1).0);
         cards.tick();
         assert!(cards.ask.is_none());
     }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::output::Heard;
 use crate::reap::{Reaper, Role};
 use crate::sample::gpu::{
-    Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
+    Allotted, Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
 };
 
 /// The longest line that is believed, in bytes.
@@ -34,10 +34,11 @@ impl Gpus {
     pub(super) fn new(
         program: Option<PathBuf>,
         interval: Duration,
+        own: Allotted,
         reaper: Reaper,
         heard: mpsc::Sender<Heard>,
     ) -> Self {
-        let (probe, board) = (Probe::new(interval), Board::new(interval));
+        let (probe, board) = (Probe::new(interval), Board::new(interval, own));
         Self { program, interval, probe, board, running: None, reaper, heard }
     }
 
@@ -128,7 +129,8 @@ mod tests {
     #[test]
     fn what_a_probe_said_before_it_fell_silent_is_not_said_again() {
         let interval = Duration::from_secs(5);
-        let mut gpus = Gpus::new(None, interval, Reaper::default(), mpsc::channel(1).0);
+        let own = Allotted::default();
+        let mut gpus = Gpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
         for second in [5, 10] {
             gpus.row("0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X", Duration::from_secs(second));
         }

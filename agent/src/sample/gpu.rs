@@ -7,8 +7,10 @@
 //! Only device-level readings are trusted. The driver knows nothing of PID namespaces, so the process ids
 //! it reports inside a pod are those of the host, or none.
 
+mod allotted;
 mod probe;
 
+pub use allotted::Allotted;
 pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
 
 use probe::fresh_for;
@@ -103,11 +105,14 @@ fn integer(value: &str) -> Option<u64> {
     known(value)?.parse().ok()
 }
 
-/// All GPUs of the machine, as the rows of the probe bring them round after round, or as they are read all at once.
+/// All GPUs of the machine, as the rows of the probe bring them round after round, or as they are read all at once. Those
+/// that are not the trial's are known, and not told of.
 #[derive(Debug)]
 pub struct Board {
     /// Time between two readings.
     interval: Duration,
+    /// Which are the trial's.
+    own: Allotted,
     /// When one came last.
     read_at: Option<Duration>,
     /// Rows of the round at hand.
@@ -129,9 +134,14 @@ pub enum BoardEvent {
 
 impl Board {
     /// A board that nothing was read of yet.
-    pub fn new(interval: Duration) -> Self {
+    pub fn new(interval: Duration, own: Allotted) -> Self {
         let (round, last) = (BTreeMap::new(), BTreeMap::new());
-        Self { interval, read_at: None, round, last, lost: BTreeSet::new() }
+        Self { interval, own, read_at: None, round, last, lost: BTreeSet::new() }
+    }
+
+    /// Whether any GPU was read, be it the trial's or not.
+    pub fn is_empty(&self) -> bool {
+        self.last.is_empty()
     }
 
     /// The last reading of each GPU, unless it is old.
@@ -142,7 +152,7 @@ impl Board {
 
     /// The last reading of each GPU, however old.
     pub fn last(&self) -> Vec<GpuSample> {
-        self.last.values().cloned().collect()
+        self.last.values().filter(|gpu| self.own.has(gpu)).cloned().collect()
     }
 
     /// GPUs that were lost so far.
@@ -173,19 +183,21 @@ impl Board {
                 }
             }
             Row::Gone { line } => {
-                let named = self.last.values().find(|gpu| is_named(gpu, &line)).map(name);
+                let named = self.last.values().find(|gpu| is_named(gpu, &line)).cloned();
                 match named {
-                    Some(name) => self.lose(name, &mut events),
+                    Some(gpu) => self.lose(&gpu, &mut events),
                     // Its address on the bus says that it is one; which, a round without it will tell.
                     None if self.last.len() > 1 && bus_address(&line).is_some() => {
                         let address = bus_address(&line).unwrap_or_default();
-                        self.lose(format!("GPU {address}"), &mut events);
+                        // It may be somebody else's.
+                        if self.own.is_all() {
+                            self.lose_named(format!("GPU {address}"), &mut events);
+                        }
                     }
                     // Nobody is named: with one GPU it is that one, else it is the way to all of them.
                     None => {
-                        let all: Vec<_> = self.last.values().map(name).collect();
-                        for name in all {
-                            self.lose(name, &mut events);
+                        for gpu in self.last() {
+                            self.lose(&gpu, &mut events);
                         }
                     }
                 }
@@ -207,10 +219,9 @@ impl Board {
     fn end_round(&mut self, events: &mut Vec<BoardEvent>) {
         let round = std::mem::take(&mut self.round);
         let names: BTreeSet<_> = round.values().map(name).collect();
-        let missing: Vec<_> =
-            self.last.values().map(name).filter(|gpu| !names.contains(gpu)).collect();
-        for gpu in missing {
-            self.lose(gpu, events);
+        let known = self.last().into_iter();
+        for gpu in known.filter(|gpu| !names.contains(&name(gpu))) {
+            self.lose(&gpu, events);
         }
         // One that is back after a driver reset may be lost again.
         self.lost.retain(|gpu| !names.contains(gpu));
@@ -218,7 +229,13 @@ impl Board {
         events.push(BoardEvent::Round(self.last()));
     }
 
-    fn lose(&mut self, gpu: String, events: &mut Vec<BoardEvent>) {
+    fn lose(&mut self, gpu: &GpuSample, events: &mut Vec<BoardEvent>) {
+        if self.own.has(gpu) {
+            self.lose_named(name(gpu), events);
+        }
+    }
+
+    fn lose_named(&mut self, gpu: String, events: &mut Vec<BoardEvent>) {
         if self.lost.insert(gpu.clone()) {
             events.push(BoardEvent::Lost(gpu));
         }

@@ -44,7 +44,9 @@ impl Keeper {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // What the tests themselves are told is not for the keeper.
         for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"TRIALKEEPER_") {
+            let name_bytes = name.as_encoded_bytes();
+            if name_bytes.starts_with(b"TRIALKEEPER_") || name_bytes.ends_with(b"_VISIBLE_DEVICES")
+            {
                 command.env_remove(name);
             }
         }

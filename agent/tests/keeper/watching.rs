@@ -17,19 +17,29 @@ fn samples(reports: &[Report]) -> Vec<Sample> {
     reports.iter().filter_map(sample).collect()
 }
 
+/// A row of `nvidia-smi`.
+fn gpu(index: u32, uuid: &str, used: u32, watts: u32) -> String {
+    format!(
+        "{index}, {uuid}, {used}, 1024, 81920, {watts}, 700, 60, 1980, 0, Disabled, NVIDIA H200"
+    )
+}
+
+/// A `fake-smi` that says the same for ever.
+fn fake_smi(keeper: &Keeper, rows: &[&str]) {
+    let rows = rows.join("\n");
+    let script =
+        format!("#!/bin/sh\necho $$ > probe\nwhile :; do echo '{rows}'; sleep 0.05; done\n");
+    let program = keeper.dir.path().join("fake-smi");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 #[test]
 fn samples_tell_of_processes_and_gpus() {
     let manager = Manager::start(vec![]);
     let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
     let keeper = Keeper::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
-    let row = "0, GPU-5f0c, 97, 1024, 81920, 350.5, 700, 60, 1980, 0, Disabled, NVIDIA H200";
-    let idle = "1, GPU-1d1e, 0, 1024, 81920, 90, 700, 40, 1980, 0, Disabled, NVIDIA H200";
-    let script = format!(
-        "#!/bin/sh\necho $$ > probe\nwhile :; do echo '{row}'; echo '{idle}'; sleep 0.05; done\n"
-    );
-    let program = keeper.dir.path().join("fake-smi");
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fake_smi(&keeper, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
     let running = keeper.start();
     let probe = running.wait_for_pid("probe");
     let is_whole = |sample: &&Sample| {
@@ -58,4 +68,17 @@ fn a_trial_without_a_sign_of_life_is_warned_of_and_ended_if_that_is_wanted() {
     assert_eq!(ended.code, Some(143));
     assert_eq!(ended.verdict().cause, Cause::Stalled);
     assert!(ended.stderr.contains("warning: No metric, no output"), "{}", ended.stderr);
+}
+
+#[test]
+fn work_on_a_gpu_that_the_trial_may_not_see_is_not_its_own() {
+    let options = ["--sample-interval", "100ms", "--stall-after", "2s", "--stop-on-stall"];
+    let options = [&options[..], &["--gpu-program", "./fake-smi"]].concat();
+    let mut keeper = Keeper::shell(&options, "exec sleep 1000");
+    fake_smi(&keeper, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
+    keeper.command.env("CUDA_VISIBLE_DEVICES", "1");
+    let verdict = keeper.run().verdict();
+    assert_eq!(verdict.cause, Cause::Stalled);
+    let uuids = verdict.evidence.gpus.iter().map(|gpu| gpu.uuid.as_deref());
+    assert!(uuids.eq([Some("GPU-1d1e")]), "{:?}", verdict.evidence.gpus);
 }

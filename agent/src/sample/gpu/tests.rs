@@ -116,7 +116,7 @@ fn rounds_and_losses_follow_the_rows() {
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
     for (says, rows, expected) in table {
-        let mut board = Board::new(INTERVAL);
+        let mut board = Board::new(INTERVAL, Allotted::default());
         let mut events = Vec::new();
         for row in rows {
             events.extend(board.enter(row, Duration::ZERO));
@@ -133,8 +133,30 @@ fn rounds_and_losses_follow_the_rows() {
 }
 
 #[test]
+fn what_is_somebody_elses_is_neither_shown_nor_lost() {
+    let address = "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.";
+    #[rustfmt::skip]
+    let table: [(&str, Vec<Row>, &[&str]); 5] = [
+        ("it vanishes",                vec![row(0)],                               &[]),
+        ("it is lost by name",         vec![gone("1, GPU-1, [GPU is lost]")],      &[]),
+        ("one of them by its address", vec![gone(address)],                        &[]),
+        ("and the trial's by a round", vec![gone(address), row(1), row(1), row(1)], &["GPU-0"]),
+        ("all at once",                vec![gone("Failed to initialize NVML")],    &["GPU-0"]),
+    ];
+    for (says, rows, lost) in table {
+        let own = Allotted::by(&|name| (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into()));
+        let mut board = Board::new(INTERVAL, own);
+        for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
+            board.enter(row, Duration::ZERO);
+        }
+        assert!(board.last().iter().all(|gpu| gpu.index == 0), "{says}: {:?}", board.last());
+        assert_eq!(board.lost(), lost, "{says}");
+    }
+}
+
+#[test]
 fn a_probe_that_is_started_again_loses_no_gpu() {
-    let mut board = Board::new(INTERVAL);
+    let mut board = Board::new(INTERVAL, Allotted::default());
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
         events.extend(board.enter(row, Duration::ZERO));
@@ -156,7 +178,7 @@ proptest! {
     fn any_rowlike_lines_keep_the_board_whole(
         lines in proptest::collection::vec("[0-3], GPU-[0-3], [0-9\\[\\]N/A]{0,4}, 1, 2, 3, 4, 5, 6, 7, , X", 0..40),
     ) {
-        let mut board = Board::new(INTERVAL);
+        let mut board = Board::new(INTERVAL, Allotted::default());
         let mut events = Vec::new();
         for line in &lines {
             events.extend(board.enter(parse_row(line), Duration::ZERO));
