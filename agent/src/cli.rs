@@ -22,8 +22,10 @@ mod origin;
 mod plain;
 mod pod;
 mod stray;
+mod watch;
 
 pub use pod::{Fetch, PodArgs};
+pub use watch::WatchArgs;
 
 /// Exit code for the agent's own faults, a bad command line included.
 pub const KEEPER_FAULT: u8 = 125;
@@ -290,23 +292,9 @@ pub struct RunArgs {
     /// The longest silence towards the manager.
     #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub heartbeat: Duration,
-    /// Time between two readings of processes, control group and GPUs; 0: none.
-    #[arg(long, env = "TRIALKEEPER_SAMPLE_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = duration)]
-    pub sample_interval: Duration,
-    /// The program that reads NVIDIA's GPUs; `none`: they are not read.
-    #[arg(
-        long,
-        env = "TRIALKEEPER_GPU_PROGRAM",
-        value_name = "PROGRAM",
-        default_value = "nvidia-smi"
-    )]
-    pub gpu_program: PathBuf,
-    /// Warn of a trial that shows no sign of life for this long; 0: its own steps alone decide.
-    #[arg(long, env = "TRIALKEEPER_STALL_AFTER", value_name = "TIME", default_value = "30m", value_parser = duration)]
-    pub stall_after: Duration,
-    /// End such a trial.
-    #[arg(long, env = "TRIALKEEPER_STOP_ON_STALL", value_parser = BoolishValueParser::new())]
-    pub stop_on_stall: bool,
+    /// What is seen of the trial from outside.
+    #[command(flatten)]
+    pub watch: WatchArgs,
     /// Let the trial live on if trialkeeper itself is killed.
     #[arg(long, env = "TRIALKEEPER_DETACH_ON_DEATH", value_parser = BoolishValueParser::new())]
     pub detach_on_death: bool,

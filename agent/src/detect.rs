@@ -6,8 +6,8 @@
 //! | [`Alarm::GpuIdle`] | a GPU that the trial has and does not use |
 //! | [`Alarm::GpuHang`] | a GPU that says it is fully used at little power: typical of a collective that waits for a rank that is gone |
 //!
-//! Each episode alarms once and ends with the first sign of life. An alarm is a warning; whether a stall
-//! ends the trial is for the supervisor to know. What was not read is no sign of anything.
+//! Each episode alarms once and ends with the first sign of life. An alarm is a warning. What is worth a trial's end, where
+//! that is wanted, is less: [`Detectors::reason_to_stop`]. What was not read is no sign of anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -37,12 +37,25 @@ pub struct DetectSpec {
     pub stall_steps: u32,
     /// The shortest stall that the steps can make.
     pub stall_least: Duration,
-    /// A GPU without work for this long is idle.
-    pub gpu_idle_after: Duration,
-    /// The signature of a hang for this long is one.
-    pub gpu_hang_after: Duration,
+    /// A GPU without work for this long is idle. `None`: nobody is told.
+    pub gpu_idle_after: Option<Duration>,
+    /// The signature of a hang for this long is one. `None`: nobody is told.
+    pub gpu_hang_after: Option<Duration>,
     /// The power below which a fully used GPU hangs, in percent of its limit.
     pub gpu_hang_power_percent: f64,
+    /// What the trial is ended for.
+    pub stop: StopOn,
+}
+
+/// What a trial is ended for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StopOn {
+    /// A stall.
+    pub stall: bool,
+    /// GPUs without work, if that is all of them: a trial that works on one of its GPUs works.
+    pub gpu_idle: bool,
+    /// A GPU that seems to hang, while the trial neither reports nor prints: small kernels look alike.
+    pub gpu_hang: bool,
 }
 
 impl Default for DetectSpec {
@@ -51,9 +64,10 @@ impl Default for DetectSpec {
             stall_after: Some(Duration::from_mins(30)),
             stall_steps: 10,
             stall_least: Duration::from_mins(5),
-            gpu_idle_after: Duration::from_mins(10),
-            gpu_hang_after: Duration::from_mins(5),
+            gpu_idle_after: Some(Duration::from_mins(10)),
+            gpu_hang_after: Some(Duration::from_mins(5)),
             gpu_hang_power_percent: 35.0,
+            stop: StopOn::default(),
         }
     }
 }
@@ -140,6 +154,8 @@ pub struct Detectors {
     spec: DetectSpec,
     /// The last sign of life.
     alive: Duration,
+    /// The last metric or output.
+    heard: Duration,
     stall_told: bool,
     last_metric: Option<Duration>,
     /// The last steps' lengths, oldest first.
@@ -153,6 +169,8 @@ pub struct Detectors {
 struct Gpu {
     idle: Episode,
     hang: Episode,
+    /// The power that it drew when it seemed to hang last, in watts.
+    power_watts: f64,
     idle_total: Duration,
 }
 
@@ -165,15 +183,21 @@ struct Episode {
 
 impl Episode {
     /// Notes whether it is still so, and for how long if that is to be told now.
-    fn step(&mut self, is_so: bool, now: Duration, limit: Duration) -> Option<Duration> {
+    fn step(&mut self, is_so: bool, now: Duration, limit: Option<Duration>) -> Option<Duration> {
         if !is_so {
             *self = Self::default();
             return None;
         }
-        let lasted = now.saturating_sub(*self.since.get_or_insert(now));
-        let tells = !self.told && lasted >= limit;
-        self.told |= tells;
-        tells.then_some(lasted)
+        self.since.get_or_insert(now);
+        let lasted = self.longer_than(limit, now).filter(|_| !self.told);
+        self.told |= lasted.is_some();
+        lasted
+    }
+
+    /// How long it has been so, if that is too long.
+    fn longer_than(&self, limit: Option<Duration>, now: Duration) -> Option<Duration> {
+        let lasted = now.saturating_sub(self.since?);
+        (lasted >= limit?).then_some(lasted)
     }
 }
 
@@ -183,6 +207,7 @@ impl Detectors {
         Self {
             spec,
             alive: now,
+            heard: now,
             stall_told: false,
             last_metric: None,
             steps: VecDeque::new(),
@@ -194,6 +219,9 @@ impl Detectors {
     /// Takes what was seen at `now` and gives the alarms that it completes.
     pub fn step(&mut self, seen: Seen<'_>, now: Duration) -> Vec<Alarm> {
         let mut alarms = Vec::new();
+        if matches!(seen, Seen::Metric | Seen::Output) {
+            self.heard = now;
+        }
         let is_alive = match seen {
             Seen::Metric => {
                 if let Some(last) = self.last_metric.replace(now) {
@@ -213,12 +241,42 @@ impl Detectors {
             self.alive = now;
             self.stall_told = false;
         }
-        let silent = now.saturating_sub(self.alive);
-        if !self.stall_told && self.stall_limit().is_some_and(|limit| silent >= limit) {
+        if !self.stall_told
+            && let Some(stalled) = self.stalled(now)
+        {
             self.stall_told = true;
-            alarms.push(Alarm::Stalled { silent, step: self.median_step() });
+            alarms.push(stalled);
         }
         alarms
+    }
+
+    /// What the trial is to be ended for, if anything; `now` is when the last sample was taken.
+    pub fn reason_to_stop(&self, now: Duration) -> Option<Alarm> {
+        let DetectSpec { stop, gpu_idle_after, gpu_hang_after, .. } = &self.spec;
+        let stalled = || self.stalled(now).filter(|_| stop.stall);
+        let idle = || {
+            // Of several, the one that is idle for the shortest time counts: all are.
+            let all = self.gpus.iter().map(|(gpu, state)| {
+                Some((state.idle.longer_than(*gpu_idle_after, now)?, gpu.clone()))
+            });
+            let all: Option<Vec<_>> = all.collect();
+            let (idle, gpu) = all?.into_iter().min().filter(|_| stop.gpu_idle)?;
+            Some(Alarm::GpuIdle { gpu, idle })
+        };
+        let hang = || {
+            let silent = now.saturating_sub(self.heard);
+            let mut hung = self.gpus.iter().filter_map(|(gpu, state)| {
+                let hung = state.hang.longer_than(*gpu_hang_after, now)?;
+                Some(Alarm::GpuHang { gpu: gpu.clone(), hung, power_watts: state.power_watts })
+            });
+            hung.next().filter(|_| stop.gpu_hang && Some(silent) >= *gpu_hang_after)
+        };
+        stalled().or_else(hang).or_else(idle)
+    }
+
+    fn stalled(&self, now: Duration) -> Option<Alarm> {
+        let silent = now.saturating_sub(self.alive);
+        (silent >= self.stall_limit()?).then(|| Alarm::Stalled { silent, step: self.median_step() })
     }
 
     /// How long each GPU has had no work, over the whole trial.
@@ -247,8 +305,14 @@ impl Detectors {
         let cpu = sample.process.as_ref().and_then(|process| process.cpu_percent);
         let mut works = cpu.is_some_and(|percent| percent >= CPU_WORK_PERCENT);
 
+        let names = sample.gpus.iter().map(name).collect::<Vec<_>>();
+        // Of what was not read nobody knows whether it was idle.
+        self.gpus.iter_mut().filter(|(gpu, _)| !names.contains(gpu)).for_each(|(_, state)| {
+            (state.idle, state.hang) = Default::default();
+        });
+
         for gpu in &sample.gpus {
-            let name = gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index));
+            let name = name(gpu);
             let state = self.gpus.entry(name.clone()).or_default();
             let is_idle = gpu.utilization_percent.is_some_and(|used| used < GPU_WORK_PERCENT);
             let hang_power = self.spec.hang_power(gpu);
@@ -261,6 +325,7 @@ impl Detectors {
                 alarms.push(Alarm::GpuIdle { gpu: name.clone(), idle });
             }
             let hung = state.hang.step(hang_power.is_some(), now, self.spec.gpu_hang_after);
+            state.power_watts = hang_power.unwrap_or_default();
             if let Some((hung, power_watts)) = hung.zip(hang_power) {
                 alarms.push(Alarm::GpuHang { gpu: name, hung, power_watts });
             }
@@ -269,6 +334,10 @@ impl Detectors {
         }
         works
     }
+}
+
+fn name(gpu: &GpuSample) -> String {
+    gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 
 impl DetectSpec {

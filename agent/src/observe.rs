@@ -39,8 +39,6 @@ pub struct Spec {
     pub own_gpus: Allotted,
     /// What counts as too long.
     pub detect: DetectSpec,
-    /// Whether a trial that makes no progress is to be ended.
-    pub stop_on_stall: bool,
     /// What is masked in what is told of its output.
     pub secrets: Secrets,
 }
@@ -198,6 +196,11 @@ impl Observer {
         remarks.extend(alarms.into_iter().map(Remark::Alarm));
         self.last = Some(sample.clone());
         sample
+    }
+
+    /// What the last sample shows that the trial is to be ended for.
+    pub fn reason_to_stop(&self) -> Option<Alarm> {
+        self.detectors.reason_to_stop(self.last_at)
     }
 
     /// The trial has ended a step.

@@ -339,7 +339,6 @@ impl Watch {
                     capture: capture.clone(),
                     grace: settings.grace,
                     drain: settings.drain,
-                    stop_on_stall: settings.observe.stop_on_stall,
                     look: Look {
                         asked,
                         sender: settings.sender.clone(),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 
-use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay};
+use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay, WatchArgs};
 use crate::collect::CollectSpec;
 use crate::deliver::ManagerAddress;
-use crate::detect::DetectSpec;
+use crate::detect::{DetectSpec, StopOn};
 use crate::legacy_cli::Legacy;
 use crate::log_lines::{self, Secrets};
 use crate::observe;
@@ -119,11 +119,14 @@ pub enum Error {
         #[source]
         source: IdError,
     },
-    /// A stall is seen in samples.
+    /// What the trial is to be ended for is seen in samples.
+    #[error("--{0} needs samples, and --sample-interval 0 takes none; leave one of them out")]
+    Unseen(&'static str),
+    /// What the trial is to be ended for is never looked for.
     #[error(
-        "--stop-on-stall needs samples, and --sample-interval 0 takes none; leave one of them out"
+        "--{0} ends a trial after the time that --{1} gives, and 0 is never; leave one of them out"
     )]
-    StallUnseen,
+    Never(&'static str, &'static str),
     /// The options of a pod do not fit together.
     #[error(transparent)]
     Pod(#[from] pod::Error),
@@ -137,9 +140,7 @@ impl Settings {
     pub fn resolve(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<Self, Error> {
         let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
         let needed = manager.is_some();
-        if args.stop_on_stall && args.sample_interval.is_zero() {
-            return Err(Error::StallUnseen);
-        }
+        check_stops(&args.watch)?;
         let id = Sought { needed, variable };
         let command = match &args.shell {
             Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
@@ -222,7 +223,7 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(args, Allotted::by(variable), secrets),
+            observe: observation(&args.watch, Allotted::by(variable), secrets),
             secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,
@@ -233,15 +234,42 @@ impl Settings {
     }
 }
 
-fn observation(args: &RunArgs, own_gpus: Allotted, secrets: Secrets) -> observe::Spec {
+/// Whether what the trial is to be ended for can be seen.
+fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
+    let idle = ("stop-on-gpu-idle", watch.stop_on_gpu_idle);
+    let hang = ("stop-on-gpu-hang", watch.stop_on_gpu_hang);
+    let never = [
+        (idle, "gpu-idle-after", watch.gpu_idle_after),
+        (hang, "gpu-hang-after", watch.gpu_hang_after),
+    ];
+    for (name, asked) in [("stop-on-stall", watch.stop_on_stall), idle, hang] {
+        if asked && watch.sample_interval.is_zero() {
+            return Err(Error::Unseen(name));
+        }
+    }
+    match never.into_iter().find(|((_, asked), _, after)| *asked && after.is_zero()) {
+        Some(((name, _), after, _)) => Err(Error::Never(name, after)),
+        None => Ok(()),
+    }
+}
+
+fn observation(watch: &WatchArgs, own_gpus: Allotted, secrets: Secrets) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
     let asks = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
-    let gpu_program = Some(args.gpu_program.clone()).filter(asks);
-    let stall_after = unless_zero(args.stall_after);
-    let stop_on_stall = args.stop_on_stall;
-    let detect = DetectSpec { stall_after, ..DetectSpec::default() };
-    let interval = unless_zero(args.sample_interval);
-    observe::Spec { interval, gpu_program, own_gpus, detect, stop_on_stall, secrets }
+    let gpu_program = Some(watch.gpu_program.clone()).filter(asks);
+    let detect = DetectSpec {
+        stall_after: unless_zero(watch.stall_after),
+        gpu_idle_after: unless_zero(watch.gpu_idle_after),
+        gpu_hang_after: unless_zero(watch.gpu_hang_after),
+        stop: StopOn {
+            stall: watch.stop_on_stall,
+            gpu_idle: watch.stop_on_gpu_idle,
+            gpu_hang: watch.stop_on_gpu_hang,
+        },
+        ..DetectSpec::default()
+    };
+    let interval = unless_zero(watch.sample_interval);
+    observe::Spec { interval, gpu_program, own_gpus, detect, secrets }
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.
@@ -328,12 +356,27 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_that_nobody_could_see_is_an_error() {
-        let words = ["--stop-on-stall", "--sample-interval", "0", "x"];
-        assert!(matches!(resolve(&words, &[]), Err(Error::StallUnseen)));
-        assert!(
-            resolve(&words[1..], &[]).is_ok() && resolve(&["--stop-on-stall", "x"], &[]).is_ok()
-        );
+    fn a_stop_for_what_nobody_could_see_is_an_error() {
+        #[rustfmt::skip]
+        let table: [(&str, Option<&str>); 9] = [
+            ("--stop-on-stall x",                         None),
+            ("--stop-on-stall --stall-after 0 x",         None),
+            ("--sample-interval 0 x",                     None),
+            ("--stop-on-gpu-idle --stop-on-gpu-hang x",   None),
+            ("--stop-on-stall --sample-interval 0 x",     Some("--stop-on-stall needs samples")),
+            ("--stop-on-gpu-idle --sample-interval 0 x",  Some("--stop-on-gpu-idle needs samples")),
+            ("--stop-on-gpu-hang --sample-interval 0 x",  Some("--stop-on-gpu-hang needs samples")),
+            ("--stop-on-gpu-idle --gpu-idle-after 0 x",   Some("the time that --gpu-idle-after gives")),
+            ("--stop-on-gpu-hang --gpu-hang-after 0 x",   Some("the time that --gpu-hang-after gives")),
+        ];
+        for (line, refusal) in table {
+            let words: Vec<_> = line.split(' ').collect();
+            let refused = resolve(&words, &[]).err().map(|error| error.to_string());
+            match refusal {
+                None => assert_eq!(refused, None, "{line}"),
+                Some(says) => assert!(refused.unwrap_or_default().contains(says), "{line}"),
+            }
+        }
     }
 
     #[test]

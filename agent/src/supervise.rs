@@ -94,8 +94,6 @@ pub struct World {
     pub grace: Duration,
     /// From the end of the trial's own process to the end of everything.
     pub drain: Duration,
-    /// Whether a trial that makes no progress is ended.
-    pub stop_on_stall: bool,
     /// What is shown to whoever looks in.
     pub look: Look,
 }
@@ -326,21 +324,21 @@ impl World {
         (!self.shippers.is_empty()).then(|| Instant::now() + LOG_LINGER)
     }
 
-    /// Reports a sample; a stall that it shows may be a reason to end the trial.
+    /// Reports a sample; what it shows may be a reason to end the trial.
     fn take_sample(&mut self, memory: &mut Memory) -> Option<Event> {
         let mut remarks = Vec::new();
         let sample = self.observer.sample(&mut remarks);
         self.book.report(ReportBody::Sample(Box::new(sample)));
         self.remark(&remarks);
-        let stalled = remarks.iter().find_map(|remark| match remark {
-            Remark::Alarm(Alarm::Stalled { silent, .. }) => Some(*silent),
-            Remark::Alarm(Alarm::GpuIdle { .. } | Alarm::GpuHang { .. }) | Remark::GpuLost(_) => {
-                None
-            }
+        if memory.ending.stop.is_some() || memory.ending.status.is_some() {
+            return None;
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        memory.asked(match self.observer.reason_to_stop()? {
+            Alarm::Stalled { silent, .. } => StopBy::Stalled(millis(silent)),
+            Alarm::GpuIdle { idle, .. } => StopBy::GpuIdle(millis(idle)),
+            Alarm::GpuHang { hung, .. } => StopBy::GpuHang(millis(hung)),
         });
-        let silent = stalled.filter(|_| self.stop_on_stall)?;
-        let millis = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-        memory.asked(StopBy::Stalled(millis));
         Some(Event::StopRequested { grace: self.grace })
     }
 

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Collect, LogCollection, PodArgs, RunArgs, SdkWay};
+use super::{Collect, LogCollection, PodArgs, RunArgs, SdkWay, WatchArgs};
 
 /// The run that `words` ask for, if they are so plain. `ours`: whether a variable of ours is set.
 pub(super) fn read(words: &[OsString], ours: bool) -> Option<RunArgs> {
@@ -65,10 +65,16 @@ fn defaults(command: Vec<OsString>) -> RunArgs {
         drain: Duration::from_secs(2),
         flush: Duration::from_secs(5),
         heartbeat: Duration::from_secs(5),
-        sample_interval: Duration::from_secs(5),
-        gpu_program: PathBuf::from("nvidia-smi"),
-        stall_after: Duration::from_mins(30),
-        stop_on_stall: false,
+        watch: WatchArgs {
+            sample_interval: Duration::from_secs(5),
+            gpu_program: PathBuf::from("nvidia-smi"),
+            stall_after: Duration::from_mins(30),
+            stop_on_stall: false,
+            gpu_idle_after: Duration::from_mins(10),
+            stop_on_gpu_idle: false,
+            gpu_hang_after: Duration::from_mins(5),
+            stop_on_gpu_hang: false,
+        },
         detach_on_death: false,
         listen: None,
         pod: PodArgs {

@@ -12,9 +12,10 @@ fn spec() -> DetectSpec {
         stall_after: Some(at(100)),
         stall_steps: 3,
         stall_least: at(10),
-        gpu_idle_after: at(20),
-        gpu_hang_after: at(20),
+        gpu_idle_after: Some(at(20)),
+        gpu_hang_after: Some(at(20)),
         gpu_hang_power_percent: 35.0,
+        stop: StopOn { stall: true, gpu_idle: true, gpu_hang: true },
     }
 }
 
@@ -24,13 +25,19 @@ fn cpu(percent: f64) -> Box<Sample> {
 }
 
 fn gpu(used: Option<f64>, power: Option<f64>) -> Box<Sample> {
-    let gpu = GpuSample {
-        utilization_percent: used,
-        power_watts: power,
+    gpus(&[(used, power)])
+}
+
+/// Of each GPU use and power.
+fn gpus(readings: &[(Option<f64>, Option<f64>)]) -> Box<Sample> {
+    let gpu = |(index, (used, power)): (u32, &(Option<f64>, Option<f64>))| GpuSample {
+        index,
+        utilization_percent: *used,
+        power_watts: *power,
         power_limit_watts: Some(700.0),
         ..GpuSample::default()
     };
-    Box::new(Sample { gpus: vec![gpu], ..Sample::default() })
+    Box::new(Sample { gpus: (0..).zip(readings).map(gpu).collect(), ..Sample::default() })
 }
 
 /// What is seen, at which second.
@@ -124,6 +131,77 @@ fn a_gpu_alarms_as_the_table_says() {
     for (says, story, expected) in table {
         assert_eq!(told(spec(), story), expected, "{says}");
     }
+}
+
+#[test]
+fn what_was_not_read_ends_an_episode() {
+    let idle = || gpu(Some(0.0), None);
+    let story = vec![
+        S::Sample(0, idle()),
+        S::Sample(15, Box::default()),
+        S::Sample(30, idle()),
+        S::Sample(49, idle()),
+        S::Sample(50, idle()),
+    ];
+    assert_eq!(told(spec(), story), [(50, "gpu-idle")]);
+}
+
+#[test]
+fn a_trial_is_ended_for_what_the_table_says() {
+    use S::{Metric, Output, Sample};
+    let (idle, busy, hung) =
+        ((Some(0.0), None), (Some(50.0), Some(400.0)), (Some(100.0), Some(120.0)));
+    let all = StopOn { stall: true, gpu_idle: true, gpu_hang: true };
+    let not = StopOn::default();
+    #[rustfmt::skip]
+    let table = [
+        ("nothing is known",            all,                                   vec![Sample(0, Box::default())],                                None),
+        ("no sign of life",             all,                                   vec![Sample(100, Box::default())],                              Some("stalled")),
+        ("which is not wanted",         StopOn { stall: false, ..all },        vec![Sample(100, Box::default())],                              None),
+        ("an idle GPU",                 all,                                   vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      Some("gpu-idle")),
+        ("for too short a time",        all,                                   vec![Sample(0, gpus(&[idle])), Sample(19, gpus(&[idle]))],      None),
+        ("which is not wanted",         StopOn { gpu_idle: false, ..all },     vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      None),
+        ("whatever it says meanwhile",  all,                                   vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
+        ("both idle",                   all,                                   vec![Sample(0, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], Some("gpu-idle")),
+        ("one of two",                  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(20, gpus(&[idle, busy]))], None),
+        ("the second not for so long",  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(1, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], None),
+        ("a GPU that hangs",            all,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(20, gpus(&[hung, busy]))], Some("gpu-hang")),
+        ("which is not wanted",         StopOn { gpu_hang: false, ..all },     vec![Sample(0, gpus(&[hung])), Sample(20, gpus(&[hung]))],      None),
+        ("while the trial prints",      all,                                   vec![Sample(0, gpus(&[hung])), Output(1), Sample(20, gpus(&[hung]))], None),
+        ("while it reports",            all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(20, gpus(&[hung]))], None),
+        ("until it does so no more",    all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(21, gpus(&[hung]))], Some("gpu-hang")),
+        ("nothing is wanted",           not,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(200, gpus(&[hung, idle]))], None),
+    ];
+    for (says, stop, story, expected) in table {
+        let mut detectors = Detectors::new(DetectSpec { stop, ..spec() }, at(0));
+        let mut last = at(0);
+        for seen in &story {
+            match seen {
+                Metric(second) => detectors.step(Seen::Metric, at(*second)),
+                Output(second) => detectors.step(Seen::Output, at(*second)),
+                Sample(second, sample) => {
+                    last = at(*second);
+                    detectors.step(Seen::Sample(sample), last)
+                }
+                S::Tick(second) => detectors.step(Seen::Tick, at(*second)),
+            };
+        }
+        let reason = detectors.reason_to_stop(last);
+        assert_eq!(reason.as_ref().map(Alarm::code), expected, "{says}: {reason:?}");
+    }
+}
+
+#[test]
+fn nobody_is_told_of_what_is_not_looked_for() {
+    let spec = DetectSpec { gpu_idle_after: None, gpu_hang_after: None, ..spec() };
+    let story = [(0, Some(0.0)), (90, Some(100.0)), (95, Some(0.0)), (99, Some(100.0))];
+    let story = story.map(|(second, used)| S::Sample(second, gpu(used, Some(120.0))));
+    assert_eq!(told(spec.clone(), story.into()), []);
+    let mut detectors = Detectors::new(spec, at(0));
+    for second in [0, 90] {
+        detectors.step(Seen::Sample(&gpu(Some(0.0), None)), at(second));
+    }
+    assert_eq!(detectors.reason_to_stop(at(90)), None);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use trial_protocol::StopReason;
 
 use super::evidence::EVIDENCE_TAIL_BYTES;
 use super::*;
@@ -109,6 +110,8 @@ fn the_cause_follows_the_table() {
         ("Ctrl-C",                        stopped(signal(2), StopBy::Signal(2), Some(2)),                Cause::Stopped,      Class::None,      Certain),
         ("TERM to the agent",             stopped(signal(15), StopBy::Signal(15), Some(15)),             Cause::Stopped,      Class::Transient, Certain),
         ("a stall",                       stopped(signal(9), StopBy::Stalled(60_000), Some(9)),          Cause::Stalled,      Class::Transient, Certain),
+        ("idle GPUs",                     stopped(signal(15), StopBy::GpuIdle(60_000), Some(15)),        Cause::Stalled,      Class::UserError, Certain),
+        ("a GPU that hangs",              stopped(signal(9), StopBy::GpuHang(60_000), Some(9)),          Cause::Stalled,      Class::Transient, Certain),
         ("a stop outweighs counters",     kills(stopped(signal(9), asked(StopReason::User), Some(9)), 0, 1), Cause::Stopped,  Class::None,      Certain),
         ("a stop that came too late",     stopped(code(0), asked(StopReason::User), None),               Cause::Succeeded,    Class::None,      Certain),
         ("too late for a failure",        stopped(code(1), asked(StopReason::User), None),               Cause::Exit,         Class::UserError, Certain),
@@ -142,6 +145,8 @@ fn the_message_says_what_happened_and_what_to_do() {
         (signal(11), "The trial was ended by SIGSEGV, which trialkeeper did not send: a native library crashed, or was built for another processor."),
         (code(139), "The trial exited with code 139, which stands for SIGSEGV: a native library crashed, or was built for another processor."),
         (stopped(signal(9), StopBy::Manager(StopReason::User), Some(9)), "A person stopped the trial; it had to be killed (SIGKILL)."),
+        (stopped(signal(15), StopBy::GpuIdle(60_000), Some(15)), "No GPU of the trial's had any work for 60 s and it was ended (--stop-on-gpu-idle): it may have waited for its data, or need no GPU; it ended by SIGTERM."),
+        (stopped(signal(9), StopBy::GpuHang(60_000), Some(9)), "A GPU of the trial's was fully used at little power for 60 s without a word from the trial, and it was ended (--stop-on-gpu-hang): a collective may have waited for a process that was gone; it had to be killed (SIGKILL)."),
         (stopped(code(0), StopBy::Signal(15), Some(15)), "SIGTERM reached trialkeeper from outside; it then exited with code 0."),
         (sent(0, None, false), "SIGTERM reached trialkeeper from outside its container; it ended by SIGTERM."),
         (sent(7, Some("slurmstepd"), false), "SIGTERM reached trialkeeper from process 7 (slurmstepd) of user 1000; it ended by SIGTERM."),

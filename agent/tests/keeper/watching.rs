@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
-use trial_protocol::{Cause, Report, ReportBody, Sample};
+use trial_protocol::{Cause, Class, Report, ReportBody, Sample};
 
 use crate::bed::{Keeper, lives, until};
 use crate::manager::Manager;
@@ -81,4 +81,27 @@ fn work_on_a_gpu_that_the_trial_may_not_see_is_not_its_own() {
     assert_eq!(verdict.cause, Cause::Stalled);
     let uuids = verdict.evidence.gpus.iter().map(|gpu| gpu.uuid.as_deref());
     assert!(uuids.eq([Some("GPU-1d1e")]), "{:?}", verdict.evidence.gpus);
+}
+
+#[test]
+fn a_trial_that_leaves_its_gpus_idle_or_hanging_is_ended_if_that_is_wanted() {
+    let (idle, hung) = (gpu(0, "GPU-1", 0, 90), gpu(0, "GPU-1", 100, 120));
+    #[rustfmt::skip]
+    let table = [
+        (["--gpu-idle-after", "300ms", "--stop-on-gpu-idle"], &idle, Class::UserError, "GPU-1 has had no work"),
+        (["--gpu-hang-after", "300ms", "--stop-on-gpu-hang"], &hung, Class::Transient, "GPU-1 has been fully used"),
+    ];
+    for (stop, row, class, warning) in table {
+        let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
+        // Work on the processor is no work for a GPU.
+        let keeper = Keeper::shell(&[&options[..], &stop].concat(), "while :; do :; done");
+        fake_smi(&keeper, &[row]);
+        let ended = keeper.run();
+        let verdict = ended.verdict();
+        assert_eq!((ended.code, verdict.cause), (Some(143), Cause::Stalled), "{stop:?}");
+        assert_eq!(verdict.class, class, "{}", verdict.message);
+        assert!(verdict.message.contains(stop[2]), "{}", verdict.message);
+        assert!(ended.stderr.contains(warning), "{}", ended.stderr);
+        assert_eq!(verdict.evidence.gpus[0].uuid.as_deref(), Some("GPU-1"));
+    }
 }
