@@ -263,7 +263,7 @@ impl Holder {
             Some(Effect::Kill) => {
                 let mut killed = self.trial.kill(reaped);
                 killed.retain(|process| reaped || process.pid != self.trial.pid());
-                self.leftovers.add(&killed);
+                self.leftovers.add_killed(&killed);
                 Signal::SIGKILL
             }
         };
@@ -284,7 +284,10 @@ impl Holder {
             }
             None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
         };
-        let leftovers = std::mem::take(&mut self.leftovers);
+        let mut leftovers = std::mem::take(&mut self.leftovers);
+        if self.status.is_none() || !leftovers.is_empty() {
+            leftovers.still_there(&self.trial.tree());
+        }
         let values = estate.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let masked = |last: &LastBytes| {
@@ -297,8 +300,7 @@ impl Holder {
             stop: self.stop,
             stdout_tail: masked(&stdout.last),
             stderr_tail: masked(&stderr.last),
-            leftovers_count: leftovers.count(),
-            leftovers: leftovers.into_names(),
+            leftovers,
             ..Known::default()
         });
         verdict.message.push_str(

@@ -435,9 +435,7 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
 fn what_is_known(observer: &Observer, ending: Ending) -> Known {
     let end = end_of(&ending);
     let Ending { stop, sender, leftovers, .. } = ending;
-    let leftovers_count = leftovers.count();
-    let leftovers = leftovers.into_names();
-    Known { end, stop, sender, leftovers, leftovers_count, ..observer.known() }
+    Known { end, stop, sender, leftovers, ..observer.known() }
 }
 
 fn end_of(ending: &Ending) -> End {

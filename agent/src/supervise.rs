@@ -107,7 +107,7 @@ pub struct Ending {
     pub stop: Option<Stop>,
     /// Who sent the signal that counts, if one does.
     pub sender: Option<SignalSender>,
-    /// Who was left of it and had to be ended.
+    /// Who was left of it.
     pub leftovers: Leftovers,
     /// Whether TERM has come: then somebody waits for our end too.
     pub terminated: bool,
@@ -355,7 +355,7 @@ impl World {
         let signal = match effect {
             Effect::Terminate => {
                 if reaped {
-                    memory.left(&self.trial.tree());
+                    memory.ending.leftovers.add(&self.trial.tree());
                     self.note_left("ends what the trial left running");
                 }
                 self.trial.terminate(reaped);
@@ -365,7 +365,7 @@ impl World {
                 // Of those that did not end when they were asked to, the trial's own process is told as its end.
                 let mut killed = self.trial.kill(reaped);
                 killed.retain(|process| reaped || process.pid != self.trial.pid());
-                memory.left(&killed);
+                memory.ending.leftovers.add_killed(&killed);
                 Signal::SIGKILL
             }
         };
@@ -381,7 +381,7 @@ impl World {
         if !tree.is_empty() {
             let mut left = Leftovers::default();
             left.add(&tree);
-            let names = left.into_names().join(", ");
+            let names = left.names().join(", ");
             self.book.note("leftovers", format!("trialkeeper {what}: {names}"));
         }
     }

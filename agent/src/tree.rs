@@ -6,6 +6,10 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
+mod leftovers;
+
+pub use leftovers::{Fates, Leftovers};
+
 /// One living process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
@@ -121,41 +125,6 @@ fn parse(stat: &[u8]) -> Option<Process> {
     Some(Process { pid, parent, group, name, zombie: matches!(state, "Z" | "X") })
 }
 
-/// How many are named of those that a trial left.
-const NAMED: usize = 64;
-
-/// Who was left of a trial. A fork bomb leaves thousands: all are counted, and the first are named.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leftovers {
-    names: Vec<String>,
-    seen: HashSet<u32>,
-}
-
-impl Leftovers {
-    /// Adds the processes of `tree` that are not among them yet.
-    pub fn add(&mut self, tree: &[Process]) {
-        for member in tree {
-            if self.seen.insert(member.pid) && self.names.len() < NAMED {
-                self.names.push(format!("{} {}", member.pid, member.name));
-            }
-        }
-    }
-
-    /// How many they are.
-    pub fn count(&self) -> usize {
-        self.seen.len()
-    }
-
-    /// Each as `pid name`; where they are too many, the last says how many more there were.
-    pub fn into_names(mut self) -> Vec<String> {
-        let more = self.seen.len() - self.names.len();
-        if more > 0 {
-            self.names.push(format!("and {more} more"));
-        }
-        self.names
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -226,19 +195,6 @@ mod tests {
             select(vec![process(2, 3), process(3, 2), process(3, 1)], &[1], &[], false).len(),
             3
         );
-    }
-
-    #[test]
-    fn of_a_fork_bomb_the_first_are_named_and_all_are_counted() {
-        let mut left = Leftovers::default();
-        for round in 0..3 {
-            let tree: Vec<_> = (1..=20_000 + round).map(|pid| process(pid, 1)).collect();
-            left.add(&tree);
-        }
-        assert_eq!(left.count(), 20_002);
-        let names = left.into_names();
-        assert_eq!((names.len(), names[0].as_str()), (65, "1 x"));
-        assert_eq!(names[64], "and 19938 more");
     }
 
     proptest! {

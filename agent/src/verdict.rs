@@ -26,6 +26,8 @@ use trial_protocol::{
     Cause, CgroupSample, Class, Confidence, GpuSample, SignalSender, TrialExit, Verdict,
 };
 
+use crate::tree::{Fates, Leftovers};
+
 use evidence::{evidence, is_near_limit, is_near_limit_now, last_words, memory_figures, oom_kills};
 use phrases::Hint;
 use stop::stopped;
@@ -59,10 +61,8 @@ pub struct Known {
     pub gpu_idle_ms: BTreeMap<String, u64>,
     /// GPUs that vanished during the trial, by UUID or index.
     pub gpus_lost: Vec<String>,
-    /// Processes that were left of it and were ended, as `pid name`; of very many, the first.
-    pub leftovers: Vec<String>,
-    /// How many they were.
-    pub leftovers_count: usize,
+    /// Processes that were left of it, and what became of them.
+    pub leftovers: Leftovers,
 }
 
 /// How a trial's process ended.
@@ -144,12 +144,7 @@ pub fn conclude(known: &Known) -> Verdict {
             message: format!("trialkeeper itself failed: {why}. The trial is not to blame."),
         },
     };
-    if known.leftovers_count > 0 {
-        let count = known.leftovers_count;
-        let noun = if count == 1 { "process" } else { "processes" };
-        conclusion.message =
-            format!("{} {count} {noun} that it had started had to be ended.", conclusion.message);
-    }
+    conclusion.message.push_str(&of_leftovers(known.leftovers.fates()));
 
     let Conclusion { cause, class, confidence, message } = conclusion;
     let stop = known.stop.and_then(Stop::reason);
@@ -164,6 +159,27 @@ pub fn conclude(known: &Known) -> Verdict {
         duration_ms: known.duration_ms,
         evidence,
     }
+}
+
+/// What became of those that were left, a sentence for each way.
+fn of_leftovers(Fates { asked, killed, alive }: Fates) -> String {
+    let some = |count: usize, one: &str, many: &str, what: &str| match count {
+        0 => String::new(),
+        1 => format!(" 1 process {one} {what}."),
+        _ => format!(" {count} processes {many} {what}."),
+    };
+    let [started, one, many] = ["that it had started", "of it is", "of it are"];
+    [
+        some(asked, started, started, "ended when asked to"),
+        some(killed, started, started, "had to be killed (SIGKILL)"),
+        some(
+            alive,
+            one,
+            many,
+            "still there: SIGKILL does not end what hangs in a device or a file system, or is another user's",
+        ),
+    ]
+    .concat()
 }
 
 /// The trial ended, and not because of this agent.

@@ -153,7 +153,8 @@ pub struct Evidence {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpu_idle_ms: BTreeMap<String, u64>,
     /// Processes that were still there long after the trial's own process had ended, and were ended, or that were killed with
-    /// it at the end of the grace, as `pid name`; of very many the first, and how many more there were.
+    /// it at the end of the grace, as `pid name`; of very many the first, and how many more there were. What not even SIGKILL
+    /// has ended is followed by `(still there)`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<String>,
     /// Raw wait status as `waitpid` gave it.

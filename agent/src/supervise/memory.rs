@@ -5,7 +5,7 @@ use trial_protocol::SignalSender;
 use super::{Ending, Memory, World, trial_exit};
 use crate::phase::Phase;
 use crate::signals::Sender;
-use crate::tree::{self, Process};
+use crate::tree;
 use crate::verdict::{Stop, StopBy};
 
 impl Memory {
@@ -29,11 +29,6 @@ impl Memory {
         }
     }
 
-    /// Remembers who was left of the trial, each once.
-    pub(super) fn left(&mut self, tree: &[Process]) {
-        self.ending.leftovers.add(tree);
-    }
-
     pub(super) fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
         self.ending.terminated = self.terminated > 0;
         // A signal that we passed on is a request for the end only if the trial died of it.
@@ -46,8 +41,10 @@ impl Memory {
         if !matches!(self.ending.stop, Some(Stop { by: StopBy::Signal(_), .. })) {
             self.ending.sender = None;
         }
-        if matches!(phase, Phase::Done(None)) {
-            self.left(&world.trial.tree());
+        let leftovers = &mut self.ending.leftovers;
+        // Where nobody was left, nobody is there.
+        if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
+            leftovers.still_there(&world.trial.tree());
         }
         self.ending
     }

@@ -85,7 +85,7 @@ pub(super) fn evidence(known: &Known) -> Evidence {
         memory_limit_bytes: memory_limit(known),
         gpus: known.gpus.clone(),
         gpu_idle_ms: known.gpu_idle_ms.clone(),
-        leftovers: known.leftovers.clone(),
+        leftovers: known.leftovers.names(),
         wait_status,
         signal_sender: known.sender.clone(),
     }

@@ -3,6 +3,7 @@ use trial_protocol::StopReason;
 
 use super::evidence::EVIDENCE_TAIL_BYTES;
 use super::*;
+use crate::tree::Process;
 
 const CUDA: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n";
 
@@ -50,6 +51,22 @@ fn sent(pid: u32, name: Option<&str>, kernel: bool) -> Known {
 
 fn stopped(known: Known, by: StopBy, signal: Option<u8>) -> Known {
     Known { stop: Some(Stop { by, signal }), ..known }
+}
+
+/// Processes that were asked to end, those of them that were killed, and those that are still there.
+fn leaving(known: Known, asked: &[u32], killed: &[u32], there: &[u32]) -> Known {
+    let tree = |pids: &[u32]| {
+        let process = |pid: &u32| {
+            let name = "sleep".to_owned();
+            Process { pid: *pid, parent: 1, group: *pid, name, zombie: false }
+        };
+        pids.iter().map(process).collect::<Vec<_>>()
+    };
+    let mut leftovers = Leftovers::default();
+    leftovers.add(&tree(asked));
+    leftovers.add_killed(&tree(killed));
+    leftovers.still_there(&tree(there));
+    Known { leftovers, ..known }
 }
 
 #[test]
@@ -152,7 +169,10 @@ fn the_message_says_what_happened_and_what_to_do() {
         (sent(7, Some("slurmstepd"), false), "SIGTERM reached trialkeeper from process 7 (slurmstepd) of user 1000; it ended by SIGTERM."),
         (sent(7, None, false), "SIGTERM reached trialkeeper from process 7 of user 1000; it ended by SIGTERM."),
         (sent(0, None, true), "SIGTERM reached trialkeeper from the terminal; it ended by SIGTERM."),
-        (Known { leftovers: vec!["9 sleep".to_owned()], leftovers_count: 1, ..code(0) }, "The trial succeeded. 1 process that it had started had to be ended."),
+        (leaving(code(0), &[9], &[], &[]), "The trial succeeded. 1 process that it had started ended when asked to."),
+        (leaving(code(0), &[9], &[9], &[]), "The trial succeeded. 1 process that it had started had to be killed (SIGKILL)."),
+        (leaving(code(0), &[7, 8, 9], &[8, 9], &[]), "The trial succeeded. 1 process that it had started ended when asked to. 2 processes that it had started had to be killed (SIGKILL)."),
+        (leaving(code(0), &[9], &[9], &[9]), "The trial succeeded. 1 process of it is still there: SIGKILL does not end what hangs in a device or a file system, or is another user's."),
         (Known { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];
     for (known, message) in table {
@@ -176,8 +196,7 @@ fn the_evidence_is_kept_and_bounded() {
         cgroup_before: Some(cgroup(3, 10)),
         cgroup_after: Some(cgroup(5, 990)),
         process_peak_bytes: Some(7),
-        leftovers: vec!["17 sleep".to_owned()],
-        ..Known::default()
+        ..leaving(Known::default(), &[17], &[], &[])
     };
     let verdict = conclude(&known);
     let evidence = verdict.evidence;

@@ -115,8 +115,11 @@ fn what_a_trial_leaves_behind_is_killed_and_named() {
     let ended = running.wait();
     assert_eq!(ended.code, Some(4), "the exit is the trial's own");
     assert!(!lives(inner));
-    let leftovers = ended.verdict().evidence.leftovers;
+    let verdict = ended.verdict();
+    let leftovers = verdict.evidence.leftovers;
     assert!(leftovers.contains(&format!("{inner} sh")), "{leftovers:?}");
+    assert!(verdict.message.contains("had to be killed (SIGKILL)"), "{}", verdict.message);
+    assert!(!verdict.message.contains("still there"), "{}", verdict.message);
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn whoever_ends_when_asked_to_is_named_too() {
     assert_eq!(verdict.evidence.leftovers.len(), 1, "{verdict:?}");
     assert!(verdict.evidence.leftovers[0].ends_with(" sleep"), "{verdict:?}");
     assert!(
-        ended.stderr.contains("1 process that it had started had to be ended"),
+        ended.stderr.contains("1 process that it had started ended when asked to."),
         "{}",
         ended.stderr
     );

@@ -1,0 +1,135 @@
+//! PURE: who was left of a trial, and what became of each.
+
+use std::collections::HashSet;
+
+use super::Process;
+
+/// How many are named of those that a trial left.
+const NAMED: usize = 64;
+
+/// Who was left of a trial. A fork bomb leaves thousands: all are counted, and the first are named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    named: Vec<(u32, String)>,
+    seen: HashSet<u32>,
+    killed: HashSet<u32>,
+    /// Those that are still there after all, not all of them named.
+    alive: Vec<(u32, String)>,
+}
+
+/// How many of those that were left have ended in which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fates {
+    /// They ended when they were asked to.
+    pub asked: usize,
+    /// KILL ended them.
+    pub killed: usize,
+    /// They are still there.
+    pub alive: usize,
+}
+
+impl Leftovers {
+    /// Adds the processes of `tree` that are not among them yet: they are asked to end.
+    pub fn add(&mut self, tree: &[Process]) {
+        for member in tree {
+            if self.seen.insert(member.pid) && self.named.len() < NAMED {
+                self.named.push(entry(member));
+            }
+        }
+    }
+
+    /// The same for those that KILL is sent to.
+    pub fn add_killed(&mut self, tree: &[Process]) {
+        self.add(tree);
+        self.killed.extend(tree.iter().map(|member| member.pid));
+    }
+
+    /// Notes that the processes of `tree` are all that is there when nobody waits for them any more.
+    pub fn still_there(&mut self, tree: &[Process]) {
+        self.add(tree);
+        self.alive = tree.iter().map(entry).collect();
+    }
+
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// How many have ended in which way.
+    pub fn fates(&self) -> Fates {
+        let alive = self.alive.len();
+        let killed = self
+            .killed
+            .iter()
+            .filter(|pid| self.alive.iter().all(|(there, _)| there != *pid))
+            .count();
+        Fates { asked: self.seen.len() - killed - alive, killed, alive }
+    }
+
+    /// Each as `pid name`, those that are still there first, and marked; where they are too many, the last says how many
+    /// more there were.
+    pub fn names(&self) -> Vec<String> {
+        let there = self.alive.iter().map(|(pid, name)| format!("{pid} {name} (still there)"));
+        let alive: HashSet<u32> = self.alive.iter().map(|(pid, _)| *pid).collect();
+        let gone = self.named.iter().filter(|(pid, _)| !alive.contains(pid));
+        let gone = gone.map(|(pid, name)| format!("{pid} {name}"));
+        let mut names: Vec<_> = there.chain(gone).take(NAMED).collect();
+        let more = self.seen.len() - names.len();
+        if more > 0 {
+            names.push(format!("and {more} more"));
+        }
+        names
+    }
+}
+
+fn entry(process: &Process) -> (u32, String) {
+    (process.pid, process.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(pids: impl IntoIterator<Item = u32>) -> Vec<Process> {
+        let process =
+            |pid| Process { pid, parent: 1, group: pid, name: "x".to_owned(), zombie: false };
+        pids.into_iter().map(process).collect()
+    }
+
+    #[test]
+    fn each_has_one_fate() {
+        type Row<'a> = (&'a str, &'a [u32], &'a [u32], &'a [u32], [usize; 3], &'a [&'a str]);
+        #[rustfmt::skip]
+        let table: [Row<'_>; 6] = [
+            // asked, killed, there, how many of each, names
+            ("nobody",                      &[],     &[],     &[],     [0, 0, 0], &[]),
+            ("all ended when asked",        &[7, 8], &[],     &[],     [2, 0, 0], &["7 x", "8 x"]),
+            ("one was killed",              &[7, 8], &[8],    &[],     [1, 1, 0], &["7 x", "8 x"]),
+            ("one came later",              &[7],    &[7, 9], &[],     [0, 2, 0], &["7 x", "9 x"]),
+            ("one is still there",          &[7, 8], &[7, 8], &[8],    [0, 1, 1], &["8 x (still there)", "7 x"]),
+            ("one that nobody has killed",  &[7],    &[],     &[8],    [1, 0, 1], &["8 x (still there)", "7 x"]),
+        ];
+        for (says, asked, killed, there, [ended, by_kill, alive], names) in table {
+            let mut left = Leftovers::default();
+            left.add(&tree(asked.iter().copied()));
+            left.add_killed(&tree(killed.iter().copied()));
+            left.still_there(&tree(there.iter().copied()));
+            assert_eq!(left.fates(), Fates { asked: ended, killed: by_kill, alive }, "{says}");
+            assert_eq!(left.names(), names, "{says}");
+            assert_eq!(left.is_empty(), names.is_empty(), "{says}");
+        }
+    }
+
+    #[test]
+    fn of_a_fork_bomb_the_first_are_named_and_all_are_counted() {
+        let mut left = Leftovers::default();
+        for round in 0..3 {
+            left.add_killed(&tree(1..=20_000 + round));
+        }
+        left.still_there(&tree([20_002]));
+        assert_eq!(left.fates(), Fates { asked: 0, killed: 20_001, alive: 1 });
+        let names = left.names();
+        assert_eq!((names.len(), names[0].as_str()), (65, "20002 x (still there)"));
+        assert_eq!((names[1].as_str(), names[64].as_str()), ("1 x", "and 19938 more"));
+    }
+}
