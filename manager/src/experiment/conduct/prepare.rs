@@ -107,6 +107,12 @@ impl Run {
             run.told(event).await?;
         }
         run.gone(gone).await?;
+        // An earlier manager may have died before it said so to their agents, and what it said may expire.
+        let running = run.jobs.iter().filter(|(_, job)| job.running_since.is_some() && !job.ended);
+        let running: Vec<_> = running.map(|(trial, _)| trial.clone()).collect();
+        for trial in running {
+            run.order_rules(&trial);
+        }
         // An earlier manager recorded that these are to stop; whether it came to say so, nobody knows.
         let stops: Vec<_> = run.jobs.keys().cloned().collect();
         for trial in stops {

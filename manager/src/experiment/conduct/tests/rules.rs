@@ -104,3 +104,18 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
         assert_eq!(*bed.observed.0.lock().unwrap(), learnt, "{says}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_trials_agent_is_left_the_limit_of_its_time_again() {
+    let bed = Bed::new().await;
+    bed.begun().await;
+    // No ack has carried what the first manager wanted to say.
+    let bed = bed.resumed().await;
+    let trial = bed.trial(JobState::Running).await;
+    bed.settled().await;
+    let ack = bed.say(&trial, 1, Vec::new()).await;
+    let limits: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
+    let DirectiveBody::StopRules { rules, .. } = limits[0] else { panic!("{limits:?}") };
+    assert_eq!(rules[0].reason, StopReason::Deadline);
+    assert_eq!(rules[0].when, StopWhen::RunningFor { ms: 900_000 });
+}
