@@ -12,12 +12,15 @@ mod line;
 mod tests;
 mod text;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::routing::post;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
 
 use self::text::Text;
@@ -26,12 +29,25 @@ use super::body::{Memory, Read};
 use super::error;
 use crate::intake::{Intake, Unnumbered};
 
+/// From this size on a post is a large one, in bytes. A metric of brackets takes sixteen times its text in memory.
+const LARGE_BYTES: usize = 256 << 10;
+
+/// Large posts that are worked on at once; more wait.
+const LARGE_AT_ONCE: usize = 2;
+
 /// What the handlers work with.
 #[derive(Clone)]
 struct Shared {
     experiment: ExperimentId,
     reports: Unnumbered,
     memory: Memory,
+    large: Arc<Semaphore>,
+}
+
+/// What a post holds until what it said is stored.
+struct Held {
+    _share: Read,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 /// Everything the old server served.
@@ -40,6 +56,7 @@ pub fn router(intake: &Intake) -> Router {
         experiment: intake.experiment().clone(),
         reports: intake.unnumbered(),
         memory: Memory::new(),
+        large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
     };
     Router::new()
         .route("/api/v1/nni-pai/version/{experiment}/{trial}", post(version))
@@ -87,7 +104,7 @@ async fn version(
     request: Request,
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
-    let (Version { tag, msg }, _share) = shared.read(request).await?;
+    let (Version { tag, msg }, _held) = shared.read(request).await?;
     let notes = if tag == "VCSuccess" {
         Vec::new()
     } else {
@@ -107,7 +124,7 @@ async fn stdout(
     request: Request,
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
-    let (Stdout { tag, stream, msg }, _share) = shared.read(request).await?;
+    let (Stdout { tag, stream, msg }, _held) = shared.read(request).await?;
     let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
     let said = if tag == "trial" {
         line::read(&trial, stream, &msg.0)
@@ -130,7 +147,7 @@ async fn update_metrics(
     request: Request,
 ) -> Result<Empty, Error> {
     let trial = shared.trial(&ids)?;
-    let (Metrics { metrics }, _share) = shared.read(request).await?;
+    let (Metrics { metrics }, _held) = shared.read(request).await?;
     let facts = metrics.iter().map(|text| line::metric(&trial, &text.0)).collect();
     shared.reports.accept(&trial, Lane::Facts, facts).await?;
     Ok(EMPTY)
@@ -147,12 +164,18 @@ impl Shared {
 
     /// The body, whatever its content type says, and its share of the memory: that stands for what was said until it is
     /// stored.
-    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, Read), Error> {
+    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, Held), Error> {
         let mut body = self.memory.read(request).await?;
+        let turn = if body.bytes.len() < LARGE_BYTES {
+            None
+        } else {
+            let large = Arc::clone(&self.large);
+            Some(large.acquire_owned().await.expect("it is never closed"))
+        };
         let said = serde_json::from_slice(&body.bytes).map_err(|error| {
             Error::BadRequest(format!("the body is not what is sent here: {error}"))
         })?;
         body.bytes = Vec::new();
-        Ok((said, body))
+        Ok((said, Held { _share: body, _turn: turn }))
     }
 }

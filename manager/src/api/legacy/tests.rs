@@ -414,3 +414,23 @@ fn keeper_environment(output: &Path) -> [(&'static str, String); 7] {
         ("MULTI_PHASE", "false".to_owned()),
     ]
 }
+
+#[tokio::test]
+async fn large_posts_wait_for_one_another_and_are_all_stored() {
+    let bed = Bed::new().await;
+    let posts = (0..6).map(|sequence| {
+        // As JSON it is sixteen times as large in memory.
+        let value = format!("[{}[]]", "[],".repeat(200_000));
+        let metric = json!({"parameter_id": 0, "trial_job_id": "abcde", "type": "PERIODICAL", "sequence": sequence, "value": value});
+        let line = format!("NNISDK_MEb'{metric}'");
+        let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line}).to_string();
+        bed.post("stdout/exp/abcde", body)
+    });
+    for answer in futures_util::future::join_all(posts).await {
+        assert_eq!(answer, (StatusCode::OK, String::new()));
+    }
+    let rows = bed.store.metrics(&TrialJobId::new("abcde").unwrap()).await.unwrap();
+    let mut stored: Vec<_> = rows.iter().map(|row| row.metric.sequence).collect();
+    stored.sort_unstable();
+    assert_eq!(stored, [0, 1, 2, 3, 4, 5]);
+}
