@@ -11,6 +11,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,6 +33,9 @@ const IDLE: Duration = Duration::from_secs(75);
 
 /// How long a client may take to agree on keys.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long what was sent may stay untaken, because the client does not read it or is gone without a word.
+const UNTAKEN: Duration = Duration::from_mins(1);
 
 /// How long requests in progress may go on when the manager stops.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -124,8 +128,7 @@ async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                // Answers are small and awaited: they must not wait to be joined by others.
-                if let Err(error) = stream.set_nodelay(true) {
+                if let Err(error) = prepare(&stream) {
                     tracing::debug!(%error, "a connection was gone before it began");
                 }
                 return (stream, address, place);
@@ -138,6 +141,14 @@ async fn accept(
             }
         }
     }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    // Answers are small and awaited: they must not wait to be joined by others.
+    stream.set_nodelay(true)?;
+    // Source: tcp(7), TCP_USER_TIMEOUT: it ends a connection whose window stays closed, too.
+    let untaken = u32::try_from(UNTAKEN.as_millis()).expect("it is a minute");
+    Ok(set_tcp_user_timeout(stream, untaken)?)
 }
 
 fn is_of_the_connection(error: &io::Error) -> bool {
@@ -240,6 +251,19 @@ mod tests {
         // Whatever is said at the end, it is the end.
         silent.read_to_end(&mut Vec::new()).await.unwrap();
         server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_no_answer_is_not_waited_for_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let places = Arc::new(Semaphore::new(1));
+        let (accepted, client) =
+            tokio::join!(accept(&listener, &places), TcpStream::connect(address));
+        let (stream, _, _place) = accepted;
+        let most = rustix::net::sockopt::tcp_user_timeout(&stream).unwrap();
+        assert_eq!(Duration::from_millis(most.into()), UNTAKEN);
+        drop(client);
     }
 
     #[tokio::test]
