@@ -255,6 +255,11 @@ async fn begin(
             None => api::serve(listener, router, stopped).await,
         }
     });
+    let (tried, stopped) = (store.clone(), closed.clone());
+    servers.spawn(async move {
+        stopped.run_until_cancelled(tried.try_while_ill()).await;
+        Ok(())
+    });
     let url_file = dir.manager_url();
     write_file(&url_file, 0o644, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file, source })?;

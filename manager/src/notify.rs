@@ -115,7 +115,7 @@ pub async fn tell_what_is_left(office: &Office) -> Result<usize, store::Error> {
     Ok(0)
 }
 
-/// Tells that the store is ill, and that it is well again; and tries it meanwhile, for nobody else may write.
+/// Tells that the store is ill, and that it is well again.
 async fn watch_store(
     office: Office,
     boxes: Vec<mpsc::UnboundedSender<Letter>>,
@@ -163,12 +163,7 @@ async fn watch_store(
         tokio::select! {
             () = ending.cancelled() => return 0,
             changed = ailment.changed() => if changed.is_err() { return 0 },
-            () = tokio::time::sleep(next) => {
-                if health.is_ill() {
-                    // Its fate is the new ailment.
-                    drop(office.store.probe().await);
-                }
-            }
+            () = tokio::time::sleep(next) => {}
         }
     }
 }

@@ -26,9 +26,11 @@ mod writer;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
 pub use error::{Class, Error};
@@ -44,6 +46,9 @@ use writer::{Message, Shared, Write};
 /// How many writes may wait for the writer; batches of reports beyond it are refused, since their
 /// senders can wait better than we can.
 const QUEUE: usize = 1024;
+
+/// How long an ill store is left alone before it is tried.
+const TRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Talks to the store; cheap to clone. When the last handle goes, what is queued is written and the
 /// file is closed, for which the drop waits.
@@ -381,6 +386,17 @@ impl Store {
     /// Why the last write failed, for those who wait for a change. A store that is only read is never ill.
     pub fn watch_ailment(&self) -> watch::Receiver<Option<Error>> {
         self.inner.shared.ailment.subscribe()
+    }
+
+    /// Tries an ill store now and then, so that one that can be written again is found well although nobody else
+    /// writes. It never ends.
+    pub async fn try_while_ill(&self) {
+        let mut ailment = self.watch_ailment();
+        while ailment.wait_for(Option::is_some).await.is_ok() {
+            sleep(TRY_AFTER).await;
+            // Its fate is the new ailment.
+            drop(self.probe().await);
+        }
     }
 
     /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody

@@ -34,8 +34,8 @@ pub struct ExperimentView {
     /// Where it stands, in NNI's words: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
     /// `STOPPING`, `STOPPED`, `ERROR`.
     pub state: String,
-    /// What is wrong now with a tuner or an assessor outside the manager, as a sentence: it does not answer, was
-    /// started again, or is lost. Absence means that nothing is known to be wrong.
+    /// What is wrong now, as a sentence: the database cannot be written, or a tuner or an assessor outside the manager
+    /// does not answer, was started again, or is lost. Absence means that nothing is known to be wrong.
     pub trouble: Option<String>,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,

@@ -10,8 +10,6 @@ use super::event;
 
 /// How long the store must have been well.
 const CONVALESCENCE: Duration = Duration::from_secs(3);
-/// How often an ill store is tried.
-const LOOK: Duration = Duration::from_secs(1);
 /// Nothing is to be looked at.
 const NEVER: Duration = Duration::from_hours(1);
 
@@ -59,15 +57,9 @@ impl Health {
     /// When to look again, if nothing happens.
     pub(super) fn next_look(self, now: Instant) -> Duration {
         match self {
-            Self::Well => NEVER,
-            Self::Ill => LOOK,
+            Self::Well | Self::Ill => NEVER,
             Self::Convalescent(since) => CONVALESCENCE.saturating_sub(now - since),
         }
-    }
-
-    /// Whether the store was ill when it was last looked at.
-    pub(super) fn is_ill(self) -> bool {
-        self == Self::Ill
     }
 }
 

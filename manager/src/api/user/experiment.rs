@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use crate::config;
+use crate::errors::chain;
 use crate::job_state::JobState;
 use crate::tuner::OptimizeMode;
 use crate::view::curve::{Improvement, improvements};
@@ -29,7 +30,11 @@ pub(in crate::api) async fn shown(
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
     let shown = view::experiment(&row, &spec, snapshot, elapsed, state.clock.now_ms());
     let left = if running.is_some() { None } else { view::left(&row, state.store.has_writer()) };
-    Ok(ExperimentView { trouble: left.or(shown.trouble), ..shown })
+    // What the store cannot record cannot be read from it either.
+    let ill = state.store.ailment().map(|error| {
+        format!("{}: no trial is started or ended until that is mended", chain(&error))
+    });
+    Ok(ExperimentView { trouble: left.or(ill).or(shown.trouble), ..shown })
 }
 
 /// The experiment that this manager serves

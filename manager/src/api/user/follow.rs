@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::channel::{Channel, Sender};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
@@ -21,6 +22,7 @@ use super::log::unfinished;
 use super::trials::{MetricView, SampleView, attempt};
 use super::unheard::{self, Ear, Unheard};
 use crate::job_state::JobState;
+use crate::store;
 
 /// The least time between two looks at the store: changes that come closer are told together.
 const PACE: Duration = Duration::from_millis(250);
@@ -49,6 +51,8 @@ pub(super) struct FollowQuery {
 struct Line {
     sender: Sender<Bytes, std::io::Error>,
     shared: Shared,
+    /// Tells when the store falls ill or is well again, which is no commit.
+    ailment: watch::Receiver<Option<store::Error>>,
     /// When something was said last.
     spoke: Instant,
 }
@@ -83,10 +87,7 @@ impl Line {
 
     /// Waits for the next commit, a moment at least; tells the client of silence. `false`: the manager
     /// goes, and this was the last look.
-    async fn pause(
-        &mut self,
-        commits: &mut tokio::sync::watch::Receiver<u64>,
-    ) -> Result<bool, Gone> {
+    async fn pause(&mut self, commits: &mut watch::Receiver<u64>) -> Result<bool, Gone> {
         let stop = self.shared.state.closing.clone();
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
@@ -96,6 +97,7 @@ impl Line {
             let patience = Instant::now() + SILENCE;
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
+                Ok(()) = self.ailment.changed() => return Ok(true),
                 changed = timeout_at(patience, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
                     // A store that is only read tells of no commits: whoever writes it is looked at.
@@ -120,7 +122,8 @@ fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
 ) -> Response {
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
-    let told = follow(Line { sender, shared, spoke: Instant::now() });
+    let ailment = shared.state.store.watch_ailment();
+    let told = follow(Line { sender, shared, ailment, spoke: Instant::now() });
     // It ends with the client, whom it notices by its silence, or with the manager.
     streams.spawn(async move { drop(told.await) });
     let headers = [

@@ -8,6 +8,8 @@ use trial_protocol::{Lane, TrialJobId};
 use super::{Bed, attempt, batch, metric, new_trial, report, trial};
 use crate::store::{Class, Error, QUEUE};
 
+const PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+
 /// Keeps the writer busy until the sender is dropped.
 async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
     let (release, gate) = mpsc::channel::<()>();
@@ -98,6 +100,22 @@ async fn a_full_disk_is_named_and_what_failed_is_not_there() {
     assert!(bed.store.ailment().is_none());
     let stored = bed.store.ingest(large("a"), 1).await.unwrap();
     assert_eq!((stored.through, stored.fresh.len()), (Some(1), 2));
+}
+
+#[tokio::test]
+async fn a_store_that_can_be_written_again_is_well_although_nobody_writes() {
+    let bed = Bed::with_trial().await;
+    let store = bed.store.clone();
+    let trying = tokio::spawn(async move { store.try_while_ill().await });
+    let mut ailment = bed.store.watch_ailment();
+    for _ in 0..2 {
+        bed.store.leave_room(2).await.unwrap();
+        bed.store.ingest(large("a"), 1).await.unwrap_err();
+        assert!(ailment.borrow_and_update().is_some());
+        bed.store.leave_room(1000).await.unwrap();
+        tokio::time::timeout(PATIENCE, ailment.wait_for(Option::is_none)).await.unwrap().unwrap();
+    }
+    trying.abort();
 }
 
 #[tokio::test]
