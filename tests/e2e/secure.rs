@@ -1,8 +1,11 @@
 //! What leaves the machine is encrypted; what an experiment keeps can be copied and checked.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
 #[test]
 fn off_the_loopback_interface_reports_are_encrypted() {
@@ -10,10 +13,101 @@ fn off_the_loopback_interface_reports_are_encrypted() {
     let mut command = Search::new("echo score={{x}}", 2).command(&bed);
     let outcome = Outcome::of(bed.start(command.args(["--host", "0.0.0.0"])).finish(BOUND));
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
-    let url = std::fs::read_to_string(bed.data().join(&outcome.id).join("manager.url")).unwrap();
+    let url = fs::read_to_string(bed.data().join(&outcome.id).join("manager.url")).unwrap();
     assert!(url.starts_with("https://"), "{url}");
     for trial in &outcome.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "delivered through the encryption");
+    }
+}
+
+/// Every secret that an experiment's folder holds: the user's token, those of its trials, and what they are made from.
+fn secrets(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = files(data).into_iter();
+    let keeps_one = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        ["secret", "user.token", "token"].iter().any(|secret| name == *secret)
+    };
+    let read = |path: PathBuf| {
+        let bytes = fs::read(&path).unwrap();
+        (path, bytes.trim_ascii().to_vec())
+    };
+    files.filter(keeps_one).map(read).collect()
+}
+
+/// All files below a folder; none if it is not there yet.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let entries = entries.map(|entry| entry.unwrap());
+    let below = entries.flat_map(|entry| match entry.file_type().unwrap() {
+        kind if kind.is_dir() => files(&entry.path()),
+        kind if kind.is_file() => vec![entry.path()],
+        _ => Vec::new(),
+    });
+    below.collect()
+}
+
+fn holds(bytes: &[u8], secret: &[u8]) -> bool {
+    bytes.windows(secret.len()).any(|part| part == secret)
+}
+
+#[test]
+fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    // What the trial sees of its environment is in its log.
+    let line = format!("env; read _ <{}; echo score=1", gate.path().display());
+    let mut command = Search::new(&line, 1).command(&bed);
+    command.args(["--host", "0.0.0.0"]).env("TRIAL_MANAGER_LOG", "trace");
+    let running = bed.start(&mut command);
+    let begun = wait_for("the trial to run", BOUND, || {
+        let secrets = secrets(&bed.data());
+        let processes = bed.processes();
+        (secrets.len() == 3 && processes.iter().any(|(_, line)| line.contains("read _")))
+            .then_some((secrets, processes))
+    });
+    let (secrets, processes) = begun;
+    assert!(secrets.iter().all(|(_, secret)| secret.len() >= 16), "{secrets:?}");
+    for (_, line) in &processes {
+        assert!(!secrets.iter().any(|(_, secret)| holds(line.as_bytes(), secret)), "{line}");
+    }
+    // The pages and the API, as one sees them who may.
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let folder = bed.data().join(&id);
+    let url = fs::read_to_string(folder.join("manager.url")).unwrap();
+    for page in [
+        "",
+        "configuration",
+        "api/v1/experiment",
+        "api/v1/experiment/configuration",
+        "api/v1/trials",
+        "api/v1/nni/experiment",
+    ] {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--cacert"])
+            .arg(folder.join("tls/ca.pem"));
+        curl.arg("--netrc-file").arg(folder.join("netrc"));
+        let told = curl.arg(format!("{}/{page}", url.trim())).output().unwrap();
+        assert!(told.status.success(), "{page}: {}", String::from_utf8_lossy(&told.stderr));
+        for (path, secret) in &secrets {
+            assert!(!holds(&told.stdout, secret), "{page} shows {}", path.display());
+        }
+    }
+    gate.open(1);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    for (path, secret) in &secrets {
+        let logs = [finished.stdout.as_slice(), finished.stderr.as_bytes()];
+        assert!(!logs.iter().any(|log| holds(log, secret)), "{}", path.display());
+        for file in files(bed.folder()).iter().filter(|file| *file != gate.path()) {
+            if holds(&fs::read(file).unwrap(), secret) {
+                let mode = fs::metadata(file).unwrap().permissions().mode();
+                assert_eq!(mode & 0o077, 0, "{} is in {}", path.display(), file.display());
+                let name = file.file_name().unwrap();
+                let known =
+                    ["secret", "user.token", "token", "netrc"].iter().any(|known| name == *known);
+                assert!(known, "{} is in {}", path.display(), file.display());
+            }
+        }
     }
 }
 
