@@ -231,6 +231,18 @@ impl Store {
         self.write(move |c| reports::derive(c, &id, &attempt, &metric, at_ms)).await
     }
 
+    /// Stores a verdict of the manager's own on an attempt, which outranks its agent's.
+    pub async fn judge(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+        verdict: Verdict,
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.write(move |c| reports::judge(c, &id, &attempt, &verdict, at_ms)).await
+    }
+
     /// All trials, by sequence.
     pub async fn trials(&self) -> Result<Vec<TrialRow>, Error> {
         self.read(trials::trials).await

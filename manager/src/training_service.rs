@@ -69,6 +69,8 @@ pub struct JobEvent {
     pub message: Option<String>,
     /// What a retry would do, where the service knows.
     pub class: Option<Class>,
+    /// What the platform says, where it took the job's machine away: its reason and its words.
+    pub taken: Option<String>,
 }
 
 /// Why a job that was submitted does not run yet.

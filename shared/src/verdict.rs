@@ -163,6 +163,9 @@ pub struct Evidence {
     /// Who sent the signal that made the agent end the trial, or that it passed on and the trial died of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal_sender: Option<SignalSender>,
+    /// What the platform said when it took the trial's machine away: its reason and its words. The manager's to fill in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
 }
 
 /// Who sent a signal.

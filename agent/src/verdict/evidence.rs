@@ -88,5 +88,6 @@ pub(super) fn evidence(known: &Known) -> Evidence {
         leftovers: known.leftovers.names(),
         wait_status,
         signal_sender: known.sender.clone(),
+        platform: None,
     }
 }

@@ -13,14 +13,14 @@
 //! | any or none                    | early stop, deadline | `EARLY_STOPPED` |
 //! | any or none                    | another            | `SYS_CANCELED`   |
 //! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
-//! | preempted                      | none               | `SYS_CANCELED`   |
+//! | preempted ([`preempted`])      | none               | `SYS_CANCELED`   |
 //! | stopped (somebody's signal), and the service calls the job a success | none | `SUCCEEDED` |
 //! | stopped (somebody's signal), and the service says why | none | `FAILED` |
 //! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
 //! | anything else                  | none               | `FAILED`         |
 //! | none                           | none               | `FAILED`         |
 
-use trial_protocol::{Cause, Class, StopReason, Verdict};
+use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
 use crate::job_state::JobState;
 
@@ -33,6 +33,33 @@ pub struct Gone {
     pub message: Option<String>,
     /// What a retry would do, where the service knows.
     pub class: Option<Class>,
+    /// What the platform says, where it took the job's machine away.
+    pub taken: Option<String>,
+}
+
+/// The verdict on a trial whose machine the platform took away: of that its agent sees a signal at most, which it tells;
+/// the service knows whose it was. `None`: it was not taken away, or its end has another explanation: ours, or what the
+/// agent saw.
+pub fn preempted(
+    intent: Option<StopReason>,
+    verdict: Option<&Verdict>,
+    gone: &Gone,
+) -> Option<Verdict> {
+    let said = gone.taken.clone().filter(|_| intent.is_none())?;
+    if verdict.is_some_and(|verdict| verdict.cause != Cause::Stopped || verdict.stop.is_some()) {
+        return None;
+    }
+    let evidence = verdict.map(|verdict| verdict.evidence.clone()).unwrap_or_default();
+    Some(Verdict {
+        cause: Cause::Preempted,
+        class: Class::Transient,
+        confidence: Confidence::Certain,
+        exit: verdict.and_then(|verdict| verdict.exit),
+        message: gone.message.clone().unwrap_or_else(|| said.clone()),
+        stop: None,
+        duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
+        evidence: Evidence { platform: Some(said), ..evidence },
+    })
 }
 
 /// Whether a trial's main pod was ended because the trial had succeeded without it, which the service says by a word
@@ -127,7 +154,7 @@ fn explained(intent: StopReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use trial_protocol::{Confidence, Evidence, TrialExit};
+    use trial_protocol::TrialExit;
 
     use super::*;
 
@@ -148,7 +175,7 @@ mod tests {
     fn a_pod_that_was_taken_away_is_no_stop_of_the_users() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
-        let gone = Gone { exit_code: Some(1), message: message.clone(), class: None };
+        let gone = Gone { exit_code: Some(1), message: message.clone(), class: None, taken: None };
         let end = conclude(None, Some(&stopped), &gone);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
         let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
@@ -162,6 +189,7 @@ mod tests {
             exit_code: Some(0),
             message: Some("its pod ended well".to_owned()),
             class: None,
+            taken: None,
         };
         let end = conclude(None, Some(&stopped), &gone);
         let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
@@ -171,6 +199,42 @@ mod tests {
         let broken = verdict(Cause::Exit, TrialExit::Code(7));
         assert_eq!(conclude(None, Some(&broken), &gone).state, JobState::Failed);
         assert_eq!(conclude(None, None, &gone).state, JobState::Failed, "nothing was heard");
+    }
+
+    #[test]
+    fn what_the_platform_took_away_is_preempted_where_nothing_else_explains_it() {
+        let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
+        let ordered = Verdict { stop: Some(StopReason::User), ..stopped.clone() };
+        let broken = verdict(Cause::Exit, TrialExit::Code(7));
+        let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
+        let said = "PreemptionByScheduler: default-scheduler: preempting";
+        #[rustfmt::skip]
+        let table = [
+            // the intent            the agent's      the platform's  the trial is            code
+            (None,                   Some(&stopped),  Some(said), JobState::SysCanceled,  Some(143)),
+            (None,                   None,            Some(said), JobState::SysCanceled,  Some(137)),
+            (Some(StopReason::User), Some(&stopped),  Some(said), JobState::UserCanceled, Some(143)),
+            (None,                   Some(&ordered),  Some(said), JobState::Failed,       Some(143)),
+            (None,                   Some(&broken),   Some(said), JobState::Failed,       Some(7)),
+            (None,                   Some(&fine),     Some(said), JobState::Succeeded,    Some(0)),
+            (None,                   Some(&stopped),  None,       JobState::Failed,       Some(143)),
+        ];
+        for (intent, verdict, taken, state, code) in table {
+            let gone = Gone {
+                exit_code: Some(137),
+                message: Some("its pod was taken away".to_owned()),
+                class: None,
+                taken: taken.map(str::to_owned),
+            };
+            let own = preempted(intent, verdict, &gone);
+            assert_eq!(own.is_some(), state == JobState::SysCanceled, "{intent:?} {verdict:?}");
+            let end = conclude(intent, own.as_ref().or(verdict), &gone);
+            assert_eq!((end.state, end.exit_code), (state, code), "{intent:?} {verdict:?}");
+            let Some(own) = own else { continue };
+            assert_eq!(end.message, gone.message);
+            assert_eq!((own.cause, class(Some(&own), &gone)), (Cause::Preempted, Class::Transient));
+            assert_eq!(own.evidence.platform.as_deref(), taken);
+        }
     }
 
     #[test]
@@ -190,7 +254,7 @@ mod tests {
             (None,           None,                   Class::Transient),
         ];
         for (verdict, known, expected) in table {
-            let gone = Gone { exit_code: None, message: None, class: known };
+            let gone = Gone { exit_code: None, message: None, class: known, taken: None };
             assert_eq!(class(verdict, &gone), expected, "{verdict:?} {known:?}");
         }
     }
@@ -222,8 +286,11 @@ mod tests {
             ("a lost agent",                          None,                  None,             JobState::Failed,      None),
         ];
         for (says, intent, verdict, state, code) in table {
-            let end =
-                conclude(intent, verdict, &Gone { exit_code: None, message: None, class: None });
+            let end = conclude(
+                intent,
+                verdict,
+                &Gone { exit_code: None, message: None, class: None, taken: None },
+            );
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
             let ours = intent.filter(|_| state != JobState::Succeeded).map(explained);

@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use trial_protocol::{Class, MetricValue, StopReason, TrialJobId, Verdict};
+use trial_protocol::{Cause, Class, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::Budget;
 pub use self::budget::Policy;
@@ -268,7 +268,9 @@ impl State {
         let class = class(verdict, gone);
         let why = end.message.clone().unwrap_or_default();
         let told = self.unstarted(&live, verdict, state, &why);
-        if state == JobState::Failed
+        let taken = verdict.is_some_and(|verdict| verdict.cause == Cause::Preempted);
+        let may_repeat = state == JobState::Failed || taken && live.intent.is_none();
+        if may_repeat
             && !self.stopping()
             && let Some((time, times)) = self.budget.retry(&trial, class)
         {

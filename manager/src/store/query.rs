@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use trial_protocol::{AttemptId, Lane, Metric, MetricKind, OBJECTIVE, TrialJobId, Verdict};
 
 use super::read::{json, parsed, unsigned, unsigned_if_any};
-use super::reports::{CONCLUDED, metric_row};
+use super::reports::{CONCLUDED, JUDGED, metric_row};
 use super::trials::{TRIAL_COLUMNS, known, trial_row};
 use super::{Error, MetricRow, ReportRow, Store, TrialRow};
 use crate::ids;
@@ -31,7 +31,7 @@ const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_thr
      FROM attempt WHERE trial = ? ORDER BY key";
 // The planner takes the primary key of a table without row ids for better than any other index, and would pass over all
 // metrics of an attempt to find the few reports that are none: hence the names of indexes.
-const SUMS: &str = "SELECT kind, body FROM report INDEXED BY report_that_sums_up \
+const SUMS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
 const LAST_REPORTS: &str =
     "SELECT kind, body FROM report WHERE attempt = ? AND lane = 0 ORDER BY seq DESC LIMIT ?";
@@ -266,8 +266,12 @@ fn look(
     while let Some(row) = rows.next()? {
         // What is not readable as what it says it is says nothing.
         if row.get_ref("kind")?.as_str() == Ok("ended") {
-            glance.verdict =
-                glance.verdict.take().or(parsed(row, "body", serde_json::from_str).ok());
+            let verdict = parsed(row, "body", serde_json::from_str).ok();
+            glance.verdict = match glance.verdict.take() {
+                // The manager's own, which comes last, outranks the agent's.
+                Some(before) if row.get::<_, i64>("seq")? != JUDGED => Some(before),
+                before => verdict.or(before),
+            };
         } else if let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) {
             glance.finals.push(metric);
         }

@@ -104,6 +104,34 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
 /// The number of a concluded metric on the facts lane: after everything that an agent may say.
 pub(super) const CONCLUDED: i64 = i64::MAX;
 
+/// The number of the manager's own verdict: behind the agent's, and before what is concluded.
+pub(super) const JUDGED: i64 = CONCLUDED - 1;
+
+/// Stores how an attempt ended as the manager knows better than its agent. One that was never heard has an end with it.
+pub(super) fn judge(
+    c: &Connection,
+    id: &TrialJobId,
+    attempt: &AttemptId,
+    verdict: &Verdict,
+    now_ms: i64,
+) -> Result<(), Error> {
+    let (trial, name) = (known(c, id)?, attempt.as_str());
+    let body = serde_json::to_string(&ReportBody::Ended(Box::new(verdict.clone())))
+        .expect("a verdict's maps have text keys and its numbers are finite");
+    c.prepare_cached(
+        "INSERT INTO attempt (trial, name, last_heard_ms, ended) VALUES (?, ?, ?, 1) \
+         ON CONFLICT (trial, name) DO UPDATE SET ended = 1",
+    )?
+    .execute(params![trial, name, now_ms])?;
+    c.prepare_cached(
+        "INSERT OR IGNORE INTO report \
+         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
+         SELECT key, 0, ?, ?, ?, 'ended', ?, 1 FROM attempt WHERE trial = ? AND name = ?",
+    )?
+    .execute(params![JUDGED, now_ms, now_ms, body, trial, name])?;
+    Ok(())
+}
+
 /// Stores a metric that no agent reported.
 pub(super) fn derive(
     c: &Connection,
@@ -297,9 +325,10 @@ pub(super) fn verdict(
     let key = known(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT body FROM report WHERE kind = 'ended' AND lane = 0 \
-         AND attempt = (SELECT key FROM attempt WHERE trial = ? AND name = ?) ORDER BY seq",
+         AND attempt = (SELECT key FROM attempt WHERE trial = ? AND name = ?) \
+         ORDER BY seq <> ?, seq",
     )?;
-    let mut verdicts = statement.query_and_then(params![key, attempt.as_str()], |row| {
+    let mut verdicts = statement.query_and_then(params![key, attempt.as_str(), JUDGED], |row| {
         // One that is not readable as a verdict says nothing.
         Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
     })?;

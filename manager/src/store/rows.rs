@@ -7,6 +7,7 @@ use trial_protocol::{
     Verdict,
 };
 
+use super::reports;
 use crate::job_state::JobState;
 
 /// The experiment that a database belongs to.
@@ -164,6 +165,13 @@ pub struct ReportRow {
     pub kind: String,
     /// All it said, members that this build does not know included.
     pub body: Value,
+}
+
+impl ReportRow {
+    /// Whether the manager says it, not an agent.
+    pub fn is_own(&self) -> bool {
+        self.lane == Lane::Facts && i64::try_from(self.seq).is_ok_and(|seq| seq >= reports::JUDGED)
+    }
 }
 
 /// A piece of a trial's output.

@@ -47,11 +47,11 @@ pub(super) fn check(path: &Path) -> Result<Vec<String>, Error> {
 /// What SQLite cannot know: whether the rows mean something to us.
 fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
     let mut problems = Vec::new();
-    // What was concluded stands behind all that an agent may say.
+    // What was judged and concluded stands behind all that an agent may say.
     let more = format!(
         "SELECT count(*) FROM attempt a WHERE coalesce(a.facts_through, -1) < (SELECT coalesce(max(seq), -1) \
          FROM report WHERE attempt = a.key AND lane = 0 AND seq < {})",
-        reports::CONCLUDED
+        reports::JUDGED
     );
     for (broken, query) in [
         ("rows point to rows that are not there", "SELECT count(*) FROM pragma_foreign_key_check"),

@@ -8,6 +8,7 @@ pub mod client;
 pub mod manifest;
 pub mod preflight;
 pub mod status;
+pub mod taken;
 pub mod why;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -452,7 +453,7 @@ impl Shared {
                 }
                 (Kind::Framework, Seen::Gone(thing)) => board.framework_gone(&thing.name),
                 (Kind::Pod, Seen::There(pod)) => {
-                    board.pod(why::framework_of(&pod.name), why::of_pod(&pod.body))
+                    board.pod(&pod.name, why::of_pod(&pod.body), taken::of_pod(&pod.body))
                 }
                 (Kind::Event, Seen::There(event)) => match why::of_event(&event.body) {
                     Some((pod, why)) => board.waits(why::framework_of(&pod), Some(why)),

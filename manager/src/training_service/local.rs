@@ -228,7 +228,14 @@ impl TrainingService for Local {
         let path = self.shared.settings.dir.trial(trial).agent_lock();
         let gone = || {
             let (trial, attempt) = (trial.clone(), attempt.clone());
-            Adopted::Gone(JobEvent { trial, attempt, exit_code: None, message: None, class: None })
+            Adopted::Gone(JobEvent {
+                trial,
+                attempt,
+                exit_code: None,
+                message: None,
+                class: None,
+                taken: None,
+            })
         };
         match try_lock(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
@@ -337,12 +344,12 @@ async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
             }
             let message = if code == KEEPER_ERROR { shared.complaint(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { trial, attempt, exit_code: Some(code), message, class: None }
+            JobEvent { trial, attempt, exit_code: Some(code), message, class: None, taken: None }
         }
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { trial, attempt, exit_code: None, message, class: None }
+            JobEvent { trial, attempt, exit_code: None, message, class: None, taken: None }
         }
     };
     shared.tell(event).await;
@@ -365,7 +372,9 @@ async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: Att
         (Ok(_), Err(_)) => warn!(%trial, "nobody waits for the agent's lock any more"),
     }
     shared.agents().remove(&trial);
-    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None }).await;
+    shared
+        .tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None, taken: None })
+        .await;
 }
 
 /// Watches an agent whose lock cannot be looked at, until it can.
@@ -385,7 +394,9 @@ async fn watch_unseen(shared: &Shared, path: &Path, trial: TrialJobId, attempt: 
         }
         return watch_lock(shared, file, trial, attempt).await;
     }
-    shared.tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None }).await;
+    shared
+        .tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None, taken: None })
+        .await;
 }
 
 /// Whether a spool holds reports: an agent that has delivered everything leaves no segment.

@@ -288,7 +288,7 @@ fn agents_entry(report: &ReportRow) -> TimelineEntry {
     };
     TimelineEntry {
         at_ms: report.observed_at_ms,
-        by: "agent",
+        by: if report.is_own() { "manager" } else { "agent" },
         what: report.kind.clone(),
         attempt: report.attempt.to_string(),
         message,

@@ -293,6 +293,7 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                 }
                 @if let Some(stop) = verdict.stop { div { dt { "Asked for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
+                @if let Some(said) = &verdict.evidence.platform { div { dt { "The platform says" } dd { (words::tame(said)) } } }
                 @if let Some(ms) = verdict.duration_ms { div { dt { "Ran for" } dd { (words::span(ms)) } } }
                 @if let Some(bytes) = memory_peak_bytes { div { dt { "Highest memory" } dd { (amount(*bytes)) } } }
                 @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Highest memory of the control group" } dd { (amount(*bytes)) } } }
@@ -342,6 +343,7 @@ mod tests {
             "exit": {"signal": 15}, "stop": "user", "duration_ms": 65000,
             "evidence": {
                 "cgroup_memory_peak_bytes": 3_000_000, "signal_sender": {"pid": 7, "uid": 0, "name": "<b>"},
+                "platform": "Preempting: <u>",
                 "gpus": [{"index": 1, "name": "H200", "memory_used_bytes": 2_000_000_000_u64, "memory_total_bytes": 4_000_000_000_u64}],
             },
         });
@@ -351,6 +353,7 @@ mod tests {
             "<dd>signal 15</dd>",
             "<dt>Asked for by</dt><dd>user</dd>",
             "<dd>&lt;b&gt;, process 7 of user 0</dd>",
+            "<dt>The platform says</dt><dd>Preempting: &lt;u&gt;</dd>",
             "<dt>Ran for</dt><dd>1 min 5 s</dd>",
             "<dd>3.0 MB</dd>",
             "<dt>GPU 1 at the end</dt><dd>H200, 2.0 GB of 4.0 GB</dd>",

@@ -72,9 +72,13 @@ impl Run {
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
             let found = result::pick(metrics, &attempt, self.c.spec.objective.as_deref());
-            let JobEvent { exit_code, message, class, .. } = event;
-            let gone = Gone { exit_code, message, class };
+            let JobEvent { exit_code, message, class, taken, .. } = event;
+            let gone = Gone { exit_code, message, class, taken };
             let intent = self.state.intent(&trial);
+            let verdict = match ending::preempted(intent, verdict.as_ref(), &gone) {
+                Some(own) => Some(self.judged(&trial, &attempt, own).await?),
+                None => verdict,
+            };
             // Neither was asked to say a last word.
             let cut = intent == Some(StopReason::EarlyStop)
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
@@ -134,6 +138,19 @@ impl Run {
                 Some(event) = self.c.inbox.next() => self.told(event).await?,
             }
         }
+    }
+
+    /// Records a verdict that is not the agent's.
+    async fn judged(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        verdict: Verdict,
+    ) -> Result<Verdict, store::Error> {
+        let now = self.c.clock.now_ms();
+        let record = || self.c.store.judge(trial, attempt, verdict.clone(), now);
+        self.c.inbox.patiently(record).await?;
+        Ok(verdict)
     }
 
     /// The results of a gone trial that was ended: it has its last intermediate result for its final one, which is recorded

@@ -162,7 +162,8 @@ impl Run {
                 let stop = error.may_pass().then_some(state::Event::Stop);
                 let message = chain(&error);
                 warn!(%trial, "the trial could not be submitted: {message}");
-                let gone = Gone { exit_code: None, message: Some(message), class: None };
+                let gone =
+                    Gone { exit_code: None, message: Some(message), class: None, taken: None };
                 let trial = trial.clone();
                 let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
                 stop.into_iter().chain([gone]).collect()

@@ -224,7 +224,8 @@ impl Bed {
 
     fn gone(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), trial.attempt.clone());
-        let gone = JobEvent { trial, attempt, exit_code: None, message: None, class: None };
+        let gone =
+            JobEvent { trial, attempt, exit_code: None, message: None, class: None, taken: None };
         self.jobs.send(JobNews::Gone(gone)).unwrap();
     }
 }

@@ -65,13 +65,13 @@ fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
 }
 
 fn unknown_end() -> Gone {
-    Gone { exit_code: None, message: None, class: None }
+    Gone { exit_code: None, message: None, class: None, taken: None }
 }
 
 fn succeeded(number: u64, value: f64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(0), message: None, class: None },
+        gone: Gone { exit_code: Some(0), message: None, class: None, taken: None },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
     }
@@ -80,7 +80,7 @@ fn succeeded(number: u64, value: f64) -> Event {
 fn failed(number: u64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(3), message: None, class: None },
+        gone: Gone { exit_code: Some(3), message: None, class: None, taken: None },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
     }
@@ -218,12 +218,40 @@ fn how_often_a_trial_was_tried_again_outlives_the_manager() {
     for (retries, tried_again) in [(1, false), (2, true)] {
         let policy = Policy { retries, ..Policy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
-        let gone = Gone { exit_code: None, message: None, class: None };
+        let gone = Gone { exit_code: None, message: None, class: None, taken: None };
         // Nobody knows how it ended: the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);
         let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
         assert_eq!(again, tried_again, "{retries}: {effects:?}");
+    }
+}
+
+#[test]
+fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
+    for (retries, intent, tried_again) in
+        [(0, None, false), (1, None, true), (1, Some(StopReason::User), false)]
+    {
+        let known = Remembered {
+            retries: 0,
+            trial: id(0),
+            sequence: 0,
+            parameter_id: Some(0),
+            fate: Fate::Alive { running_for: None },
+            intent,
+        };
+        let policy = Policy { retries, ..Policy::default() };
+        let mut state = State::resume(limits(1, 1), SECOND, vec![known]).under(policy);
+        let taken =
+            Verdict { class: Class::Transient, ..verdict(Cause::Preempted, TrialExit::Signal(15)) };
+        let verdict = Some(Box::new(taken));
+        let event = Event::Gone { trial: id(0), gone: unknown_end(), verdict, result: None };
+        let effects = state.step(event, SECOND);
+        let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
+        assert_eq!(again, tried_again, "{retries}: {effects:?}");
+        let end = if intent.is_some() { JobState::UserCanceled } else { JobState::SysCanceled };
+        let ended = ends(&effects);
+        assert!(tried_again && ended.is_empty() || ended == [(id(0), end)], "{effects:?}");
     }
 }
 

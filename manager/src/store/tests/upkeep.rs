@@ -3,9 +3,9 @@
 use std::fs;
 
 use rusqlite::Connection;
-use trial_protocol::{AttemptId, Lane, ReportBody};
+use trial_protocol::{AttemptId, Cause, Lane, ReportBody, Verdict};
 
-use super::{Bed, batch, ended, metric, new_trial, report, trial};
+use super::{Bed, attempt, batch, ended, metric, new_trial, report, trial, verdict};
 use crate::store::{Error, Store};
 
 async fn lived_in() -> Bed {
@@ -16,6 +16,40 @@ async fn lived_in() -> Bed {
     let ReportBody::Metric(last) = metric(0, 0.5) else { unreachable!() };
     bed.store.derive(&trial("t"), &AttemptId::new("a").unwrap(), last, 2).await.unwrap();
     bed
+}
+
+#[tokio::test]
+async fn a_verdict_of_the_manager_s_outranks_the_agent_s_whenever_that_comes() {
+    for (says, before, after) in [
+        ("the agent's came before", vec![report(0, metric(0, 0.5)), report(1, ended(1))], vec![]),
+        ("the agent's comes later", vec![report(0, metric(0, 0.5))], vec![report(1, ended(1))]),
+        ("the agent was never heard", vec![], vec![]),
+    ] {
+        let bed = Bed::with_trial().await;
+        let tell = |reports: Vec<_>| async {
+            if !reports.is_empty() {
+                bed.store.ingest(batch("a1", Lane::Facts, reports), 1).await.unwrap();
+            }
+        };
+        tell(before).await;
+        let own = Verdict { cause: Cause::Preempted, ..verdict(143) };
+        for _ in 0..2 {
+            bed.store.judge(&trial("t"), &attempt("a1"), own.clone(), 2).await.unwrap();
+        }
+        tell(after).await;
+        let words = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();
+        assert!(words[0].ended, "{says}");
+        assert_eq!(words[0].verdict.as_ref(), Some(&own), "{says}");
+        let key = bed.store.changes(0, 9).await.unwrap()[0].trial;
+        let glance = bed.store.glances(vec![key], None).await.unwrap().remove(0);
+        assert_eq!(glance.verdict.as_deref(), Some(&own), "{says}");
+        let told = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
+        let ends: Vec<_> = told.iter().filter(|row| row.kind == "ended").collect();
+        assert!(ends.last().unwrap().is_own() && !told[0].is_own() | (told.len() == 1), "{says}");
+        let path = bed.path();
+        bed.store.close().await;
+        assert_eq!(Store::check_file(&path).unwrap(), Vec::<String>::new(), "{says}");
+    }
 }
 
 #[tokio::test]

@@ -10,10 +10,15 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use trial_protocol::{AttemptId, Class, TrialJobId};
+use trial_protocol::{AttemptId, TrialJobId};
 
+use self::job::{Job, Stop, tell_why};
 use super::status::{Outcome, Standing, shortened};
-use crate::training_service::{Adopted, JobEvent, JobNews, JobWaits};
+use super::taken::Taken;
+use super::why::framework_of;
+use crate::training_service::{Adopted, JobEvent, JobNews};
+
+mod job;
 
 /// How long the controller may leave a new Framework alone before that is said to be the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
@@ -49,57 +54,6 @@ pub enum Act {
     Tidy(Vec<AttemptId>),
 }
 
-#[derive(Debug)]
-struct Job {
-    trial: TrialJobId,
-    attempt: AttemptId,
-    /// Since when it waits for a pod. `None`: they run.
-    waits_since: Option<Duration>,
-    /// Since when its pods run, until that was told.
-    runs_since: Option<Duration>,
-    /// It has, or had, a pod.
-    has_pod: bool,
-    /// The cluster has it.
-    made: bool,
-    standing: Standing,
-    /// Why it waits, and whether that was told.
-    why: Option<String>,
-    told_why: Option<String>,
-    stop: Option<Stop>,
-    /// A failure that outranks how the Framework ends after it was stopped for it.
-    failure: Option<String>,
-}
-
-impl Job {
-    /// What to think if nothing has happened to it for a while, where nothing else says why.
-    fn left_alone(&self) -> Option<&'static str> {
-        match self.standing {
-            _ if self.why.is_some() || !self.made => None,
-            Standing::Unseen => Some(
-                "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?",
-            ),
-            Standing::Waiting if !self.has_pod => Some(
-                "FrameworkController has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? FrameworkController's log says so",
-            ),
-            Standing::Waiting
-            | Standing::Starting
-            | Standing::Running
-            | Standing::Ending
-            | Standing::Completed(_) => None,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    /// Wanted; the Framework is not made yet.
-    Wanted,
-    /// Asked for, at this time.
-    Asked(Duration),
-    /// It did not help; deleted.
-    Deleted,
-}
-
 /// The Frameworks of an experiment.
 #[derive(Debug)]
 pub struct Board {
@@ -114,6 +68,8 @@ pub struct Board {
     missing: Option<HashSet<String>>,
     listed: bool,
     finished: VecDeque<AttemptId>,
+    /// Pods that the platform takes away, or has taken, and what it says of it.
+    taken: HashMap<String, Taken>,
 }
 
 impl Board {
@@ -129,6 +85,7 @@ impl Board {
             missing: None,
             listed: false,
             finished: VecDeque::new(),
+            taken: HashMap::new(),
         }
     }
 
@@ -186,7 +143,7 @@ impl Board {
                 }
                 Vec::new()
             }
-            Err(message) => self.end(name, None, message, None),
+            Err(message) => self.end(name, Outcome::unseen(message)),
         }
     }
 
@@ -224,7 +181,7 @@ impl Board {
             self.finished.push_back(attempt.clone());
             let (trial, attempt) = (trial.clone(), attempt.clone());
             let message = Some(UNREPORTED.to_owned());
-            let event = JobEvent { trial, attempt, exit_code, message, class };
+            let event = JobEvent { trial, attempt, exit_code, message, class, taken: None };
             return (Adopted::Gone(event), Vec::new());
         }
         self.enter(name, trial.clone(), attempt.clone(), now, Standing::Waiting);
@@ -307,10 +264,8 @@ impl Board {
             }
             Standing::Completed(outcome) => {
                 let outcome = outcome.clone();
-                let class = outcome.class;
-                let message =
-                    if outcome.succeeded { UNREPORTED.to_owned() } else { outcome.message };
-                self.end(name, outcome.exit_code, message, class)
+                let outcome = self.explained(name, outcome);
+                self.end(name, outcome)
             }
         }
     }
@@ -326,7 +281,7 @@ impl Board {
             Some(Stop::Deleted) => "it did not end within its time and was deleted",
             Some(Stop::Wanted | Stop::Asked(_)) | None => "somebody deleted its Framework",
         };
-        self.end(name, None, message.to_owned(), None)
+        self.end(name, Outcome::unseen(message.to_owned()))
     }
 
     /// Everything is listed from here on.
@@ -358,8 +313,14 @@ impl Board {
         tell_why(job).into_iter().collect()
     }
 
-    /// A pod of a Framework was seen, and what it waits for.
-    pub fn pod(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+    /// A pod was seen: what it waits for, and whether the platform takes it away.
+    pub fn pod(&mut self, pod: &str, why: Option<String>, taken: Option<Taken>) -> Vec<Act> {
+        let name = framework_of(pod);
+        match taken {
+            Some(taken) => drop(self.taken.insert(pod.to_owned(), taken)),
+            // Also of another that has its name.
+            None => drop(self.taken.remove(pod)),
+        }
         if let Some(job) = self.jobs.get_mut(name)
             && !std::mem::replace(&mut job.has_pod, true)
         {
@@ -460,40 +421,41 @@ impl Board {
         deadlines.min()
     }
 
-    fn end(
-        &mut self,
-        name: &str,
-        exit_code: Option<i32>,
-        message: String,
-        class: Option<Class>,
-    ) -> Vec<Act> {
+    /// How a Framework ended, with what its pods showed: of one that was deleted the Framework does not say why.
+    fn explained(&self, name: &str, outcome: Outcome) -> Outcome {
+        if outcome.succeeded {
+            return Outcome { message: UNREPORTED.to_owned(), ..outcome };
+        }
+        let pod = outcome.decided_by.as_ref().map(|by| format!("{name}-{}-{}", by.role, by.index));
+        let seen = pod.filter(|_| outcome.taken.is_none()).and_then(|pod| self.taken.get(&pod));
+        match seen {
+            Some(taken) => outcome.but_taken(taken.clone()),
+            None => outcome,
+        }
+    }
+
+    fn end(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
         let Job { trial, attempt, failure, .. } = job;
         if self.latest.get(&trial).is_some_and(|latest| latest == name) {
             self.latest.remove(&trial);
         }
+        self.taken.retain(|pod, _| framework_of(pod) != name);
         // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
-        let class = class.filter(|_| failure.is_none());
+        let Outcome { exit_code, message, class, taken, .. } = outcome;
+        let (class, taken) = match &failure {
+            None => (class, taken.map(|taken| taken.said)),
+            Some(_) => (None, None),
+        };
         let message = Some(failure.unwrap_or(message));
         self.finished.push_back(attempt.clone());
-        let mut acts =
-            vec![Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class }))];
+        let event = JobEvent { trial, attempt, exit_code, message, class, taken };
+        let mut acts = vec![Act::Tell(JobNews::Gone(event))];
         if self.finished.len() >= KEPT + TIDIED {
             acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));
         }
         acts
     }
-}
-
-/// What waits may be told, if it is new.
-fn tell_why(job: &mut Job) -> Option<Act> {
-    if job.why == job.told_why {
-        return None;
-    }
-    job.told_why.clone_from(&job.why);
-    let why = job.why.clone()?;
-    let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
-    Some(Act::Tell(JobNews::Waits(JobWaits { trial, attempt, why })))
 }
 
 #[cfg(test)]

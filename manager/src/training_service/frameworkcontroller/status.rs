@@ -10,6 +10,8 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
+use super::taken::{self, Taken};
+
 /// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
 const UNFOLDED_BYTES: u64 = 64 << 20;
 /// How much of a foreign text is shown, in characters.
@@ -48,6 +50,42 @@ pub struct Outcome {
     pub message: String,
     /// What a retry would do, where that is known.
     pub class: Option<Class>,
+    /// The pod that decided it, where one did.
+    pub decided_by: Option<Decider>,
+    /// What the platform says, where it took that pod away.
+    pub taken: Option<Taken>,
+}
+
+/// The pod that decided how a Framework ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decider {
+    /// Of which role.
+    pub role: String,
+    /// Its number in it.
+    pub index: u64,
+    /// Whether its metrics are the trial's: others are named where a person is told of them.
+    pub is_main: bool,
+}
+
+impl Outcome {
+    /// Of a Framework whose own word on it is not known.
+    pub fn unseen(message: String) -> Self {
+        Self {
+            succeeded: false,
+            exit_code: None,
+            message,
+            class: None,
+            decided_by: None,
+            taken: None,
+        }
+    }
+
+    /// The same, where the platform took away the pod that decided it.
+    #[must_use]
+    pub fn but_taken(self, taken: Taken) -> Self {
+        let message = of_whom(self.decided_by.as_ref(), taken.why.clone());
+        Self { message, class: Some(Class::Transient), taken: Some(taken), ..self }
+    }
 }
 
 /// Reads a Framework without its metadata. `main` is the role and index that is looked at where nothing says
@@ -87,8 +125,7 @@ fn is_starting(status: &Value) -> bool {
 
 fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Outcome {
     let Some(completion) = completion else {
-        let message = "the Framework is completed and says nothing of how".to_owned();
-        return Outcome { succeeded: false, exit_code: None, message, class: None };
+        return Outcome::unseen("the Framework is completed and says nothing of how".to_owned());
     };
     let text = |at: &str| completion.pointer(at).and_then(Value::as_str).unwrap_or_default();
     let succeeded = text("/type/name") == "Succeeded";
@@ -97,11 +134,12 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         Some((trigger.get("taskRoleName")?.as_str()?, trigger.get("taskIndex")?.as_u64()?))
     });
     let (role, index) = trigger.unwrap_or(main);
-    let containers = containers(completion).or_else(|| {
-        task(status, role, index)
-            .and_then(|task| containers(task.pointer("/attemptStatus/completionStatus")?))
+    let pod = completion.get("pod").filter(|pod| pod.is_object()).cloned().or_else(|| {
+        let task = task(status, role, index)?;
+        task.pointer("/attemptStatus/completionStatus/pod").cloned()
     });
-    let container = containers.as_ref().and_then(|list| decisive(list));
+    let containers = pod.as_ref().and_then(|pod| pod.get("containers")?.as_array());
+    let container = containers.and_then(|list| decisive(list));
     // A node that went down leaves containers that "exited with 0" in a pod that failed.
     let exit_code = container
         .as_ref()
@@ -109,25 +147,47 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         .filter(|code| succeeded || *code != 0)
         .and_then(|code| i32::try_from(code).ok());
     let reason = container.as_ref().and_then(|container| container.get("reason")?.as_str());
+    // Why the pod itself ended, where it was not for its containers.
+    let of_pod = |field: &str| pod.as_ref().and_then(|pod| pod.get(field)?.as_str());
+    let pods = ["reason", "message"].map(|field| of_pod(field).unwrap_or_default().trim());
     let message = if succeeded {
         "the pod succeeded".to_owned()
     } else {
         // The trial's has the usual name, or is the last: init containers come first.
         let other = container.as_ref().is_some_and(|container| {
             container["name"] != "framework"
-                && containers.as_ref().and_then(|list| list.last()) != Some(container)
+                && containers.and_then(|list| list.last()) != Some(container)
         });
         let container = (container.as_ref(), other);
-        failure(code, text("/phrase"), text("/diagnostics"), container, exit_code)
+        // The controller quotes all that it knows of a pod; the pod's own words are part of it.
+        let diagnostics = if pods[1].is_empty() { text("/diagnostics") } else { pods[1] };
+        failure(code, text("/phrase"), diagnostics, container, exit_code)
     };
-    let message = match trigger {
-        Some((role, index)) if !succeeded && (role, index) != main => {
-            format!("{role} {index}: {message}")
-        }
-        Some(_) | None => message,
+    let decided_by = trigger.map(|(role, index)| Decider {
+        role: role.to_owned(),
+        index,
+        is_main: (role, index) == main,
+    });
+    let message = if succeeded { message } else { of_whom(decided_by.as_ref(), message) };
+    let permanent = reason == Some(OOM) || taken::is_over_its_limit(pods[0], pods[1]);
+    let class = if permanent { Some(Class::Permanent) } else { class(completion) };
+    let outcome = Outcome { succeeded, exit_code, message, class, decided_by, taken: None };
+    let taken = match pods[0] {
+        "" => taken::of_code(code, text("/phrase")),
+        reason => taken::of_reason(reason, pods[1]),
     };
-    let class = if reason == Some(OOM) { Some(Class::Permanent) } else { class(completion) };
-    Outcome { succeeded, exit_code, message, class }
+    match taken.filter(|_| !succeeded) {
+        Some(taken) => outcome.but_taken(taken),
+        None => outcome,
+    }
+}
+
+/// A message about the pod that decided.
+fn of_whom(decided_by: Option<&Decider>, message: String) -> String {
+    match decided_by.filter(|pod| !pod.is_main) {
+        Some(Decider { role, index, .. }) => format!("{role} {index}: {message}"),
+        None => message,
+    }
 }
 
 /// What the controller says that a retry would do.
@@ -204,6 +264,7 @@ fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
         Some(-310) => "the pod could not be created",
         Some(-1000) => "the pod was evicted",
         Some(-1001) => "the pod's node was lost",
+        Some(-1002 | -1005 | -1006) => "the pod's node refused it",
         Some(-1200) => OUT_OF_MEMORY,
         _ if reason == OOM => OUT_OF_MEMORY,
         _ => return None,
@@ -220,11 +281,6 @@ fn memory(verdict: &Verdict) -> String {
         }
         _ => String::new(),
     }
-}
-
-/// The containers of a completion status, init containers first.
-fn containers(completion: &Value) -> Option<Vec<Value>> {
-    completion.pointer("/pod/containers")?.as_array().cloned()
 }
 
 /// The container that the exit code is taken from: the first that failed, else the trial's.

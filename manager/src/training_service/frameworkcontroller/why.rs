@@ -92,15 +92,15 @@ pub fn framework_of(pod: &str) -> &str {
     pod.split('-').next().unwrap_or_default()
 }
 
-fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+pub(super) fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
     status.get("conditions")?.as_array()?.iter().find(|condition| is(condition, "type", kind))
 }
 
-fn is(value: &Value, field: &str, text: &str) -> bool {
+pub(super) fn is(value: &Value, field: &str, text: &str) -> bool {
     value.get(field).and_then(Value::as_str) == Some(text)
 }
 
-fn text(value: &Value, field: &str) -> String {
+pub(super) fn text(value: &Value, field: &str) -> String {
     shortened(value.get(field).and_then(Value::as_str).unwrap_or_default().trim())
 }
 

@@ -124,7 +124,14 @@ impl Bed {
 }
 
 fn gone(exit_code: Option<i32>) -> JobEvent {
-    JobEvent { trial: trial(), attempt: attempt(), exit_code, message: None, class: None }
+    JobEvent {
+        trial: trial(),
+        attempt: attempt(),
+        exit_code,
+        message: None,
+        class: None,
+        taken: None,
+    }
 }
 
 #[tokio::test]

@@ -52,7 +52,14 @@ impl TrainingService for Service {
         }
         self.deliver_rest().await;
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        Adopted::Gone(JobEvent { trial, attempt, exit_code: None, message: None, class: None })
+        Adopted::Gone(JobEvent {
+            trial,
+            attempt,
+            exit_code: None,
+            message: None,
+            class: None,
+            taken: None,
+        })
     }
 
     async fn recover(&self, _: &TrialJobId) {

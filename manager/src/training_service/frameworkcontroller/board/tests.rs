@@ -1,6 +1,10 @@
 //! The board against tables: what is seen, in which order, and what comes of it.
 
+use trial_protocol::Class;
+
 use super::*;
+use crate::training_service::JobWaits;
+use crate::training_service::frameworkcontroller::status::Decider;
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -38,13 +42,15 @@ fn made() -> Board {
 
 fn completed(exit_code: Option<i32>, message: &str) -> Standing {
     let succeeded = exit_code == Some(0);
-    Standing::Completed(Outcome { succeeded, exit_code, message: message.to_owned(), class: None })
+    let outcome = Outcome { succeeded, exit_code, ..Outcome::unseen(message.to_owned()) };
+    Standing::Completed(outcome)
 }
 
 fn gone(exit_code: Option<i32>, message: &str) -> Act {
     let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
-    Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class: None }))
+    let (class, taken) = (None, None);
+    Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class, taken }))
 }
 
 fn waits(why: &str) -> Act {
@@ -181,7 +187,7 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     assert_eq!(board.tick(UNSEEN + at(1)), []);
     assert_eq!(board.podless("fa", "quota q".to_owned()), [waits("quota q")]);
     assert_eq!(board.podless("other", "no job".to_owned()), []);
-    board.pod("fa", None);
+    board.pod("fa-worker-0", None, None);
     assert_eq!(board.podless("fa", "late news".to_owned()), []);
     assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
@@ -190,9 +196,55 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     // One with a pod says itself why.
     let mut board = made();
     board.framework("fa", Standing::Waiting, at(1));
-    board.pod("fa", None);
+    board.pod("fa-worker-0", None, None);
     assert_eq!(board.tick(UNSEEN), []);
     assert_eq!(board.next_deadline(), Some(START_UP));
+}
+
+/// A pod as it was seen, and why it is taken away, if it is.
+type Pod = (&'static str, Option<&'static str>);
+
+#[test]
+fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
+    let taken = |reason: &str| Taken { said: reason.to_owned(), why: format!("taken: {reason}") };
+    // As `PodExternalDeleted` says it, which is all that the controller knows of a preempted pod.
+    let deleted = |role: &str| {
+        let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
+        let outcome = Outcome::unseen("somebody deleted the trial's pod".to_owned());
+        Standing::Completed(Outcome { decided_by: Some(decided_by), ..outcome })
+    };
+    let none = "somebody deleted the trial's pod";
+    #[rustfmt::skip]
+    let table: [(&[Pod], &str, &str, bool); 6] = [
+        (&[("fa-worker-0", Some("Preempted"))],                        "worker", "taken: Preempted",       true),
+        (&[("fa-ps-0", Some("Evicted"))],                              "ps",     "ps 0: taken: Evicted",   true),
+        // Another pod's end is no reason for this one's.
+        (&[("fa-ps-0", Some("Evicted")), ("fa-worker-0", None)],       "worker", none,                     false),
+        (&[("fb-worker-0", Some("Evicted"))],                          "worker", none,                     false),
+        // One that the controller has started again.
+        (&[("fa-worker-0", Some("Evicted")), ("fa-worker-0", None)],   "worker", none,                     false),
+        (&[],                                                          "worker", none,                     false),
+    ];
+    for (pods, role, message, is_taken) in table {
+        let mut board = made();
+        for (pod, reason) in pods {
+            board.pod(pod, None, reason.map(taken));
+        }
+        let acts = board.framework("fa", deleted(role), at(1));
+        let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
+        assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
+        assert_eq!(event.taken.is_some(), is_taken, "{pods:?}");
+        assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
+    }
+    // Why we stopped it outranks what became of its pod meanwhile.
+    let mut board = made();
+    board.framework("fa", Standing::Waiting, at(1));
+    board.tick(START_UP);
+    board.pod("fa-worker-0", None, Some(taken("Evicted")));
+    let acts = board.framework("fa", deleted("worker"), START_UP);
+    let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
+    assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
+    assert_eq!(event.taken, None);
 }
 
 #[test]

@@ -156,6 +156,7 @@ fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> Ou
     container["message"] = Value::from(verdict.to_string());
     let framework = json!({"status": {"state": "Completed", "attemptStatus": {"completionStatus": {
         "code": code, "type": {"name": "Failed", "attributes": attributes}, "trigger": null,
+        "phrase": if code == -1000 { "PodEvicted" } else { "" },
         "pod": {"containers": [container]},
     }}}});
     let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
@@ -186,7 +187,7 @@ fn what_the_platform_knows_outranks_what_an_agent_guessed() {
         (-1200, json!(["Permanent"]), &killed, &ahead,   figures.as_str(),      permanent),
         // A controller without its usual configuration.
         (137,   json!([]),            &killed, &ahead,   figures.as_str(),      permanent),
-        (-1000, json!(["Transient"]), &term,   &stopped, "the pod was evicted", transient),
+        (-1000, json!(["Transient"]), &term,   &stopped, "its pod was taken away: the cluster ended it (PodEvicted)", transient),
         (143,   json!([]),            &term,   &stopped, "SIGTERM reached trialkeeper from outside", None),
         (3,     json!([]),            &json!({"code": 3}), &saw, "The trial exited with code 3", None),
     ];
@@ -194,6 +195,44 @@ fn what_the_platform_knows_outranks_what_an_agent_guessed() {
         assert!(serde_json::from_value::<Verdict>(verdict.clone()).is_ok(), "{verdict}");
         let outcome = ended(code, &attributes, container.clone(), verdict);
         assert_eq!((outcome.message.as_str(), outcome.class), (message, class), "{code}");
+    }
+}
+
+#[test]
+fn a_pod_that_its_node_ended_says_why() {
+    // As the kubelet ends it: its containers are killed, or are not known any more.
+    let pod = |reason: &str, message: &str, containers: &Value| json!({"reason": reason, "message": message, "containers": containers});
+    let killed = json!([{"name": "framework", "code": 137, "reason": "Error"}]);
+    let low = "The node was low on resource: memory.";
+    let own = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ";
+    let (permanent, transient) = (Some(Class::Permanent), Some(Class::Transient));
+    #[rustfmt::skip]
+    let table = [
+        (-1000, "Transient", pod("Evicted", low, &killed),               "its pod was taken away: its node ran low (Evicted: The node", transient, true),
+        // A controller without its usual configuration.
+        (137,   "",          pod("Evicted", low, &killed),               "its pod was taken away: its node ran low (Evicted: The node", transient, true),
+        (-300,  "",          pod("NodeLost", "", &json!([])),            "its pod was taken away: its node is gone (NodeLost)",         transient, true),
+        (143,   "Transient", pod("Terminated", "shutdown", &killed),     "its pod was taken away: its node was shut down (Terminated",  transient, true),
+        (-1003, "Transient", json!(null),                                "its pod was taken away: the cluster ended it (Phrase)",       transient, true),
+        // It would use as much again.
+        (-1000, "Transient", pod("Evicted", own, &killed),               "the pod was evicted: Pod ephemeral local storage usage",      permanent, false),
+        (-1002, "Transient", pod("OutOfcpu", "not enough cpu", &json!([])), "the pod's node refused it: not enough cpu",                transient, false),
+        (-101,  "Transient", json!(null),                                "somebody deleted the trial's pod",                            transient, false),
+    ];
+    for (code, attribute, pod, message, class, is_taken) in table {
+        let own = json!({"code": code, "pod": pod});
+        let tasks = json!([{"index": 0, "attemptStatus": {"completionStatus": own}}]);
+        let framework = json!({"status": {"state": "Completed", "attemptStatus": {
+            "taskRoleStatuses": [{"name": "worker", "taskStatuses": tasks}],
+            "completionStatus": {
+                "code": code, "phrase": "Phrase", "diagnostics": "",
+                "type": {"name": "Failed", "attributes": [attribute]},
+                "trigger": {"taskRoleName": "worker", "taskIndex": 0},
+            },
+        }}});
+        let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+        assert!(outcome.message.starts_with(message), "{code}: {}", outcome.message);
+        assert_eq!((outcome.class, outcome.taken.is_some()), (class, is_taken), "{code} {pod}");
     }
 }
 

@@ -1,0 +1,73 @@
+//! PURE: what is known of one Framework.
+
+use std::time::Duration;
+
+use trial_protocol::{AttemptId, TrialJobId};
+
+use super::Act;
+use crate::training_service::frameworkcontroller::status::Standing;
+use crate::training_service::{JobNews, JobWaits};
+
+/// A Framework that has not ended.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) trial: TrialJobId,
+    pub(super) attempt: AttemptId,
+    /// Since when it waits for a pod. `None`: they run.
+    pub(super) waits_since: Option<Duration>,
+    /// Since when its pods run, until that was told.
+    pub(super) runs_since: Option<Duration>,
+    /// It has, or had, a pod.
+    pub(super) has_pod: bool,
+    /// The cluster has it.
+    pub(super) made: bool,
+    pub(super) standing: Standing,
+    /// Why it waits, and whether that was told.
+    pub(super) why: Option<String>,
+    pub(super) told_why: Option<String>,
+    pub(super) stop: Option<Stop>,
+    /// A failure that outranks how the Framework ends after it was stopped for it.
+    pub(super) failure: Option<String>,
+}
+
+impl Job {
+    /// What to think if nothing has happened to it for a while, where nothing else says why.
+    pub(super) fn left_alone(&self) -> Option<&'static str> {
+        match self.standing {
+            _ if self.why.is_some() || !self.made => None,
+            Standing::Unseen => Some(
+                "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?",
+            ),
+            Standing::Waiting if !self.has_pod => Some(
+                "FrameworkController has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? FrameworkController's log says so",
+            ),
+            Standing::Waiting
+            | Standing::Starting
+            | Standing::Running
+            | Standing::Ending
+            | Standing::Completed(_) => None,
+        }
+    }
+}
+
+/// A stop that somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Wanted; the Framework is not made yet.
+    Wanted,
+    /// Asked for, at this time.
+    Asked(Duration),
+    /// It did not help; deleted.
+    Deleted,
+}
+
+/// What waits may be told, if it is new.
+pub(super) fn tell_why(job: &mut Job) -> Option<Act> {
+    if job.why == job.told_why {
+        return None;
+    }
+    job.told_why.clone_from(&job.why);
+    let why = job.why.clone()?;
+    let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
+    Some(Act::Tell(JobNews::Waits(JobWaits { trial, attempt, why })))
+}

@@ -1,0 +1,133 @@
+//! PURE: whether the platform took a pod away, from what Kubernetes says of that pod: the condition
+//! `DisruptionTarget`, or the reason that the kubelet gives where it ended the pod itself.
+
+use serde_json::Value;
+
+use super::status::shortened;
+use super::why::{condition, is, text};
+
+/// A pod that the platform took away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// What the platform says: `REASON: its words`.
+    pub said: String,
+    /// The same for a person.
+    pub why: String,
+}
+
+impl Taken {
+    fn new(reason: &str, message: &str) -> Self {
+        let said = if message.is_empty() {
+            reason.to_owned()
+        } else {
+            format!("{reason}: {}", shortened(message))
+        };
+        let why = format!("its pod was taken away: {} ({said})", meant(reason));
+        Self { said, why }
+    }
+}
+
+/// What a pod says, as it was just seen. `None`: nobody took it away.
+pub fn of_pod(pod: &Value) -> Option<Taken> {
+    let status = pod.get("status")?;
+    let condition =
+        condition(status, "DisruptionTarget").filter(|condition| is(condition, "status", "True"));
+    if let Some(condition) = condition {
+        return Some(Taken::new(&text(condition, "reason"), &text(condition, "message")));
+    }
+    of_reason(&text(status, "reason"), &text(status, "message"))
+}
+
+/// What a pod's own reason says: the kubelet, or who watches over nodes, ended it.
+pub fn of_reason(reason: &str, message: &str) -> Option<Taken> {
+    let taken = match reason {
+        "Evicted" => !is_over_its_limit(reason, message),
+        "Preempting" | "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" => true,
+        _ => false,
+    };
+    taken.then(|| Taken::new(reason, message))
+}
+
+/// What the controller's usual codes say, where it shows nothing of the pod: evicted, node lost, preempted.
+pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Taken> {
+    matches!(code, Some(-1000 | -1001 | -1003)).then(|| Taken::new(phrase, ""))
+}
+
+/// Whether a pod was evicted for what it used itself, which it would again: its node had enough.
+pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
+    // As the kubelet says it of the pod, of a volume, of a container; of a node that has run low it says neither.
+    let words = ["exceeds the total limit", "exceeds the limit", "exceeded its local"];
+    reason == "Evicted" && words.iter().any(|words| message.contains(words))
+}
+
+/// What a reason means.
+fn meant(reason: &str) -> &'static str {
+    match reason {
+        "PreemptionByScheduler" => "a pod of higher priority needed its place",
+        "EvictionByEvictionAPI" => "somebody had it evicted, as `kubectl drain` does",
+        "DeletionByTaintManager" => "its node got a taint, as one does that no longer answers",
+        "DeletionByPodGC" | "NodeLost" => "its node is gone",
+        "TerminationByKubelet" => {
+            "its node ran low, was shut down, or needed the place for a pod of its own"
+        }
+        "Evicted" => "its node ran low",
+        "Preempting" => "its node needed the place for a pod of its own",
+        "NodeShutdown" | "Shutdown" | "Terminated" => "its node was shut down",
+        _ => "the cluster ended it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_was_taken_away_says_by_whom() {
+        let target = |status: &str, reason: &str, message: &str| {
+            json!({"status": {"conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "DisruptionTarget", "status": status, "reason": reason, "message": message},
+            ]}})
+        };
+        let ended = |reason: &str, message: &str| json!({"status": {"phase": "Failed", "reason": reason, "message": message}});
+        // In the words of Kubernetes 1.31.
+        #[rustfmt::skip]
+        let table = [
+            (target("True", "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod"),
+                Some("a pod of higher priority")),
+            (target("True", "EvictionByEvictionAPI", "Eviction API: evicting"), Some("`kubectl drain`")),
+            (target("True", "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"), Some("got a taint")),
+            (target("True", "DeletionByPodGC", "PodGC: node no longer exists"), Some("its node is gone")),
+            (target("True", "TerminationByKubelet", "The node was low on resource: memory."), Some("its node ran low")),
+            (target("True", "WhoKnows", ""), Some("the cluster ended it (WhoKnows)")),
+            (target("False", "PreemptionByScheduler", ""), None),
+            (ended("Evicted", "The node was low on resource: ephemeral-storage. Container framework was using 5Gi, request is 0, has larger consumption of ephemeral-storage. "),
+                Some("its node ran low (Evicted: The node was low on resource: ephemeral-storage.")),
+            (ended("Preempting", "Preempted in order to admit critical pod"), Some("a pod of its own")),
+            (ended("NodeLost", "Node n1 which was running pod p is unresponsive"), Some("its node is gone")),
+            (ended("Terminated", "Pod was terminated in response to imminent node shutdown."), Some("shut down")),
+            // What it used itself.
+            (ended("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "), None),
+            (ended("Evicted", "Usage of EmptyDir volume \"trialkeeper\" exceeds the limit \"1Gi\". "), None),
+            (ended("Evicted", "Container framework exceeded its local ephemeral storage limit \"1Gi\". "), None),
+            // It never had the place.
+            (ended("OutOfcpu", "Node didn't have enough resource: cpu"), None),
+            (ended("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), None),
+            (json!({"status": {"phase": "Failed", "conditions": null}}), None),
+            (json!({}), None),
+        ];
+        for (pod, expected) in table {
+            let why = of_pod(&pod).map(|taken| taken.why);
+            match (&why, expected) {
+                (Some(why), Some(part)) => {
+                    assert!(why.starts_with("its pod was taken away: "), "{why}");
+                    assert!(why.contains(part), "{part:?} is not in {why}");
+                }
+                (None, None) => {}
+                (_, _) => panic!("{pod}: {why:?}"),
+            }
+        }
+    }
+}
