@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use trial_protocol::{Stream, Verdict};
 
-use crate::run_dir::{VERDICT_FILE, replace};
+use crate::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace};
 use crate::verdict::termination_message;
 
 mod grown;
@@ -41,6 +41,8 @@ pub struct Places {
     pub termination_log: Option<PathBuf>,
     /// Size over which a file of output is set aside and begun anew; one such file is kept.
     pub rotate_bytes: Option<u64>,
+    /// What the file about the collectors holds. `None`: there is to be none.
+    pub collectors: Option<Vec<u8>>,
 }
 
 /// What became of the files.
@@ -199,6 +201,7 @@ impl Shared {
     fn work_off(&self) {
         let (dir, limit) = (self.places.dir.as_ref(), self.places.rotate_bytes);
         let file = |name| dir.map(|dir| Grown::open(dir, name, limit));
+        self.keep_collectors();
         let mut files = [file("stdout"), file("stderr")];
         let mut spare = [Vec::new(), Vec::new()];
         loop {
@@ -224,6 +227,22 @@ impl Shared {
                 return;
             }
             spare = work.bytes;
+        }
+    }
+
+    /// Says how this run's metrics are found, and not how those of an attempt before it were.
+    fn keep_collectors(&self) {
+        let Some(dir) = &self.places.dir else { return };
+        let path = dir.join(COLLECTORS_FILE);
+        let kept = match &self.places.collectors {
+            Some(json) => replace(&path, json),
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                removed => removed,
+            },
+        };
+        if let Err(source) = kept {
+            self.lock().outcome.error = Some(format!("cannot write {COLLECTORS_FILE}: {source}"));
         }
     }
 

@@ -1,7 +1,7 @@
 //! `trialkeeper inspect`: what became of a trial, from what its directory holds.
 //!
-//! The spool knows everything as long as no manager has taken it; else the output is read again, and gives
-//! the same metrics, but for those that went over the SDK's channel.
+//! The spool knows everything as long as no manager has taken it; else the output and the files of metrics are read again,
+//! as the run was told to, and give the same metrics, but for those that went over the SDK's channel.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,10 +13,14 @@ use serde_json::{Value, json};
 use trial_protocol::{Lane, Metric, MetricKind, Report, ReportBody, Stream, TrialExit, Verdict};
 
 use crate::cli::{KEEPER_FAULT, Output};
-use crate::collect::{CollectSpec, Finding, Ledger, MetricFileReader, StreamScanner};
+use crate::collect::{Finding, Ledger, StreamScanner};
 use crate::run_dir::{PARAMETERS_FILE, VERDICT_FILE};
 use crate::spool::{LaneFiles, lane_files};
 use crate::tools::said;
+
+mod recipe;
+
+pub use recipe::{Recipe, SDK_FILE};
 
 /// What a directory tells.
 #[derive(Debug, Default)]
@@ -84,13 +88,14 @@ fn spooled(spool: &Path) -> Vec<Report> {
     records.iter().filter_map(|record| serde_json::from_str(&record.json).ok()).collect()
 }
 
-/// The metrics in the files of output.
+/// The metrics in the files of output, and in those beside.
 fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
-    let spec = CollectSpec::default();
-    let mut ledger = Ledger::new(&spec);
+    let recipe = Recipe::of(dir);
+    let spec = &recipe.collect;
+    let mut ledger = Ledger::new(spec);
     let mut findings = Vec::new();
     for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
-        let mut scanner = StreamScanner::new(&spec, stream);
+        let mut scanner = StreamScanner::new(spec, stream);
         for name in [&format!("{name}.1"), name] {
             if let Ok(bytes) = fs::read(dir.join(name)) {
                 scanner.feed(&bytes, &mut findings);
@@ -98,11 +103,7 @@ fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
         }
         scanner.finish(&mut findings);
     }
-    if let Ok(bytes) = fs::read(dir.join(".nni/metrics")) {
-        let mut reader = MetricFileReader::new();
-        reader.feed(&bytes, &mut findings);
-        reader.finish(&mut findings);
-    }
+    recipe.read_files(&mut findings);
     let found = findings.into_iter().filter_map(|finding| match finding {
         Finding::Metric(found) => Some(found),
         Finding::Unreadable { .. } => None,

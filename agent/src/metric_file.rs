@@ -80,6 +80,11 @@ impl MetricFiles {
         Self { collectors, places, wanted, heard }
     }
 
+    /// NNI's file and the files of lines, each with how much of it was there before the trial.
+    pub fn offsets(&self) -> Vec<(PathBuf, u64)> {
+        self.collectors.offsets()
+    }
+
     /// Whether any of the files or directories is there by now.
     pub fn any_is_there(&self) -> bool {
         self.wanted.iter().any(|path| path.exists())

@@ -27,6 +27,7 @@ use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::deliver::Papers;
 use crate::errors::chain;
+use crate::inspect::{Recipe, SDK_FILE};
 use crate::listen::listen;
 use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
@@ -199,6 +200,15 @@ impl Watch {
             dir: prepared.dir.clone(),
             termination_log,
             rotate_bytes: settings.rotate_bytes,
+            collectors: prepared.dir.as_deref().and_then(|dir| {
+                let recipe = Recipe {
+                    collect: settings.collect.clone(),
+                    files: metric_files.offsets(),
+                    event_dirs: settings.tensorboard.clone(),
+                    since_ms: prepared.since_ms,
+                };
+                recipe.to_json(dir, &settings.observe.secrets)
+            }),
         });
         Self {
             prepared,
@@ -449,7 +459,7 @@ fn end_of(ending: &Ending) -> End {
 
 fn files(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {
     FileSpec {
-        metric_file: sys_dir.map(|dir| dir.join(".nni/metrics")),
+        metric_file: sys_dir.map(|dir| dir.join(SDK_FILE)),
         line_files: settings.metric_files.clone(),
         event_dirs: settings.tensorboard.clone(),
     }

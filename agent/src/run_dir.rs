@@ -45,6 +45,9 @@ const EARLIER_VERDICT_FILE: &str = "verdict.json.1";
 /// Name of the file with the parameters as one plain JSON object.
 pub const PARAMETERS_FILE: &str = "parameters.json";
 
+/// Name of the file that says how the run's metrics are found, where somebody said so.
+pub const COLLECTORS_FILE: &str = "collectors.json";
+
 /// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
 pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool) -> RunDir {
     let first = match wanted {

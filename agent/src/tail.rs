@@ -10,6 +10,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
 use trial_protocol::Stream;
@@ -76,6 +77,13 @@ impl FileTail {
         if file.read_exact_at(&mut seen, before).is_ok() {
             self.identity = Some(identity(&metadata));
             (self.offset, self.seen) = (metadata.len(), seen);
+        }
+    }
+
+    /// Goes to `offset`, if the file is still so long.
+    fn begin_at(&mut self, offset: u64) {
+        if let Ok((_, metadata)) = open(&self.path) {
+            (self.identity, self.offset) = (Some(identity(&metadata)), offset);
         }
     }
 
@@ -258,6 +266,27 @@ impl FileCollectors {
         for path in kept {
             self.follow_events(path).tail.skip();
         }
+    }
+
+    /// NNI's file and the files of lines, each with how far it has been passed over or read.
+    pub fn offsets(&self) -> Vec<(PathBuf, u64)> {
+        let tails = self.metric_file.iter().map(|file| &file.tail);
+        let tails = tails.chain(self.line_files.iter().map(|file| &file.tail));
+        tails.map(|tail| (tail.path.clone(), tail.offset)).collect()
+    }
+
+    /// Goes to these places, and passes over event files that nobody has written to `since`.
+    pub fn begin_at(&mut self, offsets: &[(PathBuf, u64)], since: SystemTime) {
+        let tails = self.metric_file.iter_mut().map(|file| &mut file.tail);
+        for tail in tails.chain(self.line_files.iter_mut().map(|file| &mut file.tail)) {
+            if let Some((_, offset)) = offsets.iter().find(|(path, _)| *path == tail.path) {
+                tail.begin_at(*offset);
+            }
+        }
+        let is_earlier = |path: &PathBuf| {
+            fs::metadata(path).and_then(|metadata| metadata.modified()).is_ok_and(|at| at < since)
+        };
+        self.passed_over.extend(self.list_event_files().into_iter().filter(is_earlier));
     }
 
     /// Reads what was written since the last poll and appends what it holds.

@@ -58,7 +58,7 @@ pub enum PatternError {
 
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
-        self.regex.as_str() == other.regex.as_str()
+        self.as_str() == other.as_str()
     }
 }
 
@@ -81,6 +81,11 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
+    /// As the user wrote it.
+    pub fn as_str(&self) -> &str {
+        self.regex.as_str()
+    }
+
     /// Appends what every match in `line` means, and says whether there was one. `objective` is the name
     /// of a value that has none.
     pub(super) fn read(

@@ -33,6 +33,8 @@ pub(super) struct Prepared {
     pub(super) parameter_id: Value,
     /// Our ears for signals, if they are open already.
     pub(super) signals: Option<Signals>,
+    /// When that was, in milliseconds since 1970.
+    pub(super) since_ms: u64,
     /// Why the trial cannot be started.
     pub(super) obstacle: Option<String>,
 }
@@ -118,6 +120,7 @@ pub(super) fn prepare(
         earlier,
         parameter_id,
         signals,
+        since_ms: u64::try_from(now_ms).unwrap_or_default(),
         obstacle,
         settings,
     })

@@ -38,6 +38,51 @@ fn a_runs_directory_can_be_inspected() {
 }
 
 #[test]
+fn a_runs_metrics_are_found_again_as_they_were_found() {
+    let options = ["--metric-pattern", r"auc is (?P<auc>\S+)", "--objective", "auc"];
+    let options = [&options[..], &["--collect", "none", "--metric-file", "more"]].concat();
+    let options = [&options[..], &["--tensorboard", "logs", "--mask-env", "KEY"]].concat();
+    let line = "echo loss=0.5; echo auc is 0.75; echo auc is 0.25 >> more; \
+                cp events logs/events.out.tfevents.2.new; touch logs/events.out.tfevents.2.new";
+    let mut keeper = Keeper::shell(&options, line);
+    keeper.command.env("KEY", "very-secret");
+    let path = |name: &str| keeper.dir.path().join(name);
+    let events = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tfevents/tensorboardx.bin");
+    fs::copy(events, path("events")).unwrap();
+    fs::write(path("more"), "auc is 0.125\n").unwrap();
+    fs::create_dir(path("logs")).unwrap();
+    fs::copy(events, path("logs/events.out.tfevents.1.old")).unwrap();
+    let old = fs::File::options().write(true).open(path("logs/events.out.tfevents.1.old"));
+    old.unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let ended = keeper.run();
+    let dir = ended.path("out");
+    let shown = || -> Value {
+        let output = trialkeeper(&["inspect", dir.to_str().unwrap(), "--output", "json"]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let sorted = |shown: &Value| {
+        let mut values: Vec<_> = shown["intermediate"].as_array().unwrap().iter().collect();
+        let name = |value: &&Value| (value["name"].to_string(), value["value"].to_string());
+        values.sort_by_key(name);
+        values.iter().map(name).collect::<Vec<_>>()
+    };
+    let from_spool = shown();
+    assert_eq!(from_spool["final"]["name"], "auc");
+    fs::remove_dir_all(dir.join("spool")).unwrap();
+    let from_output = shown();
+    assert_eq!(sorted(&from_output), sorted(&from_spool));
+    assert_eq!(from_output["final"]["name"], "auc");
+    let auc = sorted(&from_output).into_iter().filter(|(name, _)| name == "\"auc\"").count();
+    assert_eq!(auc, 2, "{from_output}");
+
+    // The next run in the same folder says nothing of its own.
+    let mut next = std::process::Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    next.args(["run", "--output-dir"]).arg(&dir).args(["--", "echo", "loss=1"]);
+    assert!(next.output().unwrap().status.success());
+    assert!(!dir.join("collectors.json").exists());
+}
+
+#[test]
 fn another_directory_cannot() {
     let dir = tempfile::tempdir().unwrap();
     let output = trialkeeper(&["inspect", dir.path().to_str().unwrap()]);
