@@ -22,6 +22,8 @@ const ATTEMPT: &str = "trialkeeper-attempt";
 pub const REPORTS: &str = "/api/v1/agent/reports";
 /// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
 const ANSWER_BYTES: usize = 1 << 20;
+/// The slowest line that is waited for, in bytes a second.
+const SLOWEST: usize = 16 << 10;
 /// How much of a refusal's explanation is kept, in characters.
 const DETAIL: usize = 300;
 
@@ -82,7 +84,10 @@ pub async fn post(
     if gzip {
         request = request.header(CONTENT_ENCODING, "gzip");
     }
-    send(request, base, token, Body::from(body), ANSWER).await
+    // What a slow line needs for a body is no reason to begin anew: the manager waits as long.
+    let seconds = u32::try_from(body.len() / SLOWEST).unwrap_or(u32::MAX);
+    let within = ANSWER.saturating_add(Duration::from_secs(1).saturating_mul(seconds));
+    send(request, base, token, Body::from(body), within).await
 }
 
 /// Likewise with a body that comes within `open`. The manager may answer before, with an ack that moves

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, header};
 use flate2::read::MultiGzDecoder;
 use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Error;
 
@@ -20,8 +20,11 @@ pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 /// Bytes of all bodies that may be in memory at once; beyond them clients are asked to come again.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// How long a client may take to send its body, once it has begun.
+/// How long a client may take to send its body, once it has begun, beyond what a slow line needs for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The slowest line that is waited for, in bytes a second.
+const SLOWEST: usize = 16 << 10;
 
 /// How long it may keep a request open before it begins: longer than an agent's heartbeat.
 const OPEN: Duration = Duration::from_mins(2);
@@ -57,11 +60,15 @@ impl Incoming {
 
     /// Reads the rest: the whole body, decompressed if it is compressed.
     pub(super) async fn rest(mut self) -> Result<Read, Error> {
-        let all = async {
-            while self.more().await? {}
-            Ok::<_, Error>(())
-        };
-        timeout(PATIENCE, all).await.map_err(|_| Error::TooSlow)??;
+        let began = Instant::now();
+        loop {
+            let seconds = u32::try_from(self.read.bytes.len() / SLOWEST).expect("it has a limit");
+            let until = began + PATIENCE + Duration::from_secs(1) * seconds;
+            let more = timeout_at(until, self.more());
+            if !more.await.map_err(|_| Error::TooSlow)?? {
+                break;
+            }
+        }
         if self.compressed {
             self.memory.decompress(&self.read, self.own.as_ref())
         } else {
@@ -253,6 +260,43 @@ mod tests {
         let silent = Silent(silent);
         let request = Request::post("/").body(Body::new(silent)).unwrap();
         assert_eq!(memory.read(request).await.unwrap_err().code(), "too-slow");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_may_be_slow_but_not_as_slow_as_one_likes() {
+        // Pieces of so many bytes, so many, one every three seconds; whether they are waited for.
+        for (bytes, pieces, waited) in
+            [(64 << 10, 64, true), (48 << 10, 100, true), (4 << 10, 20, false)]
+        {
+            let (sender, piece) = tokio::sync::mpsc::channel(1);
+            tokio::spawn(async move {
+                for _ in 0..pieces {
+                    tokio::time::sleep(Duration::from_secs(3)).await;
+                    if sender.send(vec![b'x'; bytes]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let request = Request::post("/").body(Body::new(Slow(piece))).unwrap();
+            let read = Memory::new().read(request).await;
+            assert_eq!(read.map(|read| read.bytes.len()).ok(), waited.then_some(bytes * pieces));
+        }
+    }
+
+    /// A body that arrives in pieces.
+    struct Slow(tokio::sync::mpsc::Receiver<Vec<u8>>);
+
+    impl axum::body::HttpBody for Slow {
+        type Data = axum::body::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+            let piece = self.0.poll_recv(context);
+            piece.map(|piece| Some(Ok(http_body::Frame::data(piece?.into()))))
+        }
     }
 
     /// A body of which nothing arrives.
