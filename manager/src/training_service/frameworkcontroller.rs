@@ -7,6 +7,7 @@ pub mod board;
 pub mod client;
 pub mod manifest;
 pub mod preflight;
+pub mod refused;
 pub mod status;
 pub mod taken;
 pub mod why;

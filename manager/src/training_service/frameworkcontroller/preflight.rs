@@ -7,6 +7,7 @@ use trial_protocol::ExperimentId;
 
 use super::client::{Cluster, Error, Kind, a_few_times};
 use super::manifest::{self, Common};
+use super::refused;
 
 /// How long the controller may take to notice a new Framework; 20 ms are usual.
 const NOTICE: Duration = Duration::from_secs(15);
@@ -57,7 +58,7 @@ pub enum Refusal {
         missing: String,
     },
     /// The cluster would not take a trial's pod.
-    #[error("a pod of the role `{role}` could not be made: {why}")]
+    #[error("a pod of the role `{role}` could not be made: {}", refused::with_advice(.why.to_string()))]
     NoPod {
         /// Which role.
         role: String,

@@ -10,6 +10,7 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
+use super::refused;
 use super::taken::{self, Taken};
 
 /// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
@@ -244,7 +245,13 @@ fn failure(
         (known, _) if !said.is_empty() => format!("{known}{said}"),
         (known, _) if diagnostics.is_empty() => known.to_owned(),
         (known, _) if matches!(code, Some(-210 | -220 | -1200)) => known.to_owned(),
-        (known, _) => format!("{known}: {}", shortened(first_line(diagnostics))),
+        (known, _) => {
+            let detail = shortened(first_line(diagnostics));
+            // Nothing of the pod was made: the API server's words are all that there is.
+            let refused = matches!(code, Some(-200 | -310));
+            let detail = if refused { refused::with_advice(detail) } else { detail };
+            format!("{known}: {detail}")
+        }
     }
 }
 

@@ -199,6 +199,21 @@ fn what_the_platform_knows_outranks_what_an_agent_guessed() {
 }
 
 #[test]
+fn a_pod_that_is_refused_says_what_to_do() {
+    let message = "pods \"x\" is forbidden: error looking up service account lab/y: serviceaccount \"y\" not found";
+    let answer = json!({"ErrStatus": {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}});
+    let framework = json!({"status": {"state": "Completed", "attemptStatus": {"completionStatus": {
+        "code": -200, "phrase": "PodCreationPermanentError", "diagnostics": format!("Failed to create Pod: {answer}"),
+        "type": {"name": "Failed", "attributes": ["Permanent"]},
+        "trigger": {"taskRoleName": "worker", "taskIndex": 0},
+    }}}});
+    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let told = format!("the cluster refuses the pod: {message}; ");
+    let advice = outcome.message.strip_prefix(&told).unwrap_or_default();
+    assert!(advice.contains("kubectl create serviceaccount"), "{}", outcome.message);
+}
+
+#[test]
 fn a_pod_that_its_node_ended_says_why() {
     // As the kubelet ends it: its containers are killed, or are not known any more.
     let pod = |reason: &str, message: &str, containers: &Value| json!({"reason": reason, "message": message, "containers": containers});

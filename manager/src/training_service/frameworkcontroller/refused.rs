@@ -1,0 +1,73 @@
+//! PURE: what to do about a pod that the cluster refuses, by what its API server says of it: rights, profiles, quotas and
+//! the like are told apart in its words only.
+
+/// What to do where an API server refuses a pod so. `None`: its words say it.
+pub fn advice(message: &str) -> Option<&'static str> {
+    let says = |words: &[&str]| words.iter().all(|word| message.contains(word));
+    #[rustfmt::skip]
+    let table: [(&[&str], &str); 11] = [
+        (&["violates PodSecurity \"restricted", "seccompProfile"],
+            "the namespace enforces the Pod Security profile `restricted`, whose `seccompProfile` FrameworkController drops: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets trials in"),
+        (&["violates PodSecurity"],
+            "the namespace's Pod Security profile forbids what the template asks for: leave that out, or `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=...` with a profile that allows it"),
+        (&["cannot create resource \"pods\""],
+            "the account that makes pods, FrameworkController's, has no right to: deploy/frameworkcontroller has a role that is enough"),
+        (&["service account", "not found"],
+            "`serviceAccountName` names an account that is not in the namespace: `kubectl create serviceaccount` makes it"),
+        (&["failed quota", "must specify"],
+            "a quota of the namespace asks that every container say how much it wants: set `cpuNumber` and `memorySize` of each role, and the same in other containers of a template"),
+        (&["exceeded quota"],
+            "`kubectl describe quota` shows what is used: ask for less, or for a larger quota"),
+        (&["no PriorityClass"],
+            "`priorityClassName` of the template names a class that is not there: `kubectl get priorityclass` shows those that are"),
+        (&["usage per Container"],
+            "a LimitRange of the namespace bounds it (`kubectl describe limitrange`): change `cpuNumber` or `memorySize`"),
+        (&["usage per Pod"],
+            "a LimitRange of the namespace bounds it (`kubectl describe limitrange`): change `cpuNumber` or `memorySize`"),
+        (&["security context constraint"],
+            "set `runAsUser` to one of the namespace's range, or have the cluster choose by a template whose `securityContext` is empty"),
+        (&["admission webhook"],
+            "a webhook of the cluster's refuses it: who runs the cluster knows what it wants, and how trials are excepted"),
+    ];
+    table.into_iter().find(|(words, _)| says(words)).map(|(_, advice)| advice)
+}
+
+/// A refusal with what to do about it.
+pub fn with_advice(message: String) -> String {
+    match advice(&message) {
+        Some(advice) => format!("{message}; {advice}"),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        // As API servers of Kubernetes 1.25 to 1.36 say it.
+        #[rustfmt::skip]
+        let table = [
+            ("pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile (pod or container \"framework\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")", Some("enforce=baseline")),
+            ("pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)", Some("leave that out")),
+            ("pods is forbidden: User \"system:serviceaccount:frameworkcontroller:frameworkcontroller\" cannot create resource \"pods\" in API group \"\" in the namespace \"lab\"", Some("deploy/frameworkcontroller")),
+            ("pods \"x\" is forbidden: error looking up service account lab/nobody: serviceaccount \"nobody\" not found", Some("kubectl create serviceaccount")),
+            ("pods \"x\" is forbidden: failed quota: q: must specify limits.cpu for: framework; requests.cpu for: framework", Some("`cpuNumber`")),
+            ("pods \"x\" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=2, limited: cpu=2", Some("kubectl describe quota")),
+            ("pods \"x\" is forbidden: no PriorityClass with name high was found", Some("kubectl get priorityclass")),
+            ("pods \"x\" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi", Some("LimitRange")),
+            ("pods \"x\" is forbidden: unable to validate against any security context constraint: [...]", Some("`runAsUser`")),
+            ("admission webhook \"validate.kyverno.svc\" denied the request: no", Some("a webhook")),
+            ("Pod \"x\" is invalid: spec.containers[0].image: Required value", None),
+        ];
+        for (message, part) in table {
+            let whole = with_advice(message.to_owned());
+            assert!(whole.starts_with(message), "{whole}");
+            match part {
+                Some(part) => assert!(whole[message.len()..].contains(part), "{whole}"),
+                None => assert_eq!(whole, message),
+            }
+        }
+    }
+}
