@@ -4,6 +4,9 @@
 //! that name. An object with a number at `default` is one metric, kept whole, as NNI does it. `global_step`,
 //! `step` and `epoch` number the others, `type` says `intermediate` or `final` (or NNI's words for them).
 //!
+//! An object that has the objective as a text, as Katib's users write them (`{"acc": "0.93", "global_step": "0"}`), may have
+//! all its numbers so.
+//!
 //! Of a final line with several metrics only one speaks for the trial, see [`main_of`]: the others are
 //! recorded as intermediate.
 
@@ -11,7 +14,7 @@ use serde_json::{Map, Value};
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
 
 use super::ledger::main_of;
-use super::{Found, NAME_BYTES, Source};
+use super::{Found, NAME_BYTES, Source, text};
 
 /// Members that say which step a line speaks of, the finest first.
 const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
@@ -35,10 +38,19 @@ pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Found>)
         Some("intermediate" | "PERIODICAL") => Some(MetricKind::Intermediate),
         Some(_) | None => None,
     };
-    let sequence = STEPS.iter().find_map(|name| whole_number(members.get(*name)?));
+    let in_texts = objective.and_then(|name| members.get(name)?.as_str());
+    let as_text =
+        if in_texts.and_then(text::number).is_some() { text::number } else { |_: &str| None };
+    let sequence = STEPS.iter().find_map(|name| {
+        let step = members.get(*name)?;
+        whole_number(step).or_else(|| whole_number(as_text(step.as_str()?)?.as_json()))
+    });
 
-    let metrics =
-        if value.number().is_some() { vec![(OBJECTIVE, value.clone())] } else { numbers(members) };
+    let metrics = if value.number().is_some() {
+        vec![(OBJECTIVE, value.clone())]
+    } else {
+        numbers(members, as_text)
+    };
     let names: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
     let speaker = main_of(&names, objective);
     for (name, value) in metrics {
@@ -51,12 +63,19 @@ pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Found>)
     true
 }
 
-fn numbers(members: &Map<String, Value>) -> Vec<(&str, MetricValue)> {
+fn numbers(
+    members: &Map<String, Value>,
+    as_text: fn(&str) -> Option<MetricValue>,
+) -> Vec<(&str, MetricValue)> {
     let named = members.iter().filter(|(name, _)| {
         !STEPS.contains(&name.as_str()) && (1..=NAME_BYTES).contains(&name.len())
     });
     let scalar = named.filter(|(_, value)| value.is_number() || value.is_string());
-    let metrics = scalar.map(|(name, value)| (name.as_str(), MetricValue::from(value.clone())));
+    let read = |value: &Value| {
+        let text = value.as_str().and_then(as_text);
+        text.unwrap_or_else(|| MetricValue::from(value.clone()))
+    };
+    let metrics = scalar.map(|(name, value)| (name.as_str(), read(value)));
     metrics.filter(|(_, value)| value.number().is_some()).collect()
 }
 
@@ -138,6 +157,22 @@ mod tests {
         assert_eq!(finals(Some("loss")), ["loss"]);
         assert_eq!(finals(None), ["acc"]);
         assert_eq!(finals(Some("f1")), [""; 0]);
+    }
+
+    #[test]
+    fn an_objective_in_a_text_is_read_as_katib_reads_it() {
+        let line = r#"{"acc": "0.93", "path": "", "global_step": "2", "loss": "0.2", "time": 5}"#;
+        let told = |objective| {
+            let found = all(line, objective).unwrap();
+            let told = |found: Found| (found.name, found.sequence, found.value.as_json().clone());
+            found.into_iter().map(told).collect::<Vec<_>>()
+        };
+        let time = |step| ("time".to_owned(), step, json!(5));
+        assert_eq!(told(None), [time(None)]);
+        assert_eq!(told(Some("path")), [time(None)]);
+        let acc = ("acc".to_owned(), Some(2), json!(0.93));
+        let loss = ("loss".to_owned(), Some(2), json!(0.2));
+        assert_eq!(told(Some("acc")), [acc, loss, time(Some(2))]);
     }
 
     proptest! {

@@ -312,7 +312,7 @@ impl StreamScanner {
         if self.spec.json_lines && json_lines::read(&piece, objective, &mut self.objects) {
             found.extend(self.objects.drain(..).map(Finding::Metric));
         } else if self.spec.text {
-            text::pairs(&piece, |name, value| {
+            text::pairs(&piece, objective, |name, value| {
                 let name = name.to_owned();
                 let (kind, sequence) = (None, None);
                 found.push(Finding::Metric(Found {

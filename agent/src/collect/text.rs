@@ -3,8 +3,12 @@
 //! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`, made
 //! stricter where that finds metrics nobody meant: name and value must each be a whole token, so that
 //! `lr=0.1abc`, `x==3`, `date=2026-01-02` and `http://host/?a=1` are text. Beyond Katib, a name may
-//! hold `.`, `/`, `@` and letters of any alphabet, and a value may be `nan` or `inf`. (`|` separates here;
-//! in Katib's class it stands for an "or" that a class does not have.) The table in the tests decides.
+//! hold `.`, `/`, `@` and letters of any alphabet, and a value may be `nan` or `inf`, and `|` separates. The tables in
+//! the tests decide.
+//!
+//! Katib heeds names only that it was told. So does this where it was told one, the objective: its name is what Katib
+//! takes for one (`val|acc`, `--acc`, `1st`, whatever stands before it), and a unit may follow the number (`12ms`). What
+//! Katib reads wrongly, such as the 1 of `1,000`, is text here as well.
 
 use std::str;
 
@@ -18,8 +22,18 @@ const OURS: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
 /// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour
 /// codes.
-pub(super) fn pairs(line: &[u8], mut found: impl FnMut(&str, MetricValue)) {
+pub(super) fn pairs(
+    line: &[u8],
+    objective: Option<&str>,
+    mut found: impl FnMut(&str, MetricValue),
+) {
     for equals in memchr::memchr_iter(b'=', line) {
+        if let Some(objective) = objective.filter(|name| is_katibs(&line[..equals], name))
+            && let Some(value) = value_with_unit(&line[equals + 1..])
+        {
+            found(objective, value);
+            continue;
+        }
         // The value goes first: most `=` of ordinary text fail there, and cheaply.
         if let Some(value) = value_after(&line[equals + 1..])
             && let Some(name) = name_before(&line[..equals])
@@ -28,6 +42,35 @@ pub(super) fn pairs(line: &[u8], mut found: impl FnMut(&str, MetricValue)) {
             found(name, value);
         }
     }
+}
+
+/// Whether Katib would take the end of `text` for `name`, and it is no part of a longer one either.
+fn is_katibs(text: &[u8], name: &str) -> bool {
+    let is_part = |byte: &u8| is_name_byte(*byte) || *byte == b'|' || !byte.is_ascii();
+    let is_katibs = |byte: &u8| byte.is_ascii_alphanumeric() || b"_|-".contains(byte);
+    let Some(before) = text.trim_ascii_end().strip_suffix(name.as_bytes()) else { return false };
+    !before.last().is_some_and(is_part) && !name.is_empty() && name.bytes().all(|b| is_katibs(&b))
+}
+
+/// The number at the beginning of `text`, if it is a whole token but for a unit.
+fn value_with_unit(text: &[u8]) -> Option<MetricValue> {
+    let text = text.trim_ascii_start();
+    let (number, rest) = text.split_at(number_length(text)?);
+    let unit = rest.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    // `info` is no infinity with a unit, and `0x10` no zero.
+    let is_number = number.last().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.');
+    let closed = match &rest[unit..] {
+        rest if unit == 0 || !is_number => unit == 0 && is_closed(rest),
+        [b'/' | b'*' | b'^', ..] => true,
+        rest => is_closed(rest),
+    };
+    if closed { to_value(number) } else { None }
+}
+
+/// The number that `text` is.
+pub(super) fn number(text: &str) -> Option<MetricValue> {
+    let text = text.trim().as_bytes();
+    (number_length(text)? == text.len()).then(|| to_value(text))?
 }
 
 /// The name at the end of `text`, if it is a whole token.
@@ -148,9 +191,75 @@ mod tests {
     use super::*;
 
     fn all(line: &[u8]) -> Vec<(String, Value)> {
+        told(line, None)
+    }
+
+    fn told(line: &[u8], objective: Option<&str>) -> Vec<(String, Value)> {
         let mut found = Vec::new();
-        pairs(line, |name, value| found.push((name.to_owned(), value.as_json().clone())));
+        pairs(line, objective, |name, value| {
+            found.push((name.to_owned(), value.as_json().clone()))
+        });
         found
+    }
+
+    /// Katib's default filter takes each of these for what stands here, and nothing else, if it is told the name. What
+    /// it takes for a number and is none comes last.
+    #[test]
+    fn the_objective_is_found_where_katib_finds_it() {
+        #[rustfmt::skip]
+        let table: [(&str, &str, &[Value]); 30] = [
+            ("acc",     "acc=0.93",                                        &[json!(0.93)]),
+            ("acc",     "2024-03-04T17:55:08Z acc=0.93",                   &[json!(0.93)]),
+            ("acc",     "2024-03-04T17:55:08.000035161+09:00 INFO acc = 1", &[json!(1)]),
+            ("acc",     "epoch 1: acc=0.5 loss=3, acc=0.6;acc=0.7",        &[json!(0.5), json!(0.6), json!(0.7)]),
+            ("val-acc", "val-acc=0.93",                                    &[json!(0.93)]),
+            ("val|acc", "val|acc=0.93",                                    &[json!(0.93)]),
+            ("--acc",   "--acc=0.93",                                      &[json!(0.93)]),
+            ("acc-",    "acc-=0.93",                                       &[json!(0.93)]),
+            ("1st",     "1st=0.93",                                        &[json!(0.93)]),
+            ("1",       "1 = 2",                                           &[json!(2)]),
+            ("acc",     "$acc=1",                                          &[json!(1)]),
+            ("acc",     "http://h/?acc=1",                                 &[json!(1)]),
+            ("acc",     "acc=.5 acc=+2 acc=-1.5E+3",                       &[json!(0.5), json!(2), json!(-1500.0)]),
+            ("acc",     "acc=12ms",                                        &[json!(12)]),
+            ("acc",     "acc=3s, acc=4it/s acc=5e",                        &[json!(3), json!(4), json!(5)]),
+            ("acc",     "acc=0.93abc.",                                    &[json!(0.93)]),
+            ("a",       "xa=1 a=2 x-a=3",                                  &[json!(2)]),
+            // What Katib does not read.
+            ("val/acc", "val/acc=0.93",                                    &[json!(0.93)]),
+            ("acc",     "acc=nan acc=inf",                                 &[json!("NaN"), json!("Infinity")]),
+            ("acc",     "|acc=0.93|",                                      &[json!(0.93)]),
+            // What Katib reads wrongly, or as nothing.
+            ("acc",     "train.acc=1 train/acc=2 acc@acc=3 精acc=4",       &[]),
+            ("acc",     "acc=",                                            &[]),
+            ("acc",     "acc==3",                                          &[]),
+            ("acc",     "acc=1,000",                                       &[]),
+            ("acc",     "acc=1_000",                                       &[]),
+            ("acc",     "acc=0x10",                                        &[]),
+            ("acc",     "acc=1.2.3",                                       &[]),
+            ("acc",     "acc=2026-01-02 acc=12:30:01",                     &[]),
+            ("acc",     "acc=info acc=nano",                               &[]),
+            ("acc",     "acc=e5 acc=- acc=true",                           &[]),
+        ];
+        for (objective, line, expected) in table {
+            let told = told(line.as_bytes(), Some(objective));
+            let values = told.iter().filter(|(name, _)| name == objective).map(|(_, value)| value);
+            assert!(values.eq(expected), "{objective} in {line}: {told:?}");
+        }
+        let others = told(b"x=1 lr=0.1abc acc=2s", Some("acc"));
+        assert_eq!(others, [("x".to_owned(), json!(1)), ("acc".to_owned(), json!(2))]);
+    }
+
+    #[test]
+    fn a_text_is_a_number_as_a_whole() {
+        #[rustfmt::skip]
+        let table = [
+            ("0.5", Some(json!(0.5))), (" 3 ", Some(json!(3))), ("-1e3", Some(json!(-1000.0))), ("nan", Some(json!("NaN"))),
+            ("", None), ("3s", None), ("1,000", None), ("0.5%", None), ("1 2", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(number(text).map(|number| number.as_json().clone()), expected, "{text:?}");
+        }
     }
 
     #[test]
@@ -250,12 +359,18 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_hold_only_names_within_the_limit(bytes: Vec<u8>) {
-            pairs(&bytes, |name, _| assert!(!name.is_empty() && name.len() <= NAME_BYTES));
+            for objective in [None, Some("a")] {
+                pairs(&bytes, objective, |name, _| {
+                    assert!(!name.is_empty() && name.len() <= NAME_BYTES);
+                });
+            }
         }
 
         #[test]
         fn any_pairlike_text_holds_only_finite_or_named_values(line in "[a-z=0-9.,e+\\- ]{0,40}") {
-            pairs(line.as_bytes(), |_, value| assert!(value.number().is_some()));
+            for objective in [None, Some("a")] {
+                pairs(line.as_bytes(), objective, |_, value| assert!(value.number().is_some()));
+            }
         }
     }
 }
