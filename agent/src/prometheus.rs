@@ -145,6 +145,8 @@ fn machine(page: &mut Page, sample: &Sample) {
             ("trialkeeper_cgroup_memory_percent", cgroup.memory_percent),
             ("trialkeeper_cgroup_cpu_percent", cgroup.cpu_percent),
             ("trialkeeper_cgroup_memory_pressure_percent", cgroup.memory_pressure_percent),
+            ("trialkeeper_cgroup_cpu_pressure_percent", cgroup.cpu_pressure_percent),
+            ("trialkeeper_cgroup_io_pressure_percent", cgroup.io_pressure_percent),
             ("trialkeeper_cgroup_cpu_limit_cores", cgroup.cpu_limit_cores),
             ("trialkeeper_cgroup_cpu_seconds_total", seconds(cgroup.cpu_usage_us)),
             ("trialkeeper_cgroup_cpu_throttled_seconds_total", seconds(cgroup.cpu_throttled_us)),

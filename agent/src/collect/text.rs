@@ -197,7 +197,7 @@ mod tests {
     fn told(line: &[u8], objective: Option<&str>) -> Vec<(String, Value)> {
         let mut found = Vec::new();
         pairs(line, objective, |name, value| {
-            found.push((name.to_owned(), value.as_json().clone()))
+            found.push((name.to_owned(), value.as_json().clone()));
         });
         found
     }

@@ -102,6 +102,8 @@ impl CgroupReader {
             cpu_usage_us: keyed(&cpu, "usage_usec"),
             cpu_throttled_us: keyed(&cpu, "throttled_usec"),
             memory_pressure_percent: parse_pressure(&text(group, "memory.pressure")),
+            cpu_pressure_percent: parse_pressure(&text(group, "cpu.pressure")),
+            io_pressure_percent: parse_pressure(&text(group, "io.pressure")),
             oom_events: keyed(&events, "oom"),
             oom_kills: keyed(&events, "oom_kill"),
             ..CgroupSample::default()
@@ -224,7 +226,7 @@ fn parse_cpu_max(text: &str) -> Option<f64> {
     cores(quota.parse().ok()?, period.trim().parse().ok()?)
 }
 
-/// `memory.pressure`: the share of the last 10 s in which some task waited.
+/// `memory.pressure` and its like: the share of the last 10 s in which some task waited.
 fn parse_pressure(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let share = some.split(' ').find_map(|field| field.strip_prefix("avg10="))?;

@@ -19,6 +19,8 @@ fn every_layout_is_read() {
             cpu_usage_us: Some(81_223_456),
             cpu_throttled_us: Some(1_234_567),
             memory_pressure_percent: Some(3.27),
+            cpu_pressure_percent: Some(41.5),
+            io_pressure_percent: Some(0.0),
             oom_events: Some(2),
             oom_kills: Some(1),
             ..CgroupSample::default()
