@@ -14,7 +14,6 @@ use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::collect::Pattern;
-use crate::errors::chain;
 use crate::legacy_cli::{self, Legacy};
 
 mod config_file;
@@ -22,10 +21,14 @@ mod origin;
 mod plain;
 mod pod;
 mod stray;
+mod values;
 mod watch;
 
 pub use pod::{Fetch, PodArgs};
+pub use values::duration;
 pub use watch::WatchArgs;
+
+use values::{address, heartbeat, log_line_bytes, pattern, rotate_bytes};
 
 /// Exit code for the agent's own faults, a bad command line included.
 pub const KEEPER_FAULT: u8 = 125;
@@ -222,7 +225,7 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = "268435456")]
     pub spool_bytes: u64,
     /// Size in bytes over which the file `stdout` or `stderr` is set aside and begun anew [default: never].
-    #[arg(long, env = "TRIALKEEPER_ROTATE_BYTES", value_name = "N")]
+    #[arg(long, env = "TRIALKEEPER_ROTATE_BYTES", value_name = "N", value_parser = rotate_bytes)]
     pub rotate_bytes: Option<u64>,
     /// A file for the verdict in short, at most 4096 bytes of JSON [default: /dev/termination-log, if it is
     /// there].
@@ -236,7 +239,7 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_LOG_COLLECTION", value_name = "WAY", default_value = "none")]
     pub log_collection: LogCollection,
     /// The longest line that is sent whole, in bytes.
-    #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = "16384")]
+    #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = "16384", value_parser = log_line_bytes)]
     pub log_line_bytes: usize,
     /// Bytes of output a second that are sent, of each stream; more is counted and left out.
     #[arg(long, env = "TRIALKEEPER_LOG_RATE", value_name = "N", default_value = "67108864")]
@@ -290,7 +293,7 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub flush: Duration,
     /// The longest silence towards the manager.
-    #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = heartbeat)]
     pub heartbeat: Duration,
     /// What is seen of the trial from outside.
     #[command(flatten)]
@@ -452,35 +455,6 @@ fn complete(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         words.insert(1, "run".into());
     }
     words
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "an IP address with a port is expected, such as 127.0.0.1:9464".to_owned())
-}
-
-fn pattern(text: &str) -> Result<Pattern, String> {
-    text.parse().map_err(|error| chain(&error))
-}
-
-/// Reads a time: a number with the unit `ms`, `s`, `m` or `h`; without one, seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let seconds = match &text[digits.len()..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        unit => return Err(format!("unknown unit {unit:?}; ms, s, m, h and d are known")),
-    };
-    let number: f64 =
-        digits.parse().map_err(|_| "a number with a unit is expected, such as 20s".to_owned())?;
-    // A year is for ever; more only overflows somebody's arithmetic.
-    match number * seconds {
-        time if (0.0..=31_536_000.0).contains(&time) => Ok(Duration::from_secs_f64(time)),
-        _ => Err("a time between 0 and 365d is expected".to_owned()),
-    }
 }
 
 #[cfg(test)]

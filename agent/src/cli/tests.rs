@@ -62,6 +62,36 @@ fn bad_command_lines_are_refused() {
 }
 
 #[test]
+fn what_is_too_small_to_make_sense_is_refused_with_what_would_do() {
+    #[rustfmt::skip]
+    let table = [
+        ("--rotate-bytes",    "0",     Some("at least 4096")),
+        ("--rotate-bytes",    "4095",  Some("at least 4096")),
+        ("--rotate-bytes",    "-1",    Some("at least 4096")),
+        ("--rotate-bytes",    "10M",   Some("such as 104857600")),
+        ("--rotate-bytes",    "4096",  None),
+        ("--log-line-bytes",  "0",     Some("at least 64")),
+        ("--log-line-bytes",  "64",    None),
+        ("--heartbeat",       "0",     Some("at least 100ms")),
+        ("--heartbeat",       "99ms",  Some("at least 100ms")),
+        ("--heartbeat",       "100ms", None),
+        ("--sample-interval", "1ms",   Some("at least 10ms")),
+        ("--sample-interval", "10ms",  None),
+        ("--sample-interval", "0",     None),
+    ];
+    for (flag, value, refusal) in table {
+        let refused = run(&["trialkeeper", "run", &format!("{flag}={value}"), "--", "x"]).err();
+        match refusal {
+            None => assert!(refused.is_none(), "{flag}={value}"),
+            Some(says) => {
+                let refused = refused.expect(flag).to_string();
+                assert!(refused.contains(says) && refused.contains(flag), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
 fn times_have_units() {
     #[rustfmt::skip]
     let table = [

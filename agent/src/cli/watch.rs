@@ -7,12 +7,13 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::duration;
+use super::values::sample_interval;
 
 /// What is looked at, and what counts as too long.
 #[derive(Debug, Args)]
 pub struct WatchArgs {
     /// Time between two readings of processes, control group and GPUs; 0: none.
-    #[arg(long, env = "TRIALKEEPER_SAMPLE_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = duration)]
+    #[arg(long, env = "TRIALKEEPER_SAMPLE_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = sample_interval)]
     pub sample_interval: Duration,
     /// The program that reads NVIDIA's GPUs; `none`: they are not read.
     #[arg(

@@ -153,7 +153,7 @@ fn the_cause_follows_the_table() {
 fn the_message_says_what_happened_and_what_to_do() {
     let mib = 1024 * 1024;
     #[rustfmt::skip]
-    let table = [
+    let table = vec![
         (code(0), "The trial succeeded."),
         (saying(code(3), "\u{1b}[31mboom\u{1b}[0m\n"), "The trial exited with code 3; its last words were \"boom\"."),
         (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last words were \"KeyError: 'x'\"."),

@@ -182,8 +182,8 @@ fn the_verdict_is_there_before_the_end() {
 
 #[test]
 fn output_files_can_be_kept_small() {
-    let ended = Keeper::shell(&["--rotate-bytes", "1000"], "seq 1 10000").run();
+    let ended = Keeper::shell(&["--rotate-bytes", "4096"], "seq 1 10000").run();
     let (aside, last) = (ended.file("out/stdout.1"), ended.file("out/stdout"));
-    assert!(aside.len() <= 1000 && last.len() <= 1000 && last.ends_with(b"\n10000\n"));
+    assert!(aside.len() <= 4096 && last.len() <= 4096 && last.ends_with(b"\n10000\n"));
     assert!(ended.stdout().ends_with(&String::from_utf8([aside, last].concat()).unwrap()));
 }

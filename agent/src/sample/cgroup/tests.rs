@@ -10,7 +10,7 @@ fn find(fixture: &str) -> Option<CgroupReader> {
 #[test]
 fn every_layout_is_read() {
     #[rustfmt::skip]
-    let table = [
+    let table = vec![
         ("v2, a pod's container", "v2-container", CgroupSample {
             memory_bytes: Some(402_653_184),
             memory_limit_bytes: Some(536_870_912),
