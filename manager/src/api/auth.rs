@@ -180,7 +180,12 @@ impl FromRequestParts<Shared> for User {
     }
 }
 
-/// `POST /api/v1/session`: gives a browser that shows the user's token a cookie to show instead.
+/// Gives a browser that shows the user's token a cookie to show instead
+#[utoipa::path(
+    post, path = "/api/v1/session", tag = "session",
+    responses((status = 204, description = "the cookie is in `Set-Cookie`")),
+    security(("token" = [])),
+)]
 pub(super) async fn begin_session(
     _: User,
     State(Shared { state, .. }): State<Shared>,
@@ -189,7 +194,11 @@ pub(super) async fn begin_session(
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-/// `DELETE /api/v1/session`: has the browser forget it.
+/// Has a browser forget its cookie
+#[utoipa::path(
+    delete, path = "/api/v1/session", tag = "session",
+    responses((status = 204, description = "forgotten")), security(("token" = [])),
+)]
 pub(super) async fn end_session(
     _: User,
     State(Shared { state, .. }): State<Shared>,

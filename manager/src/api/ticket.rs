@@ -44,7 +44,12 @@ impl Tickets {
     }
 }
 
-/// `POST /api/v1/session/ticket`: an address that lets one browser in.
+/// An address that lets one browser in, once and soon
+#[utoipa::path(
+    post, path = "/api/v1/session/ticket", tag = "session",
+    responses((status = 200, body = Object, description = "`path`, and for how many `seconds` it is good")),
+    security(("token" = [])),
+)]
 pub(super) async fn issue(_: User, State(shared): State<Shared>) -> Json<Value> {
     let ticket = shared.tickets.issue().await;
     Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": GOOD_FOR.as_secs()}))

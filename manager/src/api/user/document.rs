@@ -6,6 +6,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
+use super::super::{auth, ticket};
 use super::{act, experiment, follow, log, trials};
 
 #[derive(OpenApi)]
@@ -36,6 +37,9 @@ use super::{act, experiment, follow, log, trials};
         act::limit,
         act::import,
         act::search_space,
+        auth::begin_session,
+        auth::end_session,
+        ticket::issue,
         json,
     )
 )]

@@ -1,0 +1,77 @@
+//! The API's description: what it says is there, and all that is there stands in it.
+
+use axum::http::Method;
+
+use super::*;
+
+/// Whether an address is described elsewhere: the agents' and NNI's have documents of their own, the portal's are pages, and
+/// what probes ask is nobody's data.
+fn elsewhere(path: &str) -> bool {
+    let own = path.strip_prefix("/api/v1/");
+    own.is_none_or(|rest| rest.starts_with("agent/") || rest.starts_with("nni/"))
+}
+
+/// The addresses that the router knows. It tells them in its debugging text only.
+fn addresses(router: &Router) -> Vec<String> {
+    let told = format!("{router:?}");
+    let (_, node) = told.split_once("paths: {").expect("a router tells its addresses");
+    let mut all: Vec<String> =
+        node.split('"').filter(|text| text.starts_with('/')).map(str::to_owned).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+#[tokio::test]
+async fn every_address_is_described() {
+    let bed = Bed::new().await;
+    let (_, document) = bed.look("/api/v1/openapi.json").await;
+    let all = addresses(&bed.router);
+    for known in ["/", "/healthz", "/api/v1/agent/reports", "/api/v1/trials/{trial}/kill"] {
+        assert!(all.iter().any(|path| path == known), "{known} is not in {all:?}");
+    }
+    for path in all.iter().filter(|path| !elsewhere(path)) {
+        // Nobody takes this method, and is told which ones there are.
+        let request = Request::builder().method("NONE").uri(path.replace(['{', '}'], ""));
+        let response = bed.send(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        let allowed = response.headers()[header::ALLOW].to_str().unwrap();
+        for method in allowed.split(',').filter(|method| *method != "HEAD") {
+            let operation = &document["paths"][path][method.to_lowercase()];
+            assert!(operation.is_object(), "{method} {path} is served, but not described");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_documented_address_is_served() {
+    let bed = Bed::searched().await;
+    let (_, document) = bed.look("/api/v1/openapi.json").await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 10);
+    for (path, methods) in paths {
+        // Whoever makes a client of it learns what each parameter is, and what a refusal looks like.
+        for (method, operation) in methods.as_object().unwrap() {
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(parameter["schema"].is_object(), "{method} {path}: {parameter}");
+            }
+            for (status, answer) in operation["responses"].as_object().unwrap() {
+                let problem = answer["content"]["application/problem+json"].is_object();
+                assert_eq!(problem, status.as_str() >= "400", "{method} {path}: {status}");
+            }
+            assert!(operation["responses"]["401"].is_object(), "{method} {path}");
+        }
+        let path = path.replace("{trial}", "t").replace("{stream}", "stdout");
+        for method in methods.as_object().unwrap().keys() {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let request = Request::builder().method(method.clone()).uri(&path);
+            let request = request.header(header::HOST, "localhost").body(Body::empty()).unwrap();
+            let status = bed.send(request).await.status();
+            // A change without the user's token is refused, by a route that is there.
+            let expected =
+                if method == Method::GET { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+            assert_eq!(status, expected, "{method} {path}");
+        }
+    }
+}
