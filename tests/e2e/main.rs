@@ -24,6 +24,7 @@ mod increments;
 mod interrupt;
 mod kube;
 mod long_line;
+mod machine;
 mod nni_client;
 mod nni_pages;
 mod notifications;

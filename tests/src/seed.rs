@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Where the manager keeps its schema, a file for each step; their names sort as they follow each other.
 const MIGRATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manager/migrations");
@@ -16,6 +16,9 @@ const APPLICATION_ID: i64 = 0x544b_6462;
 
 /// When it all began, in milliseconds since the Unix epoch.
 const BEGAN_MS: i64 = 1_780_000_000_000;
+
+/// How often the machine of a trial was looked at, a second apart.
+const READINGS: i64 = 8;
 
 /// A splitmix64 sequence (Steele, Lea, Flood 2014): small, and the same everywhere.
 struct Chance(u64);
@@ -48,8 +51,7 @@ pub fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result
     }
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let schema = migrations().map_err(|error| format!("{MIGRATIONS}: {error}"))?;
-    let chance = Chance(seed);
-    fill(&path, &schema, id, trials, steps, chance).map_err(|error| error.to_string())?;
+    fill(&path, &schema, id, trials, steps, seed).map_err(|error| error.to_string())?;
     Ok(path)
 }
 
@@ -63,14 +65,34 @@ fn migrations() -> std::io::Result<Vec<String>> {
     files.iter().map(std::fs::read_to_string).collect()
 }
 
+/// What an agent reads of a machine with two GPUs, of which the trial uses the first most.
+fn sample(reading: i64, chance: &mut Chance) -> Value {
+    let (gigabyte, grown) = (1_000_000_000_i64, reading.min(4));
+    let mut gpu = |index: i64, busy: f64| {
+        let used = (4 + 14 * grown - 11 * index * grown) * gigabyte;
+        let busy = busy - 12.0 * chance.part();
+        json!({
+            "index": index, "name": "NVIDIA H200", "utilization_percent": busy.round(), "memory_used_bytes": used,
+            "memory_total_bytes": 150 * gigabyte, "power_watts": (90.0 + 5.5 * busy).round(), "power_limit_watts": 700,
+        })
+    };
+    let gpus = [gpu(0, 99.0), gpu(1, 45.0)];
+    json!({
+        "kind": "sample", "gpus": gpus,
+        "process": {"processes": 1, "memory_bytes": 500_000_000 + grown * 400_000_000, "cpu_percent": 97.5},
+        "cgroup": {"memory_bytes": 600_000_000 + grown * 450_000_000, "memory_limit_bytes": 4 * gigabyte},
+    })
+}
+
 fn fill(
     path: &Path,
     schema: &[String],
     id: &str,
     trials: i64,
     steps: i64,
-    mut chance: Chance,
+    seed: u64,
 ) -> Result<(), rusqlite::Error> {
+    let mut chance = Chance(seed);
     let mut connection = Connection::open(path)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "OFF")?;
@@ -105,7 +127,7 @@ fn fill(
         )?;
         let mut event = transaction.prepare("INSERT INTO trial_event (trial, at_ms, state, attempt, message, exit_code) VALUES (?, ?, ?, ?, ?, ?)")?;
         let mut attempt =
-            transaction.prepare("INSERT INTO attempt VALUES (?1, ?1, ?2, ?3, ?4, 1, 1)")?;
+            transaction.prepare("INSERT INTO attempt VALUES (?1, ?1, ?2, ?3, ?4, ?5, 1)")?;
         let mut report =
             transaction.prepare("INSERT INTO report VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7)")?;
         let mut log = transaction.prepare("INSERT INTO log_chunk (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) VALUES (?1, ?1, 0, 'stdout', 0, ?2, ?3)")?;
@@ -146,7 +168,7 @@ fn fill(
             event.execute(params![key, begun, "WAITING", numbered, None::<String>, None::<i64>])?;
             event.execute(params![key, begun, "RUNNING", numbered, None::<String>, None::<i64>])?;
             event.execute(params![key, begun + 8000, state, numbered, message, code])?;
-            attempt.execute(params![key, numbered, begun + 8000, steps + 2])?;
+            attempt.execute(params![key, numbered, begun + 8000, steps + 2, READINGS])?;
             let started = json!({"kind": "started", "command": ["sh", "-c", "python3 train.py"], "pid": 2, "host": "node-1", "agent_version": "0.1.0"});
             report.execute(params![key, 0, 0, begun, "started", started.to_string(), 0])?;
             let top = 0.95 - (lr.log10() + 2.5).powi(2) / 8.0 - momentum * 0.05;
@@ -188,8 +210,20 @@ fn fill(
                 verdict.to_string(),
                 1
             ])?;
-            let sample = json!({"kind": "sample", "process": {"processes": 1, "memory_bytes": 500_000_000, "cpu_percent": 97.5}});
-            report.execute(params![key, 1, 1, begun + 4000, "sample", sample.to_string(), 0])?;
+            // What else is drawn by chance stays what it was before there were readings.
+            let mut readings = Chance(seed ^ key.unsigned_abs());
+            for reading in 1..=READINGS {
+                let body = sample(reading, &mut readings).to_string();
+                report.execute(params![
+                    key,
+                    1,
+                    reading,
+                    begun + reading * 1000 - 500,
+                    "sample",
+                    body,
+                    0
+                ])?;
+            }
             log.execute(params![key, begun, format!("trial {key}\n").into_bytes()])?;
         }
     }

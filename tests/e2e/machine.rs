@@ -1,0 +1,54 @@
+//! What a trial's page shows of its machine, in a real browser: a chart for each of memory, use, GPU memory and power.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
+
+/// Of each chart of the machine: its name, what its legend names, and how many points of it are painted in a curve's colours.
+const CHARTS: &str = "const strokes = ['#2f7fd6', '#d9762b', '#3a9b5c'].map((text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)));
+  return [...document.querySelectorAll('.machine figure')].filter((one) => !one.hidden && one.querySelector('canvas')).map((one) => {
+    const canvas = one.querySelector('canvas');
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    const painted = strokes.map((stroke) => { let count = 0;
+      for (let at = 0; at < data.length; at += 4) if (stroke.every((part, of) => data[at + of] === part)) count += 1;
+      return count; });
+    return [one.dataset.chart, [...one.querySelectorAll('.u-series th')].slice(1).map((name) => name.textContent), painted];
+  });";
+
+#[test]
+fn gpus_are_drawn_on_the_page_of_a_trial() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    seed::make(&bed.data(), "small", 3, 40, 10).unwrap();
+    let (_serving, url) = bed.serve("small");
+    let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
+    let expected = json!([
+        ["memory", ["processes", "container", "limit"]],
+        ["load", ["GPU 0", "GPU 1", "processor, of one core"]],
+        ["gpu-memory", ["GPU 0", "GPU 1", "size of one GPU"]],
+        ["power", ["GPU 0", "GPU 1"]],
+    ]);
+    for (width, height) in [(360, 3000), (1280, 2600)] {
+        for dark in [false, true] {
+            browser.looks(width, height, dark);
+            browser.open(&format!("{url}/trials/t00001"));
+            let drawn = "return document.querySelectorAll('.machine canvas').length === 4";
+            browser.wait("the charts of the machine", BOUND, drawn);
+            let charts = browser.script(CHARTS);
+            let charts = charts.as_array().unwrap();
+            let named: Vec<Value> = charts.iter().map(|one| json!([one[0], one[1]])).collect();
+            assert_eq!(json!(named), expected, "at {width}");
+            for chart in charts {
+                let curves = chart[1].as_array().unwrap().len();
+                for painted in &chart[2].as_array().unwrap()[..curves] {
+                    assert!(painted.as_u64() > Some(20), "{chart} at {width}");
+                }
+            }
+            if let Some(folder) = &pictures {
+                let theme = if dark { "dark" } else { "light" };
+                browser.screenshot(&folder.join(format!("machine-{width}-{theme}.png")));
+            }
+        }
+    }
+}
