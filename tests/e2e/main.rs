@@ -7,6 +7,7 @@ mod ask_and_tell;
 mod assessors;
 mod bad_input;
 mod budget;
+mod buttons;
 mod charts;
 mod cluster;
 mod conformance;

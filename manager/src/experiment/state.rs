@@ -194,7 +194,11 @@ impl State {
             Event::Gone { trial, gone, verdict, result } => {
                 self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
             }
-            Event::Cancel { trial, reason } => self.intend(&trial, reason, &mut effects),
+            Event::Cancel { trial, reason } => {
+                if !self.take_back(&trial, &mut effects) {
+                    self.intend(&trial, reason, &mut effects);
+                }
+            }
             Event::Stop => {
                 if !matches!(self.stands, ExperimentState::Done | ExperimentState::Stopped) {
                     self.stands = ExperimentState::Stopping;

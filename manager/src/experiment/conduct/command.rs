@@ -9,7 +9,7 @@ use crate::config::MOST_AT_A_TIME;
 use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::experiment::result::Steps;
-use crate::experiment::state::{self, ExperimentState, Steer};
+use crate::experiment::state::{self, Effect, ExperimentState, Steer};
 use crate::store::{self, TrialRow};
 
 impl Run {
@@ -37,7 +37,14 @@ impl Run {
         match checked {
             Ok(Asked::Event(event)) => self.perform(event).await?,
             Ok(Asked::Steer(steer)) => {
+                let asked = steer.clone();
                 let effects = self.state.steer(steer, self.elapsed());
+                if let Steer::Again(trial) = asked
+                    && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
+                {
+                    // Whoever asked for it sees that it waits, and a manager that takes over runs it.
+                    self.waits_again(&trial).await?;
+                }
                 self.do_all(effects).await?;
             }
             Ok(Asked::Order(trial, body)) => {

@@ -88,14 +88,8 @@ impl Run {
         trial: &TrialJobId,
         message: String,
     ) -> Result<(), store::Error> {
-        self.leases.forget(trial);
-        let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
-        self.c.handle.forget(trial, &job.attempt);
-        job.attempt = ids::next_attempt(trial, &job.attempt);
-        job.steps = Steps::new(self.c.spec.objective.as_deref());
-        (job.submitted, job.given_up, job.ended) = (false, None, false);
-        let (attempt, at_ms) = (job.attempt.clone(), self.c.clock.now_ms());
-        let (state, message) = (JobState::Waiting, Some(message));
+        let Some(attempt) = self.renumbered(trial) else { return Ok(()) };
+        let (state, at_ms, message) = (JobState::Waiting, self.c.clock.now_ms(), Some(message));
         let change = TrialChange {
             state,
             at_ms,
@@ -105,6 +99,23 @@ impl Run {
             told: Span::default(),
         };
         self.c.inbox.patiently(|| self.c.store.retry_trial(trial, change.clone())).await
+    }
+
+    /// Likewise at a person's wish, which counts as no failure.
+    pub(super) async fn waits_again(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+        let Some(attempt) = self.renumbered(trial) else { return Ok(()) };
+        let message = "it is to run once more, on request, as soon as there is room";
+        self.record(trial, JobState::Waiting, Some(message.to_owned()), Some(attempt)).await
+    }
+
+    fn renumbered(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
+        self.leases.forget(trial);
+        let job = self.jobs.get_mut(trial)?;
+        self.c.handle.forget(trial, &job.attempt);
+        job.attempt = ids::next_attempt(trial, &job.attempt);
+        job.steps = Steps::new(self.c.spec.objective.as_deref());
+        (job.submitted, job.given_up, job.ended) = (false, None, false);
+        Some(job.attempt.clone())
     }
 
     /// Whether what was submitted as this attempt is what the trial waits for.

@@ -5,6 +5,9 @@ use std::time::Duration;
 use trial_protocol::TrialJobId;
 
 use super::{Bound, Effect, ExperimentState, State};
+use crate::experiment::ending::End;
+use crate::job_state::JobState;
+use crate::tuner::Outcome;
 
 /// A person's change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +80,25 @@ impl State {
     }
 }
 
+impl State {
+    /// Ends a trial that waits to run again; whether it did.
+    pub(super) fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
+        let Some(parameter_id) = self.again_ids.remove(trial) else { return false };
+        self.again.retain(|waiting| waiting != trial);
+        let state = JobState::UserCanceled;
+        let message = Some("it was stopped before it ran again".to_owned());
+        let end = End { state, message, exit_code: None };
+        effects.push(Effect::RecordEnd { trial: trial.clone(), end });
+        if parameter_id.is_some() {
+            // A tuner that has not learnt of it yet waits for it.
+            let (trial, outcome) = (trial.clone(), Outcome::Failed);
+            effects.push(Effect::Observe { trial, parameter_id, state, outcome });
+            self.tuner_waits = false;
+        }
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Event, Limits};
@@ -84,6 +106,7 @@ mod tests {
     use crate::experiment::ending::Gone;
     use crate::search_space::Parameters;
     use crate::tuner::Proposal;
+    use trial_protocol::StopReason;
 
     fn trial(name: &str) -> TrialJobId {
         TrialJobId::new(name).unwrap()
@@ -129,6 +152,26 @@ mod tests {
         assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
         let last = gone(&mut state, "a");
         assert_eq!(told(&last), 0, "{last:?}");
+        assert_eq!(state.stands(), ExperimentState::Done);
+    }
+
+    #[test]
+    fn a_trial_that_waits_to_run_again_can_be_stopped() {
+        let mut state = state(1, 2);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        gone(&mut state, "a");
+        propose(&mut state, 1, "b");
+        state.steer(Steer::Again(trial("a")), Duration::ZERO);
+        let cancel = || Event::Cancel { trial: trial("a"), reason: StopReason::User };
+        let effects = state.step(cancel(), Duration::ZERO);
+        let [Effect::RecordEnd { trial: ended, end }] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
+        assert_eq!((ended, end.state), (&trial("a"), JobState::UserCanceled));
+        assert_eq!(state.step(cancel(), Duration::ZERO), [], "it is over");
+        let last = gone(&mut state, "b");
+        assert!(!last.iter().any(|effect| matches!(effect, Effect::Relaunch { .. })), "{last:?}");
         assert_eq!(state.stands(), ExperimentState::Done);
     }
 

@@ -1,0 +1,136 @@
+//! What the portal's buttons do, in a real browser, over a search that runs: limits, one more run, a kill, and the stop of
+//! all; and both streams of a trial as they come.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Browser, Gate, Outcome, Search, TestBed, get, wait_for};
+
+/// The first run of the first trial fails; every other one says that it has begun, and waits.
+const TRIAL: &str = r#"#!/bin/sh
+if mkdir "$BED/once" 2>/dev/null; then exit 3; fi
+echo "$NNI_TRIAL_SEQ_ID" >>"$BED/begun"
+if [ "$NNI_TRIAL_SEQ_ID" = 0 ]; then
+  echo "printed early"; echo "warned early" >&2
+  read _ <"$BED/own"
+  echo "printed late"; echo "warned late" >&2
+  read _ <"$BED/own"
+  echo score=0.5
+  exit 0
+fi
+read _ <"$BED/gate"
+"#;
+
+/// Presses the button of the form that has this action, and answers what it asks. What is still under way is tried again.
+fn press(browser: &Browser, action: &str, answer: bool) -> Value {
+    let pressed = format!(
+        "window.confirm = (question) => {{ window.asked = question; return {answer}; }};
+         const button = document.querySelector('form[action$=\"{action}\"] button');
+         button?.click();
+         return button && (window.asked ?? 'nothing');"
+    );
+    browser.wait(&format!("the button of {action}"), BOUND, &pressed)
+}
+
+#[test]
+fn a_search_is_steered_from_its_pages() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (gate, own) = (Gate::new(&bed.path("gate")), Gate::new(&bed.path("own")));
+    bed.script("code/trial.sh", TRIAL);
+    let command = format!("BED='{}' ./trial.sh", bed.folder().display());
+    let running = Search::new(&command, 20).start(&bed);
+    let begun = |count: usize| {
+        let what = format!("{count} trials to have begun");
+        wait_for(&what, BOUND, || (bed.read("begun").lines().count() >= count).then_some(()));
+    };
+    begun(1);
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
+    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let asked =
+        |path: &str| -> Value { serde_json::from_str(&get(&url, path).unwrap().1).unwrap() };
+    browser.looks(1280, 900, false);
+
+    // Whoever is not logged in has no buttons.
+    browser.open(&url);
+    let forms = "return document.querySelectorAll('main form').length";
+    assert_eq!(browser.script(forms), json!(0));
+    browser.open(&format!("{url}/login"));
+    browser.script(&format!("document.getElementById('token').value = {}", json!(token.trim())));
+    press(&browser, "/login", true);
+    browser.wait("the overview", BOUND, "return location.pathname === '/'");
+
+    // Three at a time, four in all, two hours.
+    browser.wait("the form", BOUND, "return document.querySelector('[name=trial_concurrency]')");
+    browser.script(
+        "for (const [name, value] of [['trial_concurrency', 3], ['max_trial_number', 4], ['max_experiment_duration', '2h']])
+           document.querySelector(`[name=${name}]`).value = value;",
+    );
+    press(&browser, "/limits", true);
+    begun(3);
+    let limits = ["trial_concurrency", "max_trial_number", "max_experiment_duration_ms"];
+    let told = asked("/api/v1/experiment");
+    let told: Vec<&Value> = limits.iter().map(|name| &told[name]).collect();
+    assert_eq!(told, [&json!(3), &json!(4), &json!(7_200_000)], "{}", asked("/api/v1/experiment"));
+    let shown = "const text = document.querySelector('.tiles').textContent; return text.includes('of 3 at a time') && text.includes('of 2 h')";
+    browser.wait("the new limits on the page", BOUND, shown);
+    let placeholder =
+        "return document.querySelector('[name=max_trial_number]').placeholder === '4'";
+    browser.wait("the new limit in the form", BOUND, placeholder);
+
+    // What cannot be is said, and changes nothing.
+    browser.script("document.querySelector('[name=max_experiment_duration]').value = 'soon'");
+    press(&browser, "/limits", true);
+    browser.wait(
+        "the refusal",
+        BOUND,
+        "return document.querySelector('main').textContent.includes('Time in all:')",
+    );
+    assert_eq!(asked("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
+
+    // The failed trial once more, in the place of one that is killed.
+    let trials = asked("/api/v1/trials?sort=sequence");
+    let page = |at: usize| format!("{url}/trials/{}", trials["trials"][at]["id"].as_str().unwrap());
+    browser.open(&page(0));
+    assert_eq!(press(&browser, "/retry", true), "nothing", "it harms nobody");
+    let state =
+        |state: &str| format!("return document.querySelector('[data-state={state}]') !== null");
+    browser.wait("it to wait for a place", BOUND, &state("WAITING"));
+    browser.open(&page(1));
+    assert_eq!(press(&browser, "/kill", false), "Stop this trial?");
+    assert_eq!(asked("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
+    press(&browser, "/kill", true);
+    browser.wait("the end", BOUND, &state("USER_CANCELED"));
+    begun(4);
+
+    // Both of its streams come by themselves.
+    browser.open(&page(0));
+    browser.script("window.same = true");
+    let holds = |stream: &str, text: &str| {
+        let script = format!(
+            "return document.getElementById('log-{stream}').textContent.includes('{text}')"
+        );
+        browser.wait(&format!("{text} in {stream}"), BOUND, &script);
+    };
+    holds("stdout", "printed early");
+    holds("stderr", "warned early");
+    own.open(1);
+    holds("stdout", "printed late");
+    holds("stderr", "warned late");
+    own.open(1);
+    browser.wait("its success", BOUND, &state("SUCCEEDED"));
+    assert_eq!(browser.script("return window.same"), json!(true), "the page was loaded again");
+    let two = "return document.querySelector('[aria-label=Attempts] tbody').rows.length === 2";
+    browser.wait("both attempts", BOUND, two);
+
+    // All of it, once it is meant.
+    browser.open(&url);
+    let question = "Stop all trials? The experiment can be resumed.";
+    assert_eq!(press(&browser, "/stop", false), question);
+    assert_eq!(asked("/api/v1/experiment")["state"], "NO_MORE_TRIAL", "it goes on");
+    press(&browser, "/stop", true);
+    let outcome = Outcome::of(running.finish(BOUND));
+    assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
+    let states = [0, 1, 2, 3].map(|at| outcome.trial(at).state.as_str());
+    assert_eq!(states, ["SUCCEEDED", "USER_CANCELED", "SYS_CANCELED", "SYS_CANCELED"]);
+    drop(gate);
+}
