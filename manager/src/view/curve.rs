@@ -11,7 +11,7 @@ use crate::tuner::OptimizeMode;
 /// Thins a curve to about `points` points: the first, the last, and of each stretch in between the lowest
 /// and the highest, so that no peak is lost. `number` says how high a point is; one without a number stands
 /// for itself only where its stretch has no other.
-pub fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>) -> Vec<T> {
+fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>) -> Vec<T> {
     if curve.len() <= points || points < 4 {
         return curve;
     }
@@ -34,6 +34,73 @@ pub fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>)
         }
     }
     curve.into_iter().zip(kept).filter_map(|(point, keep)| keep.then_some(point)).collect()
+}
+
+/// A curve that is thinned as it comes, so that however long it is it needs no more room than about four times what is
+/// wanted of it, and no part of it is thinner than another.
+#[derive(Debug)]
+pub struct Thinner<T> {
+    points: usize,
+    /// Points of the curve of which two are kept: half of their number.
+    stretch: usize,
+    first: Option<Point<T>>,
+    kept: Vec<Point<T>>,
+    /// The beginning of a stretch.
+    begun: Vec<Point<T>>,
+    last: Option<Point<T>>,
+}
+
+/// A point, and how high it is.
+type Point<T> = (T, Option<f64>);
+
+impl<T> Thinner<T> {
+    /// Of which about so many points are wanted, at least four.
+    pub fn new(points: usize) -> Self {
+        let (first, last) = (None, None);
+        Self { points: points.max(4), stretch: 1, first, kept: Vec::new(), begun: Vec::new(), last }
+    }
+
+    /// The next point, and how high it is.
+    pub fn add(&mut self, point: T, number: Option<f64>) {
+        if self.first.is_none() {
+            self.first = Some((point, number));
+            return;
+        }
+        let Some(before) = self.last.replace((point, number)) else { return };
+        self.begun.push(before);
+        if self.stretch == 1 {
+            self.kept.append(&mut self.begun);
+        } else if self.begun.len() == 2 * self.stretch {
+            self.kept.extend(peaks(std::mem::take(&mut self.begun)));
+        }
+        if self.kept.len() > 2 * self.points {
+            // What was kept of two stretches is kept of one of twice their length.
+            let mut all = std::mem::take(&mut self.kept).into_iter();
+            while !all.as_slice().is_empty() {
+                self.kept.extend(peaks(all.by_ref().take(4).collect()));
+            }
+            self.stretch *= 2;
+        }
+    }
+
+    /// The curve, with as many points as are wanted at most.
+    pub fn finish(self) -> Vec<T> {
+        let curve = self.first.into_iter().chain(self.kept);
+        let curve: Vec<_> = curve.chain(peaks(self.begun)).chain(self.last).collect();
+        let thin = thin(curve, self.points, |(_, number)| *number);
+        thin.into_iter().map(|(point, _)| point).collect()
+    }
+}
+
+/// Of a stretch the lowest and the highest point, in their order.
+fn peaks<T>(stretch: Vec<Point<T>>) -> impl Iterator<Item = Point<T>> {
+    let numbers = stretch.iter().map(|(_, number)| number.filter(|number| !number.is_nan()));
+    let numbers: Vec<_> =
+        numbers.enumerate().filter_map(|(at, number)| Some((at, number?))).collect();
+    let lowest = numbers.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |found| found.0);
+    let highest = numbers.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |found| found.0);
+    let peaks = stretch.into_iter().enumerate();
+    peaks.filter(move |(at, _)| [lowest, highest].contains(at)).map(|(_, point)| point)
 }
 
 /// The curves that a reported value is a point of, each with its number: the metric's own, and of an object one for each member
@@ -93,6 +160,27 @@ mod tests {
         assert!(thin.len() <= 20 && thin.contains(&99.0), "{thin:?}");
     }
 
+    fn thinned(curve: impl IntoIterator<Item = f64>, points: usize) -> (Vec<(usize, f64)>, usize) {
+        let mut thinner = Thinner::new(points);
+        let mut most = 0;
+        for (at, value) in curve.into_iter().enumerate() {
+            thinner.add((at, value), Some(value));
+            most = most.max(thinner.kept.len() + thinner.begun.len());
+        }
+        (thinner.finish(), most)
+    }
+
+    #[test]
+    fn no_part_of_a_long_curve_is_thinner_than_another() {
+        let saw = |at: u32| if at == 123_457 { 99.0 } else { f64::from(at % 7) };
+        let (thin, most) = thinned((0..1_000_000).map(saw), 1000);
+        assert!((500..=1000).contains(&thin.len()), "{}", thin.len());
+        assert!(most < 4000, "{most} were held");
+        assert!(thin.contains(&(123_457, 99.0)), "a peak is lost");
+        let widest = thin.windows(2).map(|two| two[1].0 - two[0].0).max();
+        assert!(widest < Some(10_000), "{widest:?}");
+    }
+
     #[test]
     fn each_number_of_an_object_is_a_point_of_its_own_curve() {
         use serde_json::json;
@@ -126,6 +214,16 @@ mod tests {
             points in 0_usize..50,
         ) {
             let numbered: Vec<_> = curve.into_iter().enumerate().collect();
+            let mut thinner = Thinner::new(points);
+            for (at, number) in &numbered {
+                thinner.add(*at, *number);
+            }
+            let as_it_comes = thinner.finish();
+            prop_assert_eq!(as_it_comes.first(), numbered.first().map(|p| &p.0));
+            prop_assert_eq!(as_it_comes.last(), numbered.last().map(|p| &p.0));
+            prop_assert!(as_it_comes.is_sorted());
+            prop_assert!(as_it_comes.len() <= points.max(4));
+            prop_assert!(as_it_comes.len() == numbered.len() || numbered.len() > points.max(4));
             let thin = thin(numbered.clone(), points, |(_, number)| *number);
             prop_assert_eq!(thin.first().map(|p| p.0), numbered.first().map(|p| p.0));
             prop_assert_eq!(thin.last().map(|p| p.0), numbered.last().map(|p| p.0));

@@ -1,5 +1,7 @@
 //! Trials: a page of them, one with all that explains it, its curves and its samples.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,7 @@ use super::asked::{Asked, Named, bounded};
 use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
-use crate::view::curve::thin;
+use crate::view::curve::Thinner;
 use crate::view::table::{self, Column, Wanted};
 use crate::view::{self, TrialDetail, TrialSummary};
 
@@ -263,23 +265,21 @@ pub(in crate::api) async fn metric_page(
         return Ok(MetricPage { attempt: name, metrics, next });
     };
     let points = bounded("points", Some(points), points, VALUES.1)?;
-    let points = usize::try_from(points).unwrap_or(usize::MAX).max(4);
-    let mut curves: Vec<(String, Vec<MetricRow>)> = Vec::new();
+    let points = usize::try_from(points).unwrap_or(usize::MAX);
+    let objective = shared.state.board.objective();
+    // The store has no order of values: the whole attempt is read, but no more of it held than is answered.
+    let mut curves: HashMap<String, Thinner<MetricRow>> = HashMap::new();
     loop {
         let rows = store.metrics_after(attempt.key, after, CHUNK).await?;
         let Some(last) = rows.last() else { break };
         after = i64::try_from(last.seq).unwrap_or(i64::MAX);
         for row in rows.into_iter().filter(wanted) {
-            match curves.iter_mut().find(|(name, _)| *name == row.metric.name) {
-                Some((_, curve)) => curve.push(row),
-                None => curves.push((row.metric.name.clone(), vec![row])),
-            }
+            let number = value_of(&row.metric, objective).number();
+            let curve = curves.entry(row.metric.name.clone());
+            curve.or_insert_with(|| Thinner::new(points)).add(row, number);
         }
     }
-    let objective = shared.state.board.objective();
-    let thinned = curves.into_iter().flat_map(|(_, curve)| {
-        thin(curve, points, |row| value_of(&row.metric, objective).number())
-    });
+    let thinned = curves.into_values().flat_map(Thinner::finish);
     let mut metrics: Vec<_> = thinned.map(MetricView::from).collect();
     metrics.sort_by_key(|metric| metric.seq);
     Ok(MetricPage { attempt: name, metrics, next: None })
@@ -345,30 +345,33 @@ pub(in crate::api) async fn sample_page(
     let store = &shared.state.store;
     let mut after = query.after.unwrap_or(-1);
     let name = Some(attempt.attempt.to_string());
-    let points = match query.points {
+    let mut thinned = match query.points {
         None => None,
-        Some(points) => Some(bounded("points", Some(points), points, VALUES.1)?),
+        Some(points) => {
+            let points = bounded("points", Some(points), points, VALUES.1)?;
+            Some(Thinner::new(usize::try_from(points).unwrap_or(usize::MAX)))
+        }
     };
-    let mut samples = Vec::new();
     loop {
         let rows = store.samples_after(&attempt, after, limit).await?;
         let Some(last) = rows.last() else { break };
         let full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next = last.seq;
         after = i64::try_from(next).unwrap_or(i64::MAX);
-        samples.extend(rows.into_iter().map(SampleView::from));
-        let Some(points) = points else {
+        let samples = rows.into_iter().map(SampleView::from);
+        let Some(curve) = &mut thinned else {
+            let samples = samples.collect();
             return Ok(SamplePage { attempt: name, samples, next: full.then_some(next) });
         };
-        // Twice as many as wanted are thinned as they come, so that a long run needs no more memory.
-        let points = usize::try_from(points).unwrap_or(usize::MAX).max(4);
-        if samples.len() > points.saturating_mul(2) || !full {
-            samples = thin(samples, points, memory);
+        for sample in samples {
+            let number = memory(&sample);
+            curve.add(sample, number);
         }
         if !full {
             break;
         }
     }
+    let samples = thinned.map(Thinner::finish).unwrap_or_default();
     Ok(SamplePage { attempt: name, samples, next: None })
 }
 
