@@ -19,6 +19,10 @@ const tame = (text) => text.replace(/\r\n/g, "\n").replace(/\u001b\[[^\u0040-\u0
   .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0))).replace(/\u007f/g, "\u2421")
   .replace(/[\u0080-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
+// As much of a name as has room among others.
+const NAME = 60;
+const named = (text) => { const whole = tame(text).replace(/\s+/g, " "); return whole.length > NAME ? `${whole.slice(0, NAME - 1)}…` : whole; };
+
 // A number as the pages write it: so many digits, an exponent where it is very small or large.
 const short = (value, digits = 4) => {
   const size = Math.abs(value);
@@ -33,7 +37,9 @@ const moment = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).
 
 const FORMATS = { number: (value) => short(value, 5), bytes, percent: (value) => `${short(value, 3)} %`, watts: (value) => `${short(value, 3)} W` };
 // Places that are counted have whole numbers.
-const WHOLE = [1, 2, 5].flatMap((one) => [...Array(9).keys()].map((power) => one * 10 ** power)).sort((a, b) => a - b);
+const WHOLE = [1, 2, 5].flatMap((one) => [...Array(19).keys()].map((power) => one * 10 ** power)).sort((a, b) => a - b);
+// What is less is nothing beside the size of a number: marks so close would never come to an end.
+const FINE = 1e-12;
 // No reading is finer than a second.
 const SECONDS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((one) => one * 60), ...[1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2400].map((one) => one * 3600)];
 
@@ -41,16 +47,34 @@ const SECONDS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((one) => one 
 const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16 || 1;
 const font = () => `${13 * scale()}px system-ui`;
 
-const axes = (x, y, kind, time) => {
+// uPlot reckons with differences, which a double has no room for where values are as large as it can be, and has no marks for
+// what is far from 1. Values whose largest is such are drawn in this power of ten.
+const powerOf = (data) => {
+  let size = 0;
+  for (const column of data.slice(1)) for (const value of column) if (Math.abs(value) > size) size = Math.abs(value);
+  const power = Math.floor(Math.log10(size));
+  return Math.abs(power) < 15 || size === 0 ? 0 : Math.max(-300, power);
+};
+const inUnit = (data, unit) => unit === 1 ? data : [data[0], ...data.slice(1).map((column) => column.map((value) => typeof value === "number" ? value / unit : value))];
+
+// From where to where a chart shows. Amounts are seen from nothing up.
+const heights = (kind) => (_, low, high) => {
+  if (low === null || low === undefined) return [0, 1];
+  if (kind !== "number") return [Math.min(0, low), Math.max(kind === "percent" ? 100 : 0, high) * 1.05 || 1];
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  return high > low && high - low < size * FINE ? uPlot.rangeNum(low - size / 10, low + size / 10, 0.1, true) : uPlot.rangeNum(low, high, 0.1, true);
+};
+
+const axes = (x, y, told, time) => {
   const one = scale();
   const look = { font: font(), labelFont: font(), stroke: tint("quiet"), grid: { stroke: tint("grid"), width: 1 }, ticks: { stroke: tint("grid"), width: 1 } };
   const long = time
     // As much of the time as tells one mark from the next.
     ? { values: (_, marks, __, ___, step) => marks.map((mark) => step >= 86400 ? moment(mark).slice(5, 10) : step >= 60 ? moment(mark).slice(11, 16) : moment(mark).slice(11)), space: 80 * one, incrs: SECONDS }
-    : { incrs: WHOLE, values: (_, marks) => marks.map((mark) => mark.toLocaleString("en")) };
+    : { incrs: (_, __, low, high) => WHOLE.filter((one) => one > FINE * Math.max(Math.abs(low), Math.abs(high))), values: (_, marks) => marks.map((mark) => mark.toLocaleString("en")) };
   return [
     { ...look, ...long, label: x, labelSize: 20 * one, size: 34 * one },
-    { ...look, label: y, labelSize: y ? 20 * one : 0, size: 72 * one, values: (_, marks) => marks.map((mark) => FORMATS[kind](mark)) },
+    { ...look, label: y, labelSize: y ? 20 * one : 0, size: 72 * one, values: (_, marks) => marks.map(told) },
   ];
 };
 
@@ -88,7 +112,9 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
     if (!plots.has(figure)) figure.replaceChildren(note(empty));
     return;
   }
-  const shape = JSON.stringify([series.map((one) => one.label), x, y, kind]);
+  const power = powerOf(data), unit = Number(`1e${power}`);
+  data = inUnit(data, unit);
+  const shape = JSON.stringify([series.map((one) => one.label), x, y, kind, power]);
   const known = plots.get(figure);
   if (known && known.shape === shape) {
     // Who looks at a part goes on looking at it.
@@ -102,13 +128,15 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   }
   known?.plot.destroy();
   figure.replaceChildren();
-  const told = (_, value) => value === null || value === undefined ? "–" : FORMATS[kind](value);
+  // A mark may be further than any number.
+  const written = (value) => Number.isFinite(value * unit) ? FORMATS[kind](value * unit) : `${short(value)}e${power}`;
+  const told = (_, value) => value === null || value === undefined ? "–" : written(value);
   const width = wide(figure);
   const options = {
-    width, height: high(width), axes: axes(x, y, kind, time), scales: { x: { time } },
+    width, height: high(width), axes: axes(x, y, written, time), scales: { x: { time }, y: { range: heights(kind) } },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     series: [{ label: x, value: (_, value) => value === null || value === undefined ? "–" : time ? moment(value) : value.toLocaleString("en") },
-      ...series.map((one) => ({ value: told, ...one }))],
+      ...series.map((one) => ({ value: told, ...one, points: { fill: tint("card"), ...one.points } }))],
     cursor: { drag: { x: true, y: false } },
     // The marks of the legend are drawn once, by the style sheet.
     legend: { markers: { stroke: (_, at) => series[at - 1].stroke.css ?? series[at - 1].stroke } },
@@ -141,4 +169,4 @@ const join = (curves) => {
   })];
 };
 
-export { colour, tint, stroke, dash, moment, note, tame, short, font, scale, high, draw, redrawn, join };
+export { colour, tint, stroke, dash, moment, named, note, tame, short, font, scale, high, draw, redrawn, join };

@@ -2,7 +2,7 @@
 // elements marked `data-live` are put in place of the old ones, and what of them is marked `data-part` comes empty where the
 // page has it. Foreign text is only ever set as text.
 
-import { dash, draw, join, moment, redrawn, short, stroke, tame, tint } from "./charts.js";
+import { dash, draw, join, moment, named, redrawn, short, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
 
 const page = document.body.dataset.page;
@@ -165,11 +165,11 @@ const overview = async () => {
     });
     const { name } = byId("summary").dataset;
     const series = [
-      { label: name, stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
+      { label: named(name), stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
       { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true },
     ];
     const data = top === null ? [[]] : [points.sequence, points.final, so_far];
-    draw(chart("best"), series, data, { x: "trial", y: name, empty: "Nothing to show yet: no trial has succeeded with a number." });
+    draw(chart("best"), series, data, { x: "trial", y: named(name), empty: "Nothing to show yet: no trial has succeeded with a number." });
   };
 
   const lines = () => parallel(chart("parallel"), points, ranges, mode, byId("summary").dataset.name, lines);
@@ -248,7 +248,7 @@ const trial = async () => {
     const names = [...curves.keys()].sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
     const left = curves.size - names.length;
     byId("curves-left").textContent = left ? `${left} more are in the table and in the API.` : "";
-    const series = names.map((name, at) => ({ label: tame(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
+    const series = names.map((name, at) => ({ label: named(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
     draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: "No intermediate result yet." });
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
@@ -362,7 +362,7 @@ const compare = async () => {
     if (names.length === pick.options.length) return;
     const counts = names.find((name) => all.some((one) => one.metric === name));
     const chosen = names.includes(pick.value) ? pick.value : counts ?? names[0];
-    pick.replaceChildren(...names.map((name) => new Option(tame(name), name, false, name === chosen)));
+    pick.replaceChildren(...names.map((name) => new Option(named(name), name, false, name === chosen)));
     pick.closest("p").hidden = names.length < 2;
   };
   const draws = () => {
@@ -372,7 +372,7 @@ const compare = async () => {
       series.push({ label: `trial ${one.sequence}`, stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true });
       curves.push(one.curves.get(pick.value));
     });
-    draw(chart("compare"), series, join(curves), { x: "step", y: tame(pick.value), empty: "None of them has reported an intermediate result." });
+    draw(chart("compare"), series, join(curves), { x: "step", y: named(pick.value), empty: "None of them has reported an intermediate result." });
   };
   pick.addEventListener("change", draws);
   show();

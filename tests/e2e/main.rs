@@ -21,6 +21,7 @@ mod failing;
 mod faults;
 mod following;
 mod hanging;
+mod hostile;
 mod increments;
 mod interrupt;
 mod kube;

@@ -130,7 +130,7 @@ impl Progress {
     }
 
     fn message(&self) -> String {
-        let best = self.best.map(|(trial, best)| format!(", best {best} (trial {trial})"));
+        let best = self.best.map(|(trial, best)| format!(", best {} (trial {trial})", brief(best)));
         let failed = (self.failed > 0).then(|| format!(", {} failed", self.failed));
         let (best, failed) = (best.unwrap_or_default(), failed.unwrap_or_default());
         format!(", {} running{failed}{best}", self.running)
@@ -210,6 +210,15 @@ fn drawback(last: Option<&MetricValue>) -> Option<String> {
     }
 }
 
+/// A number on a line that others share: of no more digits than tell it from others.
+fn brief(number: f64) -> String {
+    if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
+        number.to_string()
+    } else {
+        format!("{number:e}")
+    }
+}
+
 /// The last lines of a text that are not empty.
 fn tail(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -229,6 +238,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_number_takes_no_more_than_its_digits() {
+        for (number, expected) in [
+            (0.0, "0"),
+            (0.973_158_4, "0.9731584"),
+            (-1e308, "-1e308"),
+            (1e38, "1e38"),
+            (1e-300, "1e-300"),
+            (123_456_789.25, "123456789.25"),
+        ] {
+            assert_eq!(brief(number), expected);
+        }
+    }
 
     #[test]
     fn what_is_wrong_with_a_result_comes_with_what_mends_it() {

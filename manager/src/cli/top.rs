@@ -211,9 +211,10 @@ fn spark(values: &[f64]) -> String {
     let values = &values[values.len().saturating_sub(CURVE)..];
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let span = high - low;
+    // Halves: the whole way from the lowest to the highest may be more than a number can be.
+    let span = high / 2.0 - low / 2.0;
     let step = |value: &f64| {
-        let part = if span > 0.0 { (value - low) / span } else { 0.5 };
+        let part = if span > 0.0 { (value / 2.0 - low / 2.0) / span } else { 0.5 };
         let at = (1..STEPS.len()).take_while(|at| part >= part_of(*at, STEPS.len())).count();
         STEPS[at]
     };
@@ -298,6 +299,21 @@ mod tests {
         assert_eq!(few[15], " … and 26 more", "{few:#?}");
         let lost = drawing(3, 2).frame(Some("gone\u{1b}"), Size { columns: 80, rows: 24 });
         assert_eq!(lost[8], "q ends; trying again: gone\u{fffd}");
+    }
+
+    #[test]
+    fn curves_of_any_numbers_are_lines() {
+        for (values, expected) in [
+            (&[1e308, -1e308, 0.0][..], "█▁▅"),
+            (&[f64::MAX, f64::MIN], "█▁"),
+            (&[1.0, 1e38, 2.0], "▁█▁"),
+            (&[f64::NAN, f64::INFINITY, 1.0, f64::NEG_INFINITY, 2.0], "▁█"),
+            (&[5e-324, 0.0], "▅▅"),
+            (&[7.0], "▅"),
+            (&[], ""),
+        ] {
+            assert_eq!(spark(values), expected, "{values:?}");
+        }
     }
 
     #[test]

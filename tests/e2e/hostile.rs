@@ -1,0 +1,147 @@
+//! Names and values that somebody chose badly or with intent, in a real browser, from a real trial: markup, control
+//! characters, marks that turn writing around, and numbers at the edge of what a number can be. All of it is shown as text,
+//! and no page gets wider than its screen for it.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Browser, Search, TestBed};
+
+const MARKUP: &str = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>";
+/// Terminals obey the first, browsers the second: what comes behind is written the other way round.
+const WILD: &str = "\u{1b}[31mred\u{7}\u{0}\u{202e}txet\u{2066}\u{85}";
+
+/// Reports curves of such names and values, and prints what a terminal would obey.
+const TRIAL: &str = r#"
+import json, os, sys
+markup, wild = json.loads(sys.argv[1])
+def report(kind, sequence, value):
+    inner = {"parameter_id": 0, "trial_job_id": os.environ["NNI_TRIAL_JOB_ID"], "type": kind, "sequence": sequence, "value": json.dumps(value)}
+    print("NNISDK_MEb'" + json.dumps(inner) + "'", flush=True)
+huge = [1e38, 1e308, -1e308, 1e-300, 3.0, float("nan"), float("inf")]
+for step, value in enumerate(huge):
+    report("PERIODICAL", step, {"default": value, markup: step, wild: 2.0 * step, "__proto__": 1, "x" * 3000: step})
+report("FINAL", 0, {"default": 1e308 if os.environ["NNI_TRIAL_SEQ_ID"] == "0" else -1e308, markup: 1})
+for stream in sys.stdout, sys.stderr:
+    print(markup + wild + " " + "y" * 5000, file=stream)
+sys.exit(0)
+"#;
+
+/// Whatever a page must not do, and what it shows.
+const LOOK: &str = "const wild = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]/;
+  return { hacked: window.hacked ?? null, wide: document.documentElement.scrollWidth > innerWidth + 1, images: document.images.length,
+    scripts: document.querySelectorAll('main script').length, wild: wild.test(document.body.textContent), text: document.body.textContent };";
+
+#[test]
+fn hostile_names_and_values_are_text_on_every_page() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    bed.write("code/trial.py", TRIAL);
+    let (name, space) = (format!("{MARKUP}{WILD}"), |key: &str, values: Value| {
+        (key.to_owned(), json!({"_type": "choice", "_value": values}))
+    });
+    let space: serde_json::Map<String, Value> = [
+        space(MARKUP, json!([MARKUP, WILD])),
+        space(WILD, json!([1, 2])),
+        space("__proto__", json!(["a", "b"])),
+        space(&"z".repeat(500), json!(["w".repeat(3000), "v"])),
+    ]
+    .into_iter()
+    .collect();
+    bed.write("code/words.json", &json!([MARKUP, WILD]).to_string());
+    let command = "python3 trial.py \"$(cat words.json)\"";
+    let search =
+        Search::new(command, 3).with("experimentName", name).with("searchSpace", space).run(&bed);
+    search.expect_done(3, 0);
+    let (_serving, url) = bed.serve(&search.id);
+    let (one, two) = (&search.trial(0).id, &search.trial(1).id);
+    for (path, ready, shows) in [
+        ("/".to_owned(), "[data-chart=parallel] canvas", vec![MARKUP]),
+        ("/trials?sort=final&order=desc".to_owned(), "tbody tr", vec!["<img src=x"]),
+        (
+            format!("/trials/{one}"),
+            "[data-chart=metrics] canvas",
+            vec![MARKUP, "red\u{2407}\u{2400}\u{fffd}txet"],
+        ),
+        (
+            format!("/compare?trial={one}&trial={two}"),
+            "[data-chart=compare] canvas",
+            vec!["<img src=x"],
+        ),
+        ("/configuration".to_owned(), "main", vec![MARKUP]),
+    ] {
+        for width in [360, 1280] {
+            browser.looks(width, 900, false);
+            browser.open(&format!("{url}{path}"));
+            let what = format!("{path} to be there");
+            browser.wait(&what, BOUND, &format!("return document.querySelector('{ready}')"));
+            // Whatever is folded is unfolded, and every curve is drawn.
+            browser.script("document.querySelectorAll('details').forEach((one) => { one.open = true; }); document.querySelectorAll('[role=switch][aria-checked=false]').forEach((one) => one.click());");
+            let seen = browser.script(LOOK);
+            for shown in shows.iter().copied() {
+                let text = seen["text"].as_str().unwrap();
+                assert!(text.contains(shown), "{shown:?} on {path}: {text}");
+            }
+            for (what, good) in [
+                ("hacked", json!(null)),
+                ("wide", json!(false)),
+                ("images", json!(0)),
+                ("scripts", json!(0)),
+                ("wild", json!(false)),
+            ] {
+                assert_eq!(seen[what], good, "{what} on {path} at {width}");
+            }
+        }
+    }
+    let complaints = browser.complaints();
+    let bad = |said: &&String| said.contains("Content Security") || said.contains("Uncaught");
+    assert_eq!(complaints.iter().find(bad), None);
+}
+
+/// Draws values, and answers the marks of the axis that were painted as text, and how much of the curve was.
+const DRAWN: &str = "return import('/assets/charts.js').then(({ draw }) => {
+  const figure = document.createElement('figure');
+  document.querySelector('main').prepend(figure);
+  const marks = [], { fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) { marks.push(text); return fillText.call(this, text, ...rest); };
+  const [places, values] = arguments[0];
+  draw(figure, [{ label: 'loss', stroke: '#ff0000', width: 2 }], [places, values], { x: 'step' });
+  return new Promise((done) => setTimeout(done, 50)).then(() => {
+    CanvasRenderingContext2D.prototype.fillText = fillText;
+    const canvas = figure.querySelector('canvas');
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let painted = 0;
+    for (let at = 0; at < data.length; at += 4) if (data[at] > 200 && data[at + 1] < 60 && data[at + 3] > 200) painted += 1;
+    figure.remove();
+    return { marks, painted };
+  });
+});";
+
+#[test]
+fn numbers_of_any_size_have_an_axis_and_a_curve() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    trialkeeper_tests::seed::make(&bed.data(), "small", 3, 3, 10).unwrap();
+    let (_serving, url) = bed.serve("small");
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let few = json!([0, 1, 2]);
+    for (places, values, mark) in [
+        (&few, json!([0.1, 0.2, 0.3]), "0.2"),
+        (&few, json!([1e37, 5e37, 1e38]), "6e37"),
+        (&few, json!([1e308, -1e308, 1.0]), "-1e308"),
+        (&few, json!([1.797e308, 1.0, 0.0]), "1e308"),
+        (&few, json!([1e308, null, 1e308]), "1e308"),
+        (&few, json!([1e-310, 5e-310, 9e-310]), "4e-310"),
+        (&few, json!([1e-40, 5e-40, 9e-40]), "4e-40"),
+        // Two numbers beside each other, as far as a number goes.
+        (&few, json!([1e17, 100_000_000_000_000_016.0_f64, 1e17]), "1e17"),
+        (&json!([1.7e18, 1.7e18 + 256.0, 1.7e18 + 512.0]), json!([1, 2, 3]), "2"),
+        (&json!([0, 1e12, 2e12]), json!([1, 2, 3]), "1,000,000,000,000"),
+    ] {
+        let data = json!([places, values]);
+        let drawn = browser.script(&DRAWN.replace("arguments[0]", &data.to_string()));
+        let marks: Vec<String> = serde_json::from_value(drawn["marks"].clone()).unwrap();
+        assert!(marks.iter().any(|text| text == mark), "{mark} for {data}: {marks:?}");
+        assert!(marks.len() < 60, "{data}: {marks:?}");
+        assert!(drawn["painted"].as_u64() > Some(20), "{data}: {drawn}");
+    }
+}
