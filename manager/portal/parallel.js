@@ -13,11 +13,12 @@ const axis = (name, column, rows) => {
     let [low, high] = [Infinity, -Infinity];
     for (const value of values) if (value !== null) { if (value < low) low = value; if (value > high) high = value; }
     const log = low > 0 && high / low > 100;
-    const map = log ? Math.log : (value) => value;
+    // Halves: the whole way from the lowest to the highest may be more than a number can be.
+    const map = log ? Math.log : (value) => value / 2;
     const span = map(high) - map(low);
     // Equal values stand in the middle.
     const where = (value) => value === null ? null : span ? (map(value) - map(low)) / span : 0.5;
-    const at = (part) => short(log ? Math.exp(map(low) + part * span) : low + part * (high - low));
+    const at = (part) => short(log ? Math.exp(map(low) + part * span) : low * (1 - part) + high * part);
     return { name, column, where, at, step: 0.02, low: short(low), high: short(high) };
   }
   const kinds = [...new Set(values.filter((value) => value !== null).map(String))].sort();
@@ -121,20 +122,32 @@ const parallel = (figure, points, ranges, better, title, again) => {
   figure.lastChild.textContent = `${inside} of ${rows.length} trials are within the ranges.${left ? ` ${left} more parameters have no axis.` : ""}`;
   ends(board, scales, ranges, (column, part) => [x(column), y(part)], `${inside} of ${rows.length} trials`, again);
   const part = (event) => Math.min(1, Math.max(0, (HEIGHT - BOTTOM - (event.clientY - canvas.getBoundingClientRect().top)) / (HEIGHT - TOP - BOTTOM)));
-  canvas.onpointerdown = (event) => {
-    const from = event.clientX - canvas.getBoundingClientRect().left;
-    const column = scales.findIndex((_, at) => Math.abs(x(at) - from) < 20);
-    if (column < 0) return;
+  grips(board.lastChild, scales.map((_, column) => x(column)), (column, event) => {
     const start = part(event);
-    canvas.setPointerCapture(event.pointerId);
-    canvas.onpointerup = (end) => {
+    return (end) => {
       const stop = part(end);
       if (Math.abs(stop - start) < 0.02) ranges.delete(scales[column].name);
       else ranges.set(scales[column].name, [Math.min(start, stop), Math.max(start, stop)]);
-      canvas.onpointerup = null;
       again();
     };
-  };
+  });
+};
+
+// What is taken hold of: a strip along each axis, which stays the same whoever draws anew meanwhile. `taken` is told of a
+// pointer that goes down and answers what is done where it goes up; a finger that turns out to push the chart goes nowhere.
+const grips = (strips, places, taken) => {
+  while (strips.children.length > places.length) strips.lastChild.remove();
+  while (strips.children.length < places.length) strips.append(document.createElement("div"));
+  for (const [column, strip] of [...strips.children].entries()) {
+    strip.style.left = `${places[column]}px`;
+    strip.onpointerdown = (event) => {
+      const done = taken(column, event);
+      strip.setPointerCapture(event.pointerId);
+      const over = () => { strip.onpointerup = strip.onpointercancel = null; };
+      strip.onpointerup = (end) => { over(); done(end); };
+      strip.onpointercancel = over;
+    };
+  }
 };
 
 const newBoard = (figure) => {
@@ -142,7 +155,9 @@ const newBoard = (figure) => {
   const canvas = document.createElement("canvas");
   canvas.setAttribute("aria-hidden", "true");
   board.className = "board";
-  board.append(canvas);
+  const strips = document.createElement("div");
+  strips.className = "grips";
+  board.append(canvas, strips);
   slide.className = "slide";
   slide.append(board);
   figure.replaceChildren(slide, note(""));

@@ -204,6 +204,56 @@ fn a_trial_without_a_parameter_is_followed_to_its_result() {
     assert!(painted > 50, "{painted} points");
 }
 
+#[test]
+fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed);
+    browser.looks(360, 780, false);
+    browser.open(&url);
+    let chart = "document.querySelector('[data-chart=parallel]')";
+    let ready = format!("return {chart}.querySelectorAll('[role=slider]').length === 10");
+    browser.wait("the axes", BOUND, &ready);
+    // Where the second axis is with the chart in the middle of the screen, and where its ends are.
+    let place = || {
+        let still = "const now = [scrollY, document.querySelector('.slide').scrollLeft].join(), was = window.was; window.was = now; return now === was";
+        browser.wait("the page to stand still", BOUND, still);
+        browser.script(&format!("{chart}.scrollIntoView({{ block: 'center' }}); {chart}.querySelector('.slide').scrollLeft = 0; window.was = null;"));
+        browser.wait("the page to stand still", BOUND, still);
+        let place = browser.script(&format!(
+            "const {{ left, top }} = {chart}.querySelector('canvas').getBoundingClientRect();
+             const ends = [...{chart}.querySelectorAll('[role=slider]')];
+             return [left + parseFloat(ends[2].style.left), top + parseFloat(ends[2].style.top), top + parseFloat(ends[3].style.top)];"
+        ));
+        [0, 1, 2].map(|at| place[at].as_f64().unwrap())
+    };
+    let said = format!("return {chart}.querySelector('.hint').textContent");
+    let all = browser.script(&said);
+
+    // Between two axes a finger moves the page, across them the chart, and neither chooses anything.
+    let [x, _, high] = place();
+    let down = browser.script("window.from = scrollY; return scrollY");
+    browser.swipe((x + 46.0, high + 150.0), (0.0, -100.0));
+    browser.wait("the page to move", BOUND, "return scrollY > window.from + 50");
+    let [x, _, high] = place();
+    browser.swipe((x, high + 150.0), (-60.0, 0.0));
+    let aside = format!("return {chart}.querySelector('.slide').scrollLeft > 20");
+    browser.wait("the chart to move", BOUND, &aside);
+    let [x, low, high] = place();
+    browser.swipe((x + 46.0, high + 150.0), (0.0, 30.0));
+    assert_eq!(browser.script(&said), all);
+    // Along an axis it chooses, from where it went down to where it went up.
+    let [x, ..] = place();
+    browser.swipe((x, low - 5.0), (0.0, (high - low) / 2.0));
+    assert_ne!(browser.script(&said), all, "nothing was chosen");
+    assert_eq!(browser.script("return scrollY"), down, "the page moved");
+    let chosen = format!(
+        "return [...{chart}.querySelectorAll('[role=slider]')].slice(2, 4).map((end) => Number(end.getAttribute('aria-valuenow')))"
+    );
+    let chosen = browser.script(&chosen);
+    assert!(chosen[0].as_u64() < Some(10) && chosen[1].as_u64() < Some(70), "{chosen}");
+}
+
 /// Draws two curves, of which the second is hidden, and says what their names in the legend are to a screen reader.
 const TWO_CURVES: &str = r"
 return import('/assets/charts.js').then(({ draw }) => {

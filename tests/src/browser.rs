@@ -158,6 +158,23 @@ impl Browser {
         self.ask("POST", "/actions", Some(&json!({"actions": [keyboard]})));
     }
 
+    /// Moves a finger over the screen, from a place and so far, in pixels.
+    pub fn swipe(&self, from: (f64, f64), by: (f64, f64)) {
+        let touch = |kind: &str, points: Value| {
+            self.devtools(
+                "Input.dispatchTouchEvent",
+                &json!({"type": kind, "touchPoints": points}),
+            );
+        };
+        touch("touchStart", json!([{"x": from.0, "y": from.1}]));
+        for step in 1..=10 {
+            let part = f64::from(step) / 10.0;
+            let place = json!([{"x": from.0 + part * by.0, "y": from.1 + part * by.1}]);
+            touch("touchMove", place);
+        }
+        touch("touchEnd", json!([]));
+    }
+
     /// Takes a picture of what is seen.
     pub fn screenshot(&self, path: &Path) {
         let data = self.ask("GET", "/screenshot", None);
