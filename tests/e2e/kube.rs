@@ -7,6 +7,7 @@ mod proxied;
 mod recorded;
 mod refused;
 mod restart;
+mod taken;
 mod unheard;
 
 use std::process::Command;

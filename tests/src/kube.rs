@@ -19,12 +19,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use controller::{Play, recorded};
-use objects::Objects;
+use objects::{Deletion, Objects};
 pub use tls::Tls;
 
 /// The token that the server knows at first.
@@ -67,6 +67,8 @@ impl Kube {
         std::thread::spawn(move || http::serve(&listener, &server));
         let controller = Arc::clone(&shared);
         std::thread::spawn(move || controller::run(&controller));
+        let collector = Arc::clone(&shared);
+        std::thread::spawn(move || controller::collect(&collector));
         Self { shared, address }
     }
 
@@ -140,7 +142,24 @@ impl Kube {
 
     /// Takes an object away, as a person with `kubectl delete` does.
     pub fn delete(&self, plural: &str, name: &str) {
-        self.shared.objects.delete(plural, name);
+        self.shared.objects.delete(plural, name, Deletion::default());
+    }
+
+    /// Takes a pod away for a reason of the cluster's, as a scheduler, a drain or a node's controller does: says so in the
+    /// pod's conditions, and deletes it.
+    pub fn disrupt(&self, pod: &str, reason: &str, message: &str) {
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+        });
+        let say = |object: &mut Value| object["status"]["conditions"] = json!([condition]);
+        drop(self.shared.objects.change("pods", pod, say));
+        self.delete("pods", pod);
+    }
+
+    /// Takes so long for the answers to the next `count` requests that `fits` (`POST frameworks`), after it has done what
+    /// they ask.
+    pub fn slow(&self, fits: &str, time: Duration, count: usize) {
+        self.shared.faults.slow(fits, time, count);
     }
 
     /// Stops or starts the controller: Frameworks are left alone, or are not.

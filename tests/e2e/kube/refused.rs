@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
-use trialkeeper_tests::{BOUND, Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{command, left, search, service};
 
@@ -100,4 +100,31 @@ fn trouble_that_passes_is_waited_for_and_trouble_that_stays_is_said() {
     let staying = look(1000);
     assert_eq!(staying.code, Some(2), "{}", staying.stderr);
     assert!(staying.stderr.contains("is in trouble (503): busy"), "{}", staying.stderr);
+}
+
+#[test]
+fn an_answer_that_is_too_slow_is_asked_for_again_and_makes_nothing_twice() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    // What the manager has patience for; the first one's Secret is made, and it is not told so.
+    let patience = std::time::Duration::from_secs(30);
+    let search = search(&bed, &kube, super::TRIAL, 2);
+    let manager = bed.start(&mut command(&bed, &search));
+    wait_for("the experiment's own Secret", BOUND, || {
+        (!kube.made("secrets").is_empty()).then_some(())
+    });
+    kube.slow("POST secrets", 2 * patience, 1);
+    // The trial's end is known from the watch before this is answered.
+    kube.slow("POST frameworks", 2 * patience, 1);
+    let search = Outcome::of(manager.finish(BOUND + patience));
+    search.expect_done(2, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    let started = kube.made("frameworks").into_iter();
+    let started = started.filter(|made| made["spec"]["executionType"] == "Start").count();
+    assert_eq!((started, kube.made("secrets").len()), (2, 2 + 1), "each was made once");
+    let asked = kube.requests().iter().filter(|one| *one == "POST secrets").count();
+    assert_eq!(asked, 3 + 1, "{:?}", kube.requests());
+    assert_eq!(left(&kube), Vec::<Value>::new());
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
-use super::objects::{No, fits, merge, text};
+use super::objects::{Deletion, No, fits, merge, text};
 use super::{Shared, TOKEN, pods, schema};
 
 /// Between two bookmarks of a quiet watch.
@@ -23,6 +23,7 @@ struct Inner {
     /// It answers nobody.
     away: bool,
     failing: Vec<Failing>,
+    slow: Vec<Slow>,
     requests: Vec<String>,
     no_frameworks: bool,
     no_rights: Vec<String>,
@@ -44,9 +45,17 @@ struct Failing {
     message: String,
 }
 
+struct Slow {
+    fits: String,
+    left: usize,
+    time: Duration,
+}
+
 thread_local! {
     /// Whether the answer to this connection's present request is to be lost.
     static LOSE: Cell<bool> = const { Cell::new(false) };
+    /// How long it takes, once everything is done.
+    static DELAY: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 impl Faults {
@@ -71,6 +80,18 @@ impl Faults {
     pub(super) fn fail(&self, fits: &str, code: u16, left: usize, message: &str) {
         let (fits, message) = (fits.to_owned(), message.to_owned());
         self.lock().failing.push(Failing { fits, code, left, message });
+    }
+
+    pub(super) fn slow(&self, fits: &str, time: Duration, left: usize) {
+        self.lock().slow.push(Slow { fits: fits.to_owned(), left, time });
+    }
+
+    /// How long this request's answer takes.
+    fn delay(&self, what: &str) -> Option<Duration> {
+        let mut inner = self.lock();
+        let slow = inner.slow.iter_mut().find(|slow| slow.left > 0 && slow.fits == what)?;
+        slow.left -= 1;
+        Some(slow.time)
     }
 
     pub(super) fn token(&self) -> String {
@@ -134,6 +155,9 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
         return refusal(401, "Unauthorized", "Unauthorized");
     }
     let said = route(shared, request);
+    if let Some(time) = DELAY.take() {
+        shared.pause(time);
+    }
     // Done, and nobody is told.
     if shared.faults.is_lost() { Answer::Cut } else { said }
 }
@@ -244,6 +268,7 @@ fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
 
 /// Fails a request if it is to fail.
 fn trouble(shared: &Shared, what: &str) -> Option<Answer> {
+    DELAY.set(shared.faults.delay(what));
     match shared.faults.due(what)? {
         (Faults::CUT, _) => Some(Answer::Cut),
         (Faults::LOST, _) => {
@@ -288,10 +313,14 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
             }
         }
         "DELETE" => {
+            let how = match Deletion::read(&request.body) {
+                Ok(how) => how,
+                Err(problem) => return refusal(422, "Invalid", &problem),
+            };
             let (mut items, version) = shared.objects.list_at(plural);
             items.retain(|item| fits(item, &selector));
             for item in &items {
-                shared.objects.delete(plural, &text(item, "/metadata/name"));
+                shared.objects.delete(plural, &text(item, "/metadata/name"), how);
             }
             Answer::Whole(200, list(&items, version))
         }
@@ -308,7 +337,10 @@ fn item(shared: &Arc<Shared>, request: &Request, plural: &str, name: &str) -> An
         "PATCH" if request.content_type == "application/merge-patch+json" => {
             shared.objects.change(plural, name, |object| merge(object, &request.body))
         }
-        "DELETE" => shared.objects.delete(plural, name).ok_or(No::Missing),
+        "DELETE" => match Deletion::read(&request.body) {
+            Ok(how) => shared.objects.delete(plural, name, how).ok_or(No::Missing),
+            Err(problem) => return refusal(422, "Invalid", &problem),
+        },
         other => return refusal(415, "UnsupportedMediaType", other),
     };
     match done {

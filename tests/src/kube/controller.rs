@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::objects::{fits, text};
+use super::objects::{Deletion, FOREGROUND, is_going, text};
 use super::{Shared, pods};
 
 /// Looks at whether something happened this often.
@@ -103,9 +103,45 @@ impl Stage<'_> {
 
     /// Whether somebody wants it to end.
     pub(super) fn is_unwanted(&self) -> bool {
-        let now = self.shared.objects.get("frameworks", &self.name);
-        self.shared.ended.load(Ordering::SeqCst)
-            || now.is_none_or(|now| text(&now, "/spec/executionType") == "Stop")
+        let stops = |now: &Value| is_going(now) || text(now, "/spec/executionType") == "Stop";
+        let stops = self.shared.objects.seen("frameworks", &self.name, stops);
+        self.shared.ended.load(Ordering::SeqCst) || stops.unwrap_or(true)
+    }
+
+    /// Whether it is deleted, or about to be: what it owned is the garbage collector's then.
+    pub(super) fn is_going(&self) -> bool {
+        self.shared.objects.seen("frameworks", &self.name, is_going).unwrap_or(true)
+    }
+
+    /// Makes what owns its pods, if it is not there, once that of an earlier Framework of its name is gone.
+    pub(super) fn attempt(&self) {
+        let there = self.shared.objects.seen("configmaps", &self.attempt_name(), |there| {
+            there.pointer("/metadata/ownerReferences/0/uid")
+                == self.framework.pointer("/metadata/uid")
+        });
+        if there == Some(true) {
+            return;
+        }
+        let owner = json!([{
+            "apiVersion": self.framework["apiVersion"], "kind": "Framework", "name": self.name,
+            "uid": self.framework["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true,
+        }]);
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": self.attempt_name(), "namespace": "lab", "ownerReferences": owner,
+                "finalizers": [FOREGROUND], "labels": {"FC_FRAMEWORK_NAME": self.name},
+            },
+        });
+        while self.shared.objects.create("configmaps", object.clone()).is_err()
+            && !self.is_unwanted()
+        {
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    fn attempt_name(&self) -> String {
+        format!("{}-attempt", self.name)
     }
 
     pub(super) fn wait_until_unwanted(&self) {
@@ -128,9 +164,16 @@ impl Stage<'_> {
         labels["FC_FRAMEWORK_NAME"] = Value::from(self.name.as_str());
         labels["FC_TASKROLE_NAME"] = Value::from(role_name);
         labels["FC_TASK_INDEX"] = Value::from(index.to_string());
+        let owner = self.shared.objects.get("configmaps", &self.attempt_name());
+        let owners = owner.map(|owner| {
+            json!([{
+                "apiVersion": "v1", "kind": "ConfigMap", "name": self.attempt_name(),
+                "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true,
+            }])
+        });
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": pod, "namespace": "lab", "labels": labels},
+            "metadata": {"name": pod, "namespace": "lab", "labels": labels, "ownerReferences": owners},
             "spec": role.pointer("/task/pod/spec"),
             "status": status,
         });
@@ -142,7 +185,7 @@ impl Stage<'_> {
         for step in recorded(case, &self.name) {
             let at = step["at"].as_u64().unwrap_or(0);
             if speed > 0 {
-                self.pause(Duration::from_millis(at.saturating_sub(last)) / speed);
+                self.shared.pause(Duration::from_millis(at.saturating_sub(last)) / speed);
             }
             last = at;
             if step["action"]
@@ -157,11 +200,20 @@ impl Stage<'_> {
                 event(self.shared, &at("pod"), &at("reason"), &at("message"));
                 continue;
             }
+            match text(&step, "/status/state").as_str() {
+                // Also of another attempt.
+                "AttemptCreationRequested" => self.attempt(),
+                "AttemptCompleted" | "Completed" => {
+                    self.drop_attempt();
+                    self.wait_until_dropped();
+                }
+                _ => {}
+            }
             match (text(&step, "/kind").as_str(), text(&step, "/type").as_str()) {
                 ("framework", "ADDED" | "DELETED") => {}
                 ("framework", _) if !self.stand(step["status"].clone()) => {
                     // It is gone; so are its pods, in a while.
-                    self.drop_pods();
+                    self.drop_attempt();
                     return;
                 }
                 ("framework", _) => {}
@@ -177,7 +229,7 @@ impl Stage<'_> {
                     self.pod(template.unwrap_or(&fallback), index, &step["status"]);
                 }
                 ("pod", "DELETED") => {
-                    self.shared.objects.delete("pods", &text(&step, "/name"));
+                    self.shared.objects.gone("pods", &text(&step, "/name"));
                 }
                 ("pod", _) => self.pod_is(&text(&step, "/name"), &step["status"]),
                 _ => {}
@@ -189,28 +241,64 @@ impl Stage<'_> {
         }
         // It stays as it is until somebody has enough of it.
         self.wait_until_unwanted();
-        self.drop_pods();
+        self.drop_attempt();
+        self.wait_until_dropped();
         self.stand(stopped());
     }
 
-    /// Deletes its pods.
-    pub(super) fn drop_pods(&self) {
-        let selector = format!("FC_FRAMEWORK_NAME={}", self.name);
-        for pod in self.shared.objects.list("pods") {
-            if fits(&pod, &selector) {
-                self.shared.objects.delete("pods", &text(&pod, "/metadata/name"));
-            }
-        }
+    /// Deletes what owns its pods, and with it them.
+    pub(super) fn drop_attempt(&self) {
+        self.shared.objects.delete("configmaps", &self.attempt_name(), Deletion::default());
     }
 
-    fn pause(&self, time: Duration) {
+    /// Waits until they are gone.
+    pub(super) fn wait_until_dropped(&self) {
+        let there = || self.shared.objects.seen("configmaps", &self.attempt_name(), |_| ());
+        while !self.shared.ended.load(Ordering::SeqCst) && there().is_some() {
+            std::thread::park_timeout(LOOK);
+        }
+    }
+}
+
+impl Shared {
+    /// Waits, unless the server ends.
+    pub(super) fn pause(&self, time: Duration) {
         let until = Instant::now() + time;
-        while Instant::now() < until && !self.shared.ended.load(Ordering::SeqCst) {
+        while Instant::now() < until && !self.ended.load(Ordering::SeqCst) {
             std::thread::park_timeout(
                 until.saturating_duration_since(Instant::now()).min(LOOK * 10),
             );
         }
     }
+}
+
+/// Takes away what nobody owns any more, until the server ends.
+pub(super) fn collect(shared: &Arc<Shared>) {
+    while !shared.ended.load(Ordering::SeqCst) {
+        if !shared.objects.collect() {
+            std::thread::park_timeout(LOOK);
+        }
+    }
+}
+
+/// The status of a Framework one of whose pods was deleted by somebody else.
+pub(super) fn deleted(role: &str, index: u64) -> Value {
+    let completion = json!({
+        "code": -101,
+        "phrase": "PodExternalDeleted",
+        "diagnostics": "Pod is being deleted by others",
+        "type": {"name": "Failed", "attributes": ["Transient"]},
+    });
+    let mut whole = completion.clone();
+    whole["trigger"] = json!({"taskRoleName": role, "taskIndex": index, "message": ""});
+    let task = json!({"index": index, "attemptStatus": {"completionStatus": completion}});
+    json!({
+        "state": "Completed",
+        "attemptStatus": {
+            "completionStatus": whole,
+            "taskRoleStatuses": [{"name": role, "taskStatuses": [task]}],
+        },
+    })
 }
 
 /// The status of a Framework that was stopped on request.

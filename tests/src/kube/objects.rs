@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+pub(super) use self::garbage::{Deletion, FOREGROUND, is_going};
+
+mod garbage;
+
 /// Plural and name.
 type Key = (String, String);
 
@@ -19,6 +23,8 @@ struct State {
     cuts: u64,
     uids: u64,
     objects: BTreeMap<Key, Arc<Value>>,
+    /// Something was deleted since the garbage collector looked.
+    deleted: bool,
     made: Vec<(String, Arc<Value>)>,
     /// By kind, so that a watch of a quiet one need not look through all the others.
     history: HashMap<String, Vec<Arc<Change>>>,
@@ -106,12 +112,15 @@ impl Objects {
         Ok(object)
     }
 
-    pub(super) fn delete(&self, plural: &str, name: &str) -> Option<Arc<Value>> {
-        let mut state = self.lock();
-        let object = state.objects.remove(&(plural.to_owned(), name.to_owned()))?;
-        let object = state.enter(plural, Arc::unwrap_or_clone(object), "DELETED");
-        self.changed.notify_all();
-        Some(object)
+    /// What `look` sees of an object, if it is there.
+    pub(super) fn seen<T>(
+        &self,
+        plural: &str,
+        name: &str,
+        look: impl FnOnce(&Value) -> T,
+    ) -> Option<T> {
+        let object = self.lock().objects.get(&(plural.to_owned(), name.to_owned())).cloned()?;
+        Some(look(&object))
     }
 
     pub(super) fn list(&self, plural: &str) -> Vec<Value> {

@@ -13,14 +13,18 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::controller::{Stage, stopped};
+use super::controller::{Stage, deleted, stopped};
 use super::http::{Pieces, Request};
-use super::objects::text;
+use super::objects::{is_going, text};
 use super::{Shared, containers, processes, volumes};
 
 const LOOK: Duration = Duration::from_millis(5);
 /// How often volumes are renewed. The real kubelet takes a minute.
 const RENEWAL: Duration = Duration::from_millis(300);
+/// A pod's grace, where nobody says another.
+const TERM: Duration = Duration::from_secs(30);
+/// The controller's code of a pod that somebody else has deleted.
+const DELETED: i64 = -101;
 
 /// A pod and the container that is its own.
 pub(super) struct Pod {
@@ -39,6 +43,10 @@ pub(super) struct Pod {
     child: Option<Child>,
     /// How its containers ended, once they have.
     ended: Option<Vec<Value>>,
+    /// When they were asked to end, because somebody has deleted it.
+    asked: Option<Instant>,
+    /// The cluster has it no more.
+    gone: bool,
 }
 
 /// Why a pod does not run.
@@ -60,7 +68,18 @@ impl Pod {
             .replace("{{FC_TASK_INDEX}}", &index.to_string());
         let spec = serde_json::from_str(&spec).expect("it was JSON before");
         let folder = stage.shared.folder.join("pods").join(&name);
-        Self { name, role: role_name, index, again: 0, spec, folder, child: None, ended: None }
+        Self {
+            name,
+            role: role_name,
+            index,
+            again: 0,
+            spec,
+            folder,
+            child: None,
+            ended: None,
+            asked: None,
+            gone: false,
+        }
     }
 
     /// What the controller adds to the variables of every container.
@@ -101,8 +120,50 @@ impl Pod {
         });
     }
 
-    /// The code of the container that decides.
+    /// Whether something of it runs.
+    fn runs(&self) -> bool {
+        self.child.is_some() && self.ended.is_none()
+    }
+
+    /// What the kubelet does about one that was deleted: asks its containers to end, makes them after its grace, and says when
+    /// they have.
+    fn obey(&mut self, stage: &Stage<'_>) {
+        if self.gone {
+            return;
+        }
+        let grace = |pod: &Value| {
+            let own = pod.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_u64);
+            is_going(pod).then(|| Duration::from_secs(own.unwrap_or(30)))
+        };
+        let grace = match stage.shared.objects.seen("pods", &self.name, grace) {
+            // Without any.
+            None => Some(Duration::ZERO),
+            Some(grace) if stage.shared.ended.load(Ordering::SeqCst) => grace.or(Some(TERM)),
+            Some(grace) => grace,
+        };
+        let Some(grace) = grace else { return };
+        let asked = self.asked.unwrap_or_else(Instant::now);
+        if self.asked.replace(asked).is_none() {
+            if stage.in_containers {
+                containers::stop(self);
+            } else {
+                self.signal(Signal::SIGTERM);
+            }
+        }
+        if !stage.in_containers && asked.elapsed() >= grace {
+            self.signal(Signal::SIGKILL);
+        }
+        if !self.runs() {
+            stage.shared.objects.gone("pods", &self.name);
+            self.gone = true;
+        }
+    }
+
+    /// The code of the container that decides; of one that somebody else deleted, the controller's own.
     fn code(&self) -> Option<i64> {
+        if self.asked.is_some() {
+            return self.gone.then_some(DELETED);
+        }
         let codes = self.ended.iter().flatten().filter_map(|container| container["code"].as_i64());
         codes.max_by_key(|code| *code != 0)
     }
@@ -126,6 +187,9 @@ pub(super) fn run(stage: &Stage<'_>) {
         if !stage.stand(json!({"state": state, "attemptStatus": {"completionStatus": null}})) {
             return;
         }
+        if state == "AttemptCreationRequested" {
+            stage.attempt();
+        }
     }
     let roles = stage.framework.pointer("/spec/taskRoles").and_then(Value::as_array);
     let roles = roles.cloned().unwrap_or_default();
@@ -134,6 +198,8 @@ pub(super) fn run(stage: &Stage<'_>) {
         for index in 0..role["taskNumber"].as_u64().unwrap_or(1) {
             stage.pod(role, index, &json!({"phase": "Pending"}));
             let mut pod = Pod::new(stage, role, index);
+            let bind = |object: &mut Value| object["spec"]["nodeName"] = Value::from("node1");
+            drop(stage.shared.objects.change("pods", &pod.name, bind));
             match pod.start(stage) {
                 Ok(()) => {}
                 Err(Problem::Ended(containers)) => pod.ended = Some(containers),
@@ -163,13 +229,15 @@ pub(super) fn run(stage: &Stage<'_>) {
         }
         for pod in &mut pods {
             pod.look(stage);
+            pod.obey(stage);
             try_again(stage, &roles, pod);
+        }
+        // What has become of its pods says nothing once it is deleted itself.
+        if stage.is_unwanted() {
+            break None;
         }
         if let Some(decided) = decide(&roles, &pods) {
             break Some(decided);
-        }
-        if stage.is_unwanted() {
-            break None;
         }
         std::thread::park_timeout(LOOK);
     };
@@ -180,8 +248,17 @@ pub(super) fn run(stage: &Stage<'_>) {
     let mut ending = status.clone();
     ending["state"] = Value::from("AttemptDeletionPending");
     stage.stand(ending);
-    end_all(stage, &mut pods);
-    stage.drop_pods();
+    if !stage.is_going() {
+        stage.drop_attempt();
+    }
+    while pods.iter().any(|pod| pod.runs() || !pod.gone) {
+        for pod in &mut pods {
+            pod.look(stage);
+            pod.obey(stage);
+        }
+        std::thread::park_timeout(LOOK);
+    }
+    stage.wait_until_dropped();
     stage.stand(status);
 }
 
@@ -189,7 +266,8 @@ pub(super) fn run(stage: &Stage<'_>) {
 fn try_again(stage: &Stage<'_>, roles: &[Value], pod: &mut Pod) {
     let role = roles.iter().find(|role| text(role, "/name") == pod.role);
     let most = role.and_then(|role| role.pointer("/task/retryPolicy/maxRetryCount")?.as_u64());
-    if pod.code().is_none_or(|code| code == 0) || pod.again >= most.unwrap_or(0) {
+    let failed = pod.asked.is_none() && pod.code().is_some_and(|code| code != 0);
+    if !failed || pod.again >= most.unwrap_or(0) {
         return;
     }
     let again = pod.again + 1;
@@ -224,6 +302,9 @@ fn decide(roles: &[Value], pods: &[Pod]) -> Option<usize> {
 
 /// The status of a Framework whose end a pod has decided.
 fn completed(pod: &Pod) -> Value {
+    if pod.gone {
+        return deleted(&pod.role, pod.index);
+    }
     let containers = pod.ended.clone().unwrap_or_default();
     let exit = pod.code().unwrap_or(1);
     let starved = containers.iter().any(|container| container["reason"] == "OOMKilled");
@@ -249,25 +330,6 @@ fn completed(pod: &Pod) -> Value {
             }]}],
         },
     })
-}
-
-/// SIGTERM, and after the pods' 30 s SIGKILL.
-fn end_all(stage: &Stage<'_>, pods: &mut [Pod]) {
-    let begun = Instant::now();
-    for pod in pods.iter().filter(|pod| pod.child.is_some() && pod.ended.is_none()) {
-        if stage.in_containers { containers::stop(pod) } else { pod.signal(Signal::SIGTERM) }
-    }
-    while pods.iter().any(|pod| pod.child.is_some() && pod.ended.is_none()) {
-        if !stage.in_containers && begun.elapsed() > Duration::from_secs(30) {
-            for pod in pods.iter() {
-                pod.signal(Signal::SIGKILL);
-            }
-        }
-        std::thread::park_timeout(LOOK);
-        for pod in pods.iter_mut() {
-            pod.look(stage);
-        }
-    }
 }
 
 /// What a pod that is a process has printed: all of it, its last lines, or all that it will print. (What is asked for since a

@@ -1,0 +1,98 @@
+//! Pods that are taken away: by the cluster, by a person, together with their Framework.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Finished, Outcome, Running, TestBed, wait_for};
+
+use super::{command, left, search};
+
+/// Waits to be taken away the first time; the second time it reports and succeeds.
+const TWICE: &str = r#"
+n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
+[ $n = 2 ] || exec sleep 600
+echo "score=$n""#;
+
+/// A search whose first trial waits to be taken away, and the name of its pod.
+fn begun(bed: &TestBed, kube: &Kube, retries: u32) -> (Running, String) {
+    let search = search(bed, kube, TWICE, 1).with("maxTrialRetries", retries);
+    let manager = bed.start(&mut command(bed, &search));
+    wait_for("the trial to run", BOUND, || (bed.read("tries") == "1\n").then_some(()));
+    let pod = kube.all("pods").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
+    (manager, pod)
+}
+
+fn trial(bed: &TestBed, words: &[&str]) -> Finished {
+    let mut command = bed.manager();
+    command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
+    bed.start(&mut command).finish(BOUND)
+}
+
+/// What `trial why` says, however it is broken into lines.
+fn why(bed: &TestBed) -> String {
+    let said = String::from_utf8(trial(bed, &["why", "0"]).stdout).unwrap();
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_pod_that_the_cluster_takes_away_is_preempted_with_the_cluster_s_words() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let (manager, pod) = begun(&bed, &kube, 0);
+    let words = "default-scheduler: preempting to accommodate a higher priority pod";
+    kube.disrupt(&pod, "PreemptionByScheduler", words);
+    let search = Outcome::of(manager.finish(BOUND));
+    let why = format!(
+        "its pod was taken away: a pod of higher priority needed its place (PreemptionByScheduler: {words})"
+    );
+    let told = format!("SYS_CANCELED (exit code 143): {why}");
+    assert!(search.stderr.contains(&told), "{}", search.stderr);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+
+    let said = self::why(&bed);
+    for part in ["cause preempted", "class transient", "platform: PreemptionByScheduler: "] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    let found = trial(&bed, &["ls", "--cause", "preempted", "--output", "json"]);
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let found = found.get("trials").unwrap_or(&found);
+    assert_eq!(found[0]["message"], json!(why), "{found}");
+}
+
+#[test]
+fn what_was_taken_away_is_tried_again_and_what_a_person_deletes_is_a_failure() {
+    for (says, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let (manager, pod) = begun(&bed, &kube, 1);
+        match reason {
+            Some(reason) => kube.disrupt(&pod, reason, "Eviction API: evicting"),
+            None => kube.delete("pods", &pod),
+        }
+        let search = Outcome::of(manager.finish(BOUND));
+        search.expect_done(1, 0);
+        assert_eq!(search.trial(0).final_result, 2, "{says}");
+        // Either may pass.
+        let told = if reason.is_some() {
+            "its pod was taken away: "
+        } else {
+            "somebody deleted the trial's pod"
+        };
+        let said = why(&bed);
+        assert!(said.contains(told) && said.contains("it is tried again (1 of 1)"), "{said}");
+        assert_eq!(left(&kube), Vec::<Value>::new(), "{says}");
+    }
+}
+
+#[test]
+fn a_framework_that_a_person_deletes_takes_its_pods_along() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let (manager, pod) = begun(&bed, &kube, 0);
+    let framework = pod.split('-').next().unwrap();
+    kube.delete("frameworks", framework);
+    let search = Outcome::of(manager.finish(BOUND));
+    search.expect_done(0, 1);
+    assert!(search.stderr.contains("FAILED: somebody deleted its Framework"), "{}", search.stderr);
+    bed.wait_until_empty();
+    wait_for("a clean cluster", BOUND, || left(&kube).is_empty().then_some(()));
+}

@@ -1,0 +1,288 @@
+//! Deleting as Kubernetes does it: a finalizer holds an object, a pod on a node has its grace, and what an object owns goes
+//! after it, before it, or not at all.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Key, Objects, State, text};
+
+/// Holds an object until what it owns is gone.
+pub(in super::super) const FOREGROUND: &str = "foregroundDeletion";
+
+/// How an object is to be deleted, as a request says it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in super::super) struct Deletion {
+    policy: Option<Policy>,
+    /// A pod's grace, instead of its own, in seconds.
+    grace: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+impl Deletion {
+    /// As the body of a request says it (`DeleteOptions`). `Err`: it cannot be.
+    pub(in super::super) fn read(options: &Value) -> Result<Self, String> {
+        let policy = match options["propagationPolicy"].as_str() {
+            None => None,
+            Some("Background") => Some(Policy::Background),
+            Some("Foreground") => Some(Policy::Foreground),
+            Some("Orphan") => Some(Policy::Orphan),
+            Some(other) => {
+                return Err(format!("propagationPolicy: Unsupported value: \"{other}\""));
+            }
+        };
+        Ok(Self { policy, grace: options["gracePeriodSeconds"].as_u64() })
+    }
+}
+
+impl Objects {
+    /// Deletes an object: it is gone, or going. What it owns is seen to by [`Self::collect`].
+    pub(in super::super) fn delete(
+        &self,
+        plural: &str,
+        name: &str,
+        how: Deletion,
+    ) -> Option<Arc<Value>> {
+        let mut state = self.lock();
+        let object = state.delete(&(plural.to_owned(), name.to_owned()), how)?;
+        self.changed.notify_all();
+        Some(object)
+    }
+
+    /// Nothing of it is left where it ran: a pod whose containers have ended.
+    pub(in super::super) fn gone(&self, plural: &str, name: &str) {
+        self.lock().take(&(plural.to_owned(), name.to_owned()));
+        self.changed.notify_all();
+    }
+
+    /// One round of the garbage collector; whether there may be more to do.
+    pub(in super::super) fn collect(&self) -> bool {
+        let mut state = self.lock();
+        if !std::mem::take(&mut state.deleted) {
+            return false;
+        }
+        for key in state.ownerless() {
+            state.delete(&key, Deletion::default());
+        }
+        for (key, uid) in state.held() {
+            let owned = state.owned_by(&uid);
+            for (key, _) in owned.iter().filter(|(_, going)| !going) {
+                state.delete(key, Deletion::default());
+            }
+            if state.owned_by(&uid).is_empty() {
+                state.release(&key);
+            }
+        }
+        self.changed.notify_all();
+        state.deleted
+    }
+}
+
+impl State {
+    fn delete(&mut self, key: &Key, how: Deletion) -> Option<Arc<Value>> {
+        let before = Arc::clone(self.objects.get(key)?);
+        let mut object = Value::clone(&before);
+        let mut holders = finalizers(&object);
+        match how.policy {
+            // What it says itself.
+            None => {}
+            Some(policy) => {
+                holders.retain(|holder| holder != FOREGROUND);
+                if policy == Policy::Foreground {
+                    holders.push(FOREGROUND.to_owned());
+                }
+            }
+        }
+        if how.policy == Some(Policy::Orphan) {
+            self.disown(&text(&object, "/metadata/uid"));
+        }
+        let own = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_u64);
+        let grace = how.grace.or(own).unwrap_or(30);
+        let runs = key.0 == "pods" && object.pointer("/spec/nodeName").is_some() && grace > 0;
+        if holders.is_empty() && !runs {
+            return self.take(key);
+        }
+        let metadata = &mut object["metadata"];
+        metadata["finalizers"] = json!(holders);
+        if metadata["deletionTimestamp"].is_null() {
+            metadata["deletionTimestamp"] = Value::from("2026-11-21T00:00:00Z");
+            if runs {
+                metadata["deletionGracePeriodSeconds"] = Value::from(grace);
+            }
+        }
+        self.deleted = true;
+        if object == *before {
+            return Some(before);
+        }
+        Some(self.store(key.clone(), object, "MODIFIED"))
+    }
+
+    /// Takes an object away.
+    fn take(&mut self, key: &Key) -> Option<Arc<Value>> {
+        let object = self.objects.remove(key)?;
+        self.deleted = true;
+        Some(self.enter(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
+    }
+
+    /// What has owners, and none of them is there any more.
+    fn ownerless(&self) -> Vec<Key> {
+        let uids: HashSet<String> =
+            self.objects.values().map(|object| text(object, "/metadata/uid")).collect();
+        let lost = |object: &Value| {
+            let owners = owners(object);
+            !owners.is_empty()
+                && !is_going(object)
+                && owners.iter().all(|owner| !uids.contains(&text(owner, "/uid")))
+        };
+        self.objects.iter().filter(|(_, o)| lost(o)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// What is to go after what it owns, and its uid.
+    fn held(&self) -> Vec<(Key, String)> {
+        let held = |object: &Value| {
+            is_going(object) && finalizers(object).iter().any(|holder| holder == FOREGROUND)
+        };
+        let held = self.objects.iter().filter(|(_, object)| held(object));
+        held.map(|(key, object)| (key.clone(), text(object, "/metadata/uid"))).collect()
+    }
+
+    /// What an object owns, and whether it is going.
+    fn owned_by(&self, uid: &str) -> Vec<(Key, bool)> {
+        let owned = |object: &Value| owners(object).iter().any(|owner| owner["uid"] == uid);
+        let owned = self.objects.iter().filter(|(_, object)| owned(object));
+        owned.map(|(key, object)| (key.clone(), is_going(object))).collect()
+    }
+
+    /// Nobody holds it for what it owns any more.
+    fn release(&mut self, key: &Key) {
+        let Some(object) = self.objects.get(key) else { return };
+        let mut object = Value::clone(object);
+        let mut holders = finalizers(&object);
+        holders.retain(|holder| holder != FOREGROUND);
+        if holders.is_empty() {
+            self.take(key);
+        } else {
+            object["metadata"]["finalizers"] = json!(holders);
+            self.store(key.clone(), object, "MODIFIED");
+        }
+    }
+
+    /// What an object owns is nobody's.
+    fn disown(&mut self, uid: &str) {
+        for (key, _) in self.owned_by(uid) {
+            let Some(object) = self.objects.get(&key) else { continue };
+            let mut object = Value::clone(object);
+            let mut owners = owners(&object);
+            owners.retain(|owner| owner["uid"] != uid);
+            object["metadata"]["ownerReferences"] = json!(owners);
+            self.store(key, object, "MODIFIED");
+        }
+    }
+}
+
+/// Whether an object is being deleted.
+pub(in super::super) fn is_going(object: &Value) -> bool {
+    object.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string)
+}
+
+fn finalizers(object: &Value) -> Vec<String> {
+    let list = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+    let list = list.into_iter().flatten().filter_map(Value::as_str);
+    list.map(str::to_owned).collect()
+}
+
+fn owners(object: &Value) -> Vec<Value> {
+    let list = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    list.cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A Framework that owns a config map that owns two pods, of which one has a node.
+    fn family(holders: &[&str]) -> Objects {
+        let objects = Objects::new();
+        let make = |plural: &str, name: &str, owner: Option<&Value>, more: Value| {
+            let mut object = more;
+            object["metadata"]["name"] = Value::from(name);
+            if let Some(owner) = owner {
+                object["metadata"]["ownerReferences"] =
+                    json!([{"uid": owner["metadata"]["uid"], "name": owner["metadata"]["name"]}]);
+            }
+            let Ok(made) = objects.create(plural, object) else { panic!("{name} is taken") };
+            Value::clone(&made)
+        };
+        let framework = make("frameworks", "f", None, json!({}));
+        let map = json!({"metadata": {"finalizers": holders}});
+        let map = make("configmaps", "f-attempt", Some(&framework), map);
+        let spec = json!({"spec": {"nodeName": "node1"}});
+        make("pods", "f-worker-0", Some(&map), spec);
+        make("pods", "f-worker-1", Some(&map), json!({}));
+        objects
+    }
+
+    fn collect(objects: &Objects) {
+        while objects.collect() {}
+    }
+
+    fn there(objects: &Objects) -> Vec<String> {
+        let all = ["frameworks", "configmaps", "pods"].iter().flat_map(|kind| objects.list(kind));
+        let all = all.map(|object| {
+            let going = if is_going(&object) { " goes" } else { "" };
+            format!("{}{going}", text(&object, "/metadata/name"))
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn what_is_owned_goes_as_the_policy_says() {
+        let (map, pod) = ("f-attempt", "f-worker-0");
+        let going = [format!("{map} goes"), format!("{pod} goes")];
+        let held = ["f goes".to_owned(), going[0].clone(), going[1].clone()];
+        let kept = [map, pod, "f-worker-1"].map(str::to_owned);
+        #[rustfmt::skip]
+        let table = [
+            // the policy            the map's own finalizer  at once         and in the end
+            (json!(null),            &[FOREGROUND][..],       &going[..],     &[][..]),
+            (json!("Background"),    &[FOREGROUND],           &going,         &[]),
+            (json!("Background"),    &[],                     &going[1..],    &[]),
+            (json!("Foreground"),    &[FOREGROUND],           &held,          &[]),
+            (json!("Orphan"),        &[FOREGROUND],           &kept,          &kept),
+        ];
+        for (policy, holders, at_once, in_the_end) in table {
+            let objects = family(holders);
+            let how = Deletion::read(&json!({"propagationPolicy": policy})).unwrap();
+            objects.delete("frameworks", "f", how);
+            collect(&objects);
+            assert_eq!(there(&objects), at_once, "{policy}");
+            if at_once != in_the_end {
+                // Its containers have ended.
+                objects.gone("pods", pod);
+                collect(&objects);
+            }
+            assert_eq!(there(&objects), in_the_end, "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_pod_on_a_node_has_its_grace_unless_it_is_denied() {
+        for (options, is_there) in [
+            (json!(null), true),
+            (json!({"gracePeriodSeconds": 5}), true),
+            (json!({"gracePeriodSeconds": 0}), false),
+        ] {
+            let objects = family(&[]);
+            objects.delete("pods", "f-worker-0", Deletion::read(&options).unwrap());
+            assert_eq!(objects.get("pods", "f-worker-0").is_some(), is_there, "{options}");
+        }
+        assert!(Deletion::read(&json!({"propagationPolicy": "Sideways"})).is_err());
+    }
+}
