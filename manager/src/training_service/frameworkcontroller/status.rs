@@ -244,7 +244,7 @@ fn failure(
         }
         (known, _) if !said.is_empty() => format!("{known}{said}"),
         (known, _) if diagnostics.is_empty() => known.to_owned(),
-        (known, _) if matches!(code, Some(-210 | -220 | -1200)) => known.to_owned(),
+        (known, _) if matches!(code, Some(-101 | -210 | -220 | -1200)) => known.to_owned(),
         (known, _) => {
             let detail = shortened(first_line(diagnostics));
             // Nothing of the pod was made: the API server's words are all that there is.
