@@ -28,7 +28,7 @@ pub use pod::{Fetch, PodArgs};
 pub use values::duration;
 pub use watch::WatchArgs;
 
-use values::{address, heartbeat, log_line_bytes, pattern, rotate_bytes};
+use values::{address, heartbeat, log_line_bytes, manager, pattern, rotate_bytes};
 
 /// Exit code for the agent's own faults, a bad command line included.
 pub const KEEPER_FAULT: u8 = 125;
@@ -113,7 +113,7 @@ pub enum Output {
 #[derive(Debug, Args)]
 pub struct ManagerArgs {
     /// Base URL of the manager.
-    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
+    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file", value_parser = manager)]
     pub manager: Option<String>,
     /// A file whose first line is the manager's URL.
     #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
@@ -202,7 +202,7 @@ pub struct RunArgs {
     pub platform: Option<String>,
 
     /// Base URL of the manager. Without a manager everything stays on this machine.
-    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file")]
+    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file", value_parser = manager)]
     pub manager: Option<String>,
     /// A file whose first line is the manager's URL, read again when the manager does not answer.
     #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
@@ -425,7 +425,7 @@ fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
         Ok(Some(cli)) => Ok(cli),
         Ok(None) => Err(ExitCode::SUCCESS),
         Err(refusal) => {
-            let refusal: clap::Error = refusal;
+            let refusal = origin::with_advice(refusal);
             // A closed stderr or stdout changes nothing about the code.
             refusal.print().ok();
             // clap calls a request for help an error too; its own code for real ones, 2, is the trial's.

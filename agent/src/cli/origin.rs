@@ -43,6 +43,16 @@ pub(super) fn name_origins(
     refusal
 }
 
+/// The refusal, with what to write instead where a trial's command was given as if it were one of ours.
+pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(word)) = refusal.get(ContextKind::InvalidSubcommand) {
+        let advice =
+            format!("to run it as a trial's command, write 'trialkeeper run -- {word} ...'");
+        refusal.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    }
+    refusal
+}
+
 /// Whether a variable counts: one that is empty does not, for templates leave such where they have nothing to say; nor
 /// does one that says in another way what a flag among the words says, for a flag outranks it.
 pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
@@ -76,6 +86,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_command_in_the_place_of_ours_is_told_where_it_goes() {
+        let refusal = Cli::command().try_get_matches_from(["trialkeeper", "python", "x"]);
+        let told = with_advice(refusal.unwrap_err()).to_string();
+        assert!(told.contains("trialkeeper run -- python ..."), "{told}");
+        let other = Cli::command().try_get_matches_from(["trialkeeper", "run", "--graze"]);
+        let told = with_advice(other.unwrap_err()).to_string();
+        assert!(told.contains("--grace") && !told.contains("as a trial's command"), "{told}");
+    }
+
+    #[test]
     fn a_refused_value_is_named_by_where_it_was_set() {
         let settings = Settings::of("keeper.toml", "\nheartbeat = \"soon\"\n").unwrap();
         #[rustfmt::skip]
@@ -86,7 +106,7 @@ mod tests {
             (&["--", "x"],                                  &["TRIALKEEPER_LISTEN"], "value 'soon' for 'TRIALKEEPER_LISTEN (--listen <ADDR>)'"),
             (&["--", "x"],                                  &["TRIALKEEPER_COLLECT"], "value 'soon' for 'TRIALKEEPER_COLLECT (--collect <KINDS>)'"),
             (&["--", "x"],                                  &["heartbeat"],          "value 'soon' for 'line 2 of keeper.toml (--heartbeat <TIME>)'"),
-            (&["--manager", "a", "--manager-file", "b", "--", "x"], &[],             "'--manager <URL>' cannot be used with '--manager-file <FILE>'"),
+            (&["--manager", "http://a", "--manager-file", "b", "--", "x"], &[],      "'--manager <URL>' cannot be used with '--manager-file <FILE>'"),
         ];
         for (line, set, expected) in table {
             let words: Vec<_> =

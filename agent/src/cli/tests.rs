@@ -92,6 +92,35 @@ fn what_is_too_small_to_make_sense_is_refused_with_what_would_do() {
 }
 
 #[test]
+fn a_manager_is_named_by_its_url() {
+    #[rustfmt::skip]
+    let table = [
+        ("http://10.0.0.1:8080",    true),
+        ("HTTPS://host/prefix/",    true),
+        ("http://[::1]:8080",       true),
+        ("http://trial_manager:80", true),
+        ("10.0.0.1:8080",           false),
+        ("localhost",               false),
+        ("ftp://host",              false),
+        ("http://",                 false),
+        ("http:///path",            false),
+        ("http://:8080",            false),
+        ("http://host name",        false),
+        ("http://host\n",           false),
+    ];
+    for (url, is_one) in table {
+        let words = ["trialkeeper", "run", "--manager", url, "--", "x"];
+        match run(&words) {
+            Ok(args) => assert!(is_one && args.manager.as_deref() == Some(url), "{url:?}"),
+            Err(refused) => {
+                let refused = refused.to_string();
+                assert!(!is_one && refused.contains("such as http://10.0.0.1:8080"), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
 fn times_have_units() {
     #[rustfmt::skip]
     let table = [

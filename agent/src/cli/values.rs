@@ -16,6 +16,17 @@ const LINE_LEAST: u64 = 64;
 const HEARTBEAT_LEAST: Duration = Duration::from_millis(100);
 const SAMPLE_LEAST: Duration = Duration::from_millis(10);
 
+/// Reads the manager's URL, so far as to know that it is one: nobody can be reached at another.
+pub(super) fn manager(text: &str) -> Result<String, String> {
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    let known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    let host = rest.starts_with(|first: char| first.is_alphanumeric() || "[_".contains(first));
+    let plain = !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    (known && host && plain)
+        .then(|| text.to_owned())
+        .ok_or_else(|| "a URL is expected, such as http://10.0.0.1:8080".to_owned())
+}
+
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "an IP address with a port is expected, such as 127.0.0.1:9464".to_owned())
