@@ -27,6 +27,7 @@ pub use metric_file::MetricFileReader;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::StreamScanner;
 pub use sdk::{Record, read_record};
+pub use text::number;
 
 use trial_protocol::{MetricKind, MetricValue};
 
@@ -110,10 +111,21 @@ pub struct CollectSpec {
     /// Regular expressions for lines of stdout. Where one matches, the line is neither read as
     /// `name=value` nor as JSON.
     pub patterns: Vec<Pattern>,
+    /// Variables of the trial's that are numbers: a line that prints one as it stands (`env` in a script) reports nothing.
+    pub variables: Vec<(String, MetricValue)>,
+}
+
+impl CollectSpec {
+    /// Whether `name=value` tells of a variable of the trial's, and not of the objective.
+    fn is_variable(&self, name: &str, value: &MetricValue) -> bool {
+        let is = |(own, set): &(String, MetricValue)| own == name && set == value;
+        self.variables.iter().any(is) && self.objective.as_deref() != Some(name)
+    }
 }
 
 impl Default for CollectSpec {
     fn default() -> Self {
-        Self { objective: None, text: true, json_lines: true, patterns: Vec::new() }
+        let (patterns, variables) = (Vec::new(), Vec::new());
+        Self { objective: None, text: true, json_lines: true, patterns, variables }
     }
 }

@@ -7,6 +7,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use trial_protocol::MetricValue;
+
+use crate::collect::number;
 use crate::guard::RUN_VARIABLE;
 use crate::parameters::Parameters;
 
@@ -93,6 +96,17 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
         set.value(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
     }
     Changes { remove, set: set.set }
+}
+
+/// The variables of a trial with these changes that are numbers.
+pub fn numbers(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+    changes: &Changes,
+) -> Vec<(String, MetricValue)> {
+    // Of one that is set anew, what was inherited is another's; nobody prints that.
+    let all = changes.set.iter().cloned().chain(inherited);
+    all.filter_map(|(name, value)| Some((name.into_string().ok()?, number(value.to_str()?)?)))
+        .collect()
 }
 
 /// Parameters of which only the last is there one by one, since their variables have one name.

@@ -26,6 +26,7 @@ use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::deliver::Papers;
+use crate::environment;
 use crate::errors::chain;
 use crate::inspect::{Recipe, SDK_FILE};
 use crate::listen::listen;
@@ -271,7 +272,9 @@ impl Watch {
         let (metric_files, capture, tell, heard) =
             (self.metric_files, self.capture, self.tell, self.heard);
         let spool_dir = spool_dir(&prepared);
-        let Prepared { settings, record, dir, earlier, parameter_id, signals, .. } = prepared;
+        let Prepared { mut settings, plan, record, dir, earlier, parameter_id, signals, .. } =
+            prepared;
+        settings.collect.variables = environment::numbers(std::env::vars_os(), &plan.environment);
         let Launched { started, outputs } = launched;
         let signals = match signals.map_or_else(Signals::listen, Ok) {
             Ok(signals) => signals,

@@ -210,6 +210,8 @@ impl Settings {
                     && (args.legacy.is_none() || args.objective.is_some()),
                 json_lines: args.collect.contains(&Collect::Json),
                 patterns: args.metric_pattern.clone(),
+                // Read when the trial runs.
+                variables: Vec::new(),
             },
             logs: (args.log_collection == LogCollection::Http).then(|| log_lines::Spec {
                 line_bytes: args.log_line_bytes,

@@ -313,6 +313,9 @@ impl StreamScanner {
             found.extend(self.objects.drain(..).map(Finding::Metric));
         } else if self.spec.text {
             text::pairs(&piece, objective, |name, value| {
+                if self.spec.is_variable(name, &value) {
+                    return;
+                }
                 let name = name.to_owned();
                 let (kind, sequence) = (None, None);
                 found.push(Finding::Metric(Found {

@@ -68,7 +68,7 @@ fn value_with_unit(text: &[u8]) -> Option<MetricValue> {
 }
 
 /// The number that `text` is.
-pub(super) fn number(text: &str) -> Option<MetricValue> {
+pub fn number(text: &str) -> Option<MetricValue> {
     let text = text.trim().as_bytes();
     (number_length(text)? == text.len()).then(|| to_value(text))?
 }

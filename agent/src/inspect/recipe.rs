@@ -41,7 +41,7 @@ impl Recipe {
         }
         let text = |text: &str| secrets.mask_text(text.to_owned());
         let path = |path: &Path| text(&absolute(path).to_string_lossy());
-        let CollectSpec { objective, text: name_value, json_lines, patterns } = &self.collect;
+        let CollectSpec { objective, text: name_value, json_lines, patterns, .. } = &self.collect;
         let value = json!({
             "objective": objective.as_deref().map(text),
             "text": name_value,
@@ -80,6 +80,7 @@ impl Recipe {
                 text: is_on("text"),
                 json_lines: is_on("json"),
                 patterns: patterns.collect(),
+                variables: Vec::new(),
             },
             files: list("files").into_iter().filter_map(file).collect(),
             event_dirs: dirs.filter_map(|dir| Some(dir.as_str()?.into())).collect(),
@@ -124,6 +125,7 @@ mod tests {
                 text: false,
                 json_lines: true,
                 patterns: vec![r"auc: (?P<auc>\S+)".parse().unwrap()],
+                variables: Vec::new(),
             },
             files: vec![("/a/lines.txt".into(), 12)],
             event_dirs: vec!["/a/logs".into()],

@@ -102,3 +102,18 @@ fn the_sdks_channel_is_served() {
     let ended = running.wait();
     assert_eq!(result(&ended), Some("default = 0.75"), "{}", ended.stderr);
 }
+
+#[test]
+fn a_trial_that_prints_its_environment_reports_nothing() {
+    let mut keeper = Keeper::shell(&[], "env; echo PORT=444; echo RATE=2");
+    keeper.command.env("PORT", "443").env("RATE", "0.5");
+    let ended = keeper.run();
+    assert!(ended.stdout().contains("PORT=443\n"), "{}", ended.stdout());
+    assert!(ended.stderr.contains("metric     RATE = 2"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("results    2 intermediate"), "{}", ended.stderr);
+    // Unless it is what is asked for.
+    let mut keeper = Keeper::shell(&["--objective", "RATE"], "env");
+    keeper.command.env("RATE", "0.5");
+    let ended = keeper.run();
+    assert!(ended.stderr.contains("metric     RATE = 0.5"), "{}", ended.stderr);
+}
