@@ -140,6 +140,12 @@ pub async fn deliver_files(
     courier.outcome(undelivered)
 }
 
+/// How many reports of an earlier process's are not acknowledged; at least one.
+async fn left_in(mut files: LaneFiles) -> u64 {
+    let standing = tokio::task::spawn_blocking(move || files.scan(false)).await;
+    standing.ok().and_then(Result::ok).map_or(1, |standing| standing.kept.max(1))
+}
+
 struct Courier {
     settings: Settings,
     spool: Spool,
@@ -308,14 +314,13 @@ impl Courier {
                     return 1;
                 }
             };
-            let count = u64::try_from(records.len()).unwrap_or(u64::MAX);
             let Some(last) = records.last().map(|record| record.seq) else {
                 drop(tokio::task::spawn_blocking(move || files.remove_segments()).await);
                 return 0;
             };
             let lane = files.lane();
             let delivered = self.deliver(attempt, lane, records, None).await;
-            let Some(through) = delivered else { return count };
+            let Some(through) = delivered else { return left_in(files).await };
             files.ack(through.unwrap_or(last).min(last));
             let saved = tokio::task::spawn_blocking(move || {
                 let saved = files.save(None);

@@ -56,6 +56,27 @@ async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
 }
 
 #[tokio::test]
+async fn a_replay_that_fails_says_how_many_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = spool_in(Some(dir.path()));
+    // More than one batch.
+    for _ in 0..9 {
+        let message = "x".repeat(FACTS_BYTES / 4);
+        spool.append(0, ReportBody::Note { code: "large".to_owned(), message });
+    }
+    assert!(spool.close(BOUND).await);
+    let request = crate::replay::Request {
+        dir: dir.path().to_owned(),
+        sender: None,
+        manager: ManagerAddress::File(dir.path().join("absent")),
+        token_file: None,
+        ca_file: None,
+        patience: Duration::from_millis(100),
+    };
+    assert_eq!(crate::replay::replay(request).await.unwrap().undelivered, 9);
+}
+
+#[tokio::test]
 async fn a_report_that_is_never_taken_holds_up_no_other() {
     for status in [400, 413] {
         let own = Answer::Status(status, "content-type: application/problem+json\r\n");
