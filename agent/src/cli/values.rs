@@ -1,6 +1,6 @@
 //! PURE: values of flags, read and bounded. What is too small to make sense is refused here, where whoever set it is told.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::time::Duration;
 
 use crate::collect::Pattern;
