@@ -48,6 +48,32 @@ fn the_cluster_s_own_authority_and_a_certificate_of_ours_are_used() {
 }
 
 #[test]
+fn a_certificate_that_has_expired_is_told_with_what_to_do() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let search = search(&bed, &kube, TRIAL, 1).write(&bed);
+    #[rustfmt::skip]
+    let table = [
+        (None, Some(2020), "the client certificate in the kubeconfig ", " expired on 2020-12-31 00:00:00 UTC: log in anew"),
+        (Some(2020), None, "the certificate of the cluster at https://127.0.0.1:", " has expired on 2020-12-31 00:00:00 UTC: who runs"),
+    ];
+    for (own, client, starts, says) in table {
+        let tls = Tls::with(&kube, own, client);
+        let (certificate, key) = (Tls::data(&tls.client.0), Tls::data(&tls.client.1));
+        let user = format!("client-certificate-data: {certificate}, client-key-data: {key}");
+        let cluster = format!("certificate-authority-data: {}", Tls::data(&tls.ca));
+        tls.bare_kubeconfig(&bed.path("kubeconfig"), &cluster, &user);
+        let mut run = bed.manager();
+        run.arg("run").arg(&search).arg("--data-dir").arg(bed.data());
+        let finished = bed.start(&mut run).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+        for part in [starts, says, "kubeadm certs renew", "clock"] {
+            assert!(finished.stderr.contains(part), "{part:?} is not in {}", finished.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_token_that_is_renewed_in_the_kubeconfig_goes_on_being_used() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -33,19 +36,28 @@ pub struct Tls {
 impl Tls {
     /// Puts one in front of a server.
     pub fn start(kube: &Kube) -> Self {
+        Self::with(kube, None, None)
+    }
+
+    /// Puts one in front of a server whose own certificate, or its client's, is good until the end of a year.
+    pub fn with(kube: &Kube, own_until: Option<i32>, client_until: Option<i32>) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("there are no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("there is entropy");
         let authority = params.self_signed(&key).expect("it is sound");
         let issuer = Issuer::new(params, key);
-        let signed = |name: &str, usage| {
+        let signed = |name: &str, usage, until: Option<i32>| {
             let mut params = CertificateParams::new([name.to_owned()]).expect("it is a name");
             params.extended_key_usages = vec![usage];
+            if let Some(until) = until {
+                params.not_after = date_time_ymd(until, 12, 31);
+            }
             let key = KeyPair::generate().expect("there is entropy");
             (params.signed_by(&key, &issuer).expect("it is sound"), key)
         };
-        let (own, own_key) = signed("127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth);
-        let (client, client_key) = signed("admin", ExtendedKeyUsagePurpose::ClientAuth);
+        let (own, own_key) = signed("127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth, own_until);
+        let (client, client_key) =
+            signed("admin", ExtendedKeyUsagePurpose::ClientAuth, client_until);
 
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -89,6 +101,12 @@ impl Tls {
     pub fn kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
         let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{token: {}, {user}}}", self.token));
+    }
+
+    /// The same without the token, as most have it.
+    pub fn bare_kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
+        let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
+        write_kubeconfig(path, &cluster, &format!("{{{user}}}"));
     }
 
     /// As a kubeconfig holds a file's content.

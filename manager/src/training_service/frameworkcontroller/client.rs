@@ -3,6 +3,7 @@
 
 mod access;
 mod error;
+mod expiry;
 mod retry;
 mod transport;
 mod watch;

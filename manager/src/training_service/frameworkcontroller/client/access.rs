@@ -4,13 +4,17 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
+use jiff::Timestamp;
 use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use super::{Access, Error};
+use super::error::EXPIRED;
+use super::{Access, Error, expiry};
 use crate::errors::chain;
 
-/// The cluster's address and our papers.
-pub(super) async fn config(access: &Access) -> Result<Config, Error> {
+/// The cluster's address and our papers; and, if that is so, that these have expired.
+pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let options =
         KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
     let (from, file) = match (&access.kubeconfig, std::env::var_os("KUBECONFIG")) {
@@ -24,10 +28,11 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
         (None, _) => match home().filter(|path| path.exists()) {
             Some(path) => (path.display().to_string(), Kubeconfig::read_from(&path)),
             None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-                return Config::incluster().map_err(|error| Error::Kubeconfig {
+                let config = Config::incluster().map_err(|error| Error::Kubeconfig {
                     from: "the pod's service account".to_owned(),
                     message: chain(&error),
                 });
+                return config.map(|config| (config, None));
             }
             None => return Err(Error::NoKubeconfig),
         },
@@ -59,6 +64,7 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
         )));
     }
     let own_proxy = proxy_of(&file, context);
+    let stale = stale(&file, context);
     let mut config =
         Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
     // kube takes HTTPS_PROXY for every server, and compares NO_PROXY with the proxy's own name.
@@ -69,7 +75,26 @@ pub(super) async fn config(access: &Access) -> Result<Config, Error> {
             config.proxy_url = None;
         }
     }
-    Ok(config)
+    Ok((config, stale.map(|since| Error::Expired { from, since })))
+}
+
+/// When the certificate expired that is all by which a context's user is known. (The paths in a file are absolute once it is
+/// read.)
+fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
+    let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
+    let user = context?.context.as_ref()?.user.as_ref()?;
+    let user = file.auth_infos.iter().find(|known| known.name == *user)?.auth_info.as_ref()?;
+    let others = user.token_file.is_some() || user.exec.is_some() || user.username.is_some();
+    if others || user.auth_provider.is_some() || token_of(user).is_some() {
+        return None;
+    }
+    let pem = match (&user.client_certificate_data, &user.client_certificate) {
+        (Some(data), _) => STANDARD.decode(data).ok()?,
+        (None, Some(path)) => std::fs::read(path).ok()?,
+        (None, None) => return None,
+    };
+    let at = expiry::expires(&pem).filter(|at| *at < Timestamp::now())?;
+    Some(at.strftime(EXPIRED).to_string())
 }
 
 /// Takes the line break off a token, as `kubectl` does of one in a file and the library does not. A file without one is a

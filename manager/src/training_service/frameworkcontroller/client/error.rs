@@ -5,6 +5,9 @@ use kube::client::AuthError;
 use crate::errors::chain;
 use crate::training_service::frameworkcontroller::status::shortened;
 
+/// How the moment is written at which a certificate expired.
+pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";
+
 /// Why the cluster did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -20,6 +23,26 @@ pub enum Error {
         from: String,
         /// What is wrong with it.
         message: String,
+    },
+    /// Our certificate is too old.
+    #[error(
+        "the client certificate in the kubeconfig {from} expired on {since}: log in anew, or have who runs the cluster make a new kubeconfig (with kubeadm: `kubeadm certs renew admin.conf`); is this machine's clock right?"
+    )]
+    Expired {
+        /// Where it is.
+        from: String,
+        /// When that was.
+        since: String,
+    },
+    /// The cluster's certificate is too old.
+    #[error(
+        "the certificate of the cluster at {server} has expired{since}: who runs the cluster renews it (with kubeadm: `kubeadm certs renew apiserver`); is this machine's clock right?"
+    )]
+    ServerExpired {
+        /// Which API server.
+        server: String,
+        /// ` on` when that was, as far as it is known.
+        since: String,
     },
     /// No connection, or one that was cut.
     #[error("the cluster at {server} cannot be reached: {message}")]
@@ -110,6 +133,8 @@ impl Error {
             Self::Unreachable { .. } | Self::Trouble { .. } => true,
             Self::NoKubeconfig
             | Self::Kubeconfig { .. }
+            | Self::Expired { .. }
+            | Self::ServerExpired { .. }
             | Self::Certificate { .. }
             | Self::NoAuthorities { .. }
             | Self::Credentials { .. }
@@ -126,7 +151,10 @@ impl Error {
     pub fn may_be_mended(&self) -> bool {
         let papers = matches!(
             self,
-            Self::NotKnown { .. } | Self::Certificate { .. } | Self::Credentials { .. }
+            Self::NotKnown { .. }
+                | Self::Certificate { .. }
+                | Self::ServerExpired { .. }
+                | Self::Credentials { .. }
         );
         papers || matches!(self, Self::NotAllowed { .. }) || self.may_pass()
     }
@@ -159,7 +187,11 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         if message.contains("No CA certificates were loaded") {
             return Error::NoAuthorities { server };
         }
-        return if is_about_certificates(&message) {
+        return if let Some((_, detail)) =
+            message.split_once("peer certificate: certificate expired")
+        {
+            Error::ServerExpired { server, since: since(detail).unwrap_or_default() }
+        } else if is_about_certificates(&message) {
             Error::Certificate { server, message }
         } else {
             Error::Unreachable { server, message }
@@ -184,6 +216,14 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         408 | 409 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
         _ => Error::Refused { server, message },
     }
+}
+
+/// When a certificate expired, as the library's words have it: in seconds.
+fn since(words: &str) -> Option<String> {
+    let (_, seconds) = words.split_once("not valid after ")?;
+    let seconds = seconds.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    let at = jiff::Timestamp::from_second(seconds).ok()?;
+    Some(format!(" on {}", at.strftime(EXPIRED)))
 }
 
 /// Whether a request failed because one side does not accept the other's papers, or because ours were not to be had.

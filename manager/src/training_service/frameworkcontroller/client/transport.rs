@@ -44,7 +44,10 @@ struct State {
 impl Transport {
     /// Finds the way; nothing is sent.
     pub(super) async fn open(access: &Access) -> Result<Self, Error> {
-        let config = config(access).await?;
+        let (config, expired) = config(access).await?;
+        if let Some(expired) = expired {
+            return Err(expired);
+        }
         let (server, namespace) =
             (config.cluster_url.to_string(), config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|source| error::of(&server, source))?;
@@ -92,7 +95,7 @@ impl Transport {
             return;
         }
         match config(&self.access).await {
-            Ok(config) if config.cluster_url.to_string() == self.server => {
+            Ok((config, _)) if config.cluster_url.to_string() == self.server => {
                 match Client::try_from(config) {
                     Ok(client) => {
                         info!(
@@ -124,8 +127,8 @@ impl Service<Request> for Transport {
     }
 }
 
-async fn config(access: &Access) -> Result<Config, Error> {
-    let mut config = access::config(access).await?;
+async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
+    let (mut config, expired) = access::config(access).await?;
     // Ours know whether anybody waits, say why, and are not longer than a request may take.
     config.default_retry = false;
     config.connect_timeout = Some(super::CONNECT);
@@ -133,7 +136,7 @@ async fn config(access: &Access) -> Result<Config, Error> {
         // Nothing is checked, so nobody needs this machine's authorities; it may have none.
         config.root_cert = Some(Vec::new());
     }
-    Ok(config)
+    Ok((config, expired))
 }
 
 /// How long a server that is too busy wants to be left alone.

@@ -1,0 +1,103 @@
+//! PURE: until when a certificate is good. A cluster whose client's has expired says no more than that it does not know
+//! who asks.
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// When the first certificate in a PEM text expires. `None`: that cannot be read.
+pub(super) fn expires(pem: &[u8]) -> Option<Timestamp> {
+    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
+    // RFC 5280, section 4.1: what is signed comes first; in it the version, which may be absent, the serial number, the
+    // algorithm, the issuer, and the two times.
+    let signed = enter(&certificate)?;
+    let mut rest = enter(signed)?;
+    if rest.first() == Some(&VERSION) {
+        rest = item(rest)?.2;
+    }
+    for _ in 0..3 {
+        rest = item(rest)?.2;
+    }
+    let times = enter(rest)?;
+    let (kind, text, _) = item(item(times)?.2)?;
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let at = match kind {
+        // Two digits of the year: 50 is 1950.
+        UTC_TIME => {
+            let century = if text.get(..2)? < "50" { "20" } else { "19" };
+            DateTime::strptime("%Y%m%d%H%M%S", format!("{century}{text}"))
+        }
+        GENERALIZED_TIME => DateTime::strptime("%Y%m%d%H%M%S", text),
+        _ => return None,
+    };
+    Some(at.ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
+}
+
+/// The content of a sequence.
+fn enter(der: &[u8]) -> Option<&[u8]> {
+    item(der).filter(|(kind, ..)| *kind == SEQUENCE).map(|(_, content, _)| content)
+}
+
+/// The first item's kind and content, and what comes after it.
+fn item(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (kind, rest) = der.split_first()?;
+    let (length, rest) = rest.split_first()?;
+    let (length, rest) = match usize::from(*length) {
+        short @ 0..0x80 => (short, rest),
+        long => {
+            let (digits, rest) = rest.split_at_checked(long - 0x80)?;
+            let length = digits.iter().try_fold(0_usize, |sum, digit| {
+                sum.checked_mul(256)?.checked_add(usize::from(*digit))
+            });
+            (length?, rest)
+        }
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((*kind, content, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_says_until_when_it_is_good() {
+        for (year, text) in [
+            (2019, "2019-03-04T00:00:00Z"),
+            (2049, "2049-03-04T00:00:00Z"),
+            (2050, "2050-03-04T00:00:00Z"),
+        ] {
+            let mut params = CertificateParams::new(["admin".to_owned()]).unwrap();
+            params.not_before = date_time_ymd(2018, 1, 2);
+            params.not_after = date_time_ymd(year, 3, 4);
+            let pem = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+            assert_eq!(expires(pem.as_bytes()), Some(text.parse().unwrap()), "{year}");
+        }
+        let key = KeyPair::generate().unwrap().serialize_pem();
+        for none in [
+            "",
+            "x",
+            key.as_str(),
+            "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+        ] {
+            assert_eq!(expires(none.as_bytes()), None, "{none}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_not(bytes in any::<Vec<u8>>()) {
+            item(&bytes);
+        }
+    }
+}
