@@ -424,30 +424,6 @@ impl Store {
         .await
     }
 
-    /// Writes a copy of the database as it is now to `to`, which must not exist. Nobody waits for it.
-    pub async fn backup(&self, to: &Path) -> Result<(), Error> {
-        let (from, to) = (self.inner.readers.path().to_owned(), to.to_owned());
-        let copying = tokio::task::spawn_blocking(move || upkeep::backup(&from, &to));
-        copying.await.unwrap_or(Err(Error::Closed))
-    }
-
-    /// Likewise without a running manager, or beside one. Blocks.
-    pub fn backup_file(from: &Path, to: &Path) -> Result<(), Error> {
-        upkeep::backup(from, to)
-    }
-
-    /// Everything that is wrong with the database, a line each; nothing if all is well. Reads all of it.
-    pub async fn check(&self) -> Result<Vec<String>, Error> {
-        let path = self.inner.readers.path().to_owned();
-        let checking = tokio::task::spawn_blocking(move || upkeep::check(&path));
-        checking.await.unwrap_or(Err(Error::Closed))
-    }
-
-    /// Likewise without a running manager, or beside one. Blocks.
-    pub fn check_file(path: &Path) -> Result<Vec<String>, Error> {
-        upkeep::check(path)
-    }
-
     /// Lets the database grow by `pages` more pages; a stand-in for a disk with that much space left.
     #[cfg(test)]
     pub(crate) async fn leave_room(&self, pages: i64) -> Result<(), Error> {

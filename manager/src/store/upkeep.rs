@@ -6,13 +6,39 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::schema;
-use super::{Error, reports, trials};
+use super::{Error, Store, reports, trials};
 
 /// How many problems are listed; more would not help anybody.
 const LISTED: usize = 100;
 
+impl Store {
+    /// Writes a copy of the database as it is now to `to`, which must not exist. Nobody waits for it.
+    pub async fn backup(&self, to: &Path) -> Result<(), Error> {
+        let (from, to) = (self.inner.readers.path().to_owned(), to.to_owned());
+        let copying = tokio::task::spawn_blocking(move || backup(&from, &to));
+        copying.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Likewise without a running manager, or beside one. Blocks.
+    pub fn backup_file(from: &Path, to: &Path) -> Result<(), Error> {
+        backup(from, to)
+    }
+
+    /// Everything that is wrong with the database, a line each; nothing if all is well. Reads all of it.
+    pub async fn check(&self) -> Result<Vec<String>, Error> {
+        let path = self.inner.readers.path().to_owned();
+        let checking = tokio::task::spawn_blocking(move || check(&path));
+        checking.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Likewise without a running manager, or beside one. Blocks.
+    pub fn check_file(path: &Path) -> Result<Vec<String>, Error> {
+        check(path)
+    }
+}
+
 /// Writes a copy of the database at `from`, complete as of now, to `to`, which must not exist.
-pub(super) fn backup(from: &Path, to: &Path) -> Result<(), Error> {
+fn backup(from: &Path, to: &Path) -> Result<(), Error> {
     let connection = schema::open_reader(from)?;
     schema::recognise(&connection, from)?;
     let failed = |problem: &dyn std::fmt::Display| Error::Backup {
@@ -34,7 +60,7 @@ pub(super) fn backup(from: &Path, to: &Path) -> Result<(), Error> {
 }
 
 /// Everything that is wrong with the database at `path`; nothing if all is well. Reads all of it.
-pub(super) fn check(path: &Path) -> Result<Vec<String>, Error> {
+fn check(path: &Path) -> Result<Vec<String>, Error> {
     let connection = schema::open_reader(path)?;
     schema::recognise(&connection, path)?;
     let mut problems = schema::problems(&connection, &format!("integrity_check({LISTED})"))?;
