@@ -210,7 +210,9 @@ impl TrainingService for Local {
         let dir = shared.prepare(job)?;
         let mut command = shared.command(job, &dir);
         if let Some(visible) = shared.gpus().take(&job.trial) {
-            command.env("CUDA_VISIBLE_DEVICES", visible);
+            // The numbers are nvidia-smi's, which goes by the bus; CUDA by itself puts the fastest first (CUDA C++
+            // Programming Guide, "CUDA Environment Variables").
+            command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         let child = command.spawn().map_err(|source| {
             shared.gpus().give_back(&job.trial);

@@ -171,11 +171,11 @@ async fn a_job_gets_its_files_and_no_secret_in_its_arguments() {
 async fn a_job_sees_the_gpus_it_was_given() {
     let mut bed = bed();
     bed.service
-        .submit(&job(r#"echo "<${CUDA_VISIBLE_DEVICES-unset}>" > "$dir/gpus""#))
+        .submit(&job(r#"echo "<${CUDA_VISIBLE_DEVICES-unset}> $CUDA_DEVICE_ORDER" > "$dir/gpus""#))
         .await
         .unwrap();
     bed.event().await;
-    assert_eq!(bed.file("gpus").await.trim(), "<>", "none: they are hidden");
+    assert_eq!(bed.file("gpus").await.trim(), "<> PCI_BUS_ID", "none: they are hidden");
 }
 
 #[tokio::test]
