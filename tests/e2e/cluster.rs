@@ -1,10 +1,11 @@
-//! Searches on a cluster whose pods are containers; skipped unless one of two is named.
+//! Searches on a cluster whose pods are containers; skipped unless one is named.
 //!
 //! A real one, with the real `FrameworkController`: `TRIALKEEPER_TEST_KUBECONFIG` names a kubeconfig and
 //! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine. Or the scripted
-//! one with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set.
+//! one with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set. Or the scripted one whose pods are processes of this
+//! machine, which shows that these tests are sound as far as they need no container: `TRIALKEEPER_TEST_PROCESSES` is set.
 //!
-//! For both `TRIALKEEPER_TEST_IMAGE` names an image with `sh` and `python3`, which pods can have without a login, and
+//! For the first two `TRIALKEEPER_TEST_IMAGE` names an image with `sh` and `python3`, which pods can have without a login, and
 //! `TRIALKEEPER_TEST_AGENT_IMAGE`, if it is set, one made from it with `Dockerfile.trial`. `TRIAL_MANAGER_AGENT` may name the
 //! agent that pods are to fetch; a static one (`cargo static`, which is taken if it is there) runs in any image.
 
@@ -26,6 +27,8 @@ const BOUND: std::time::Duration = std::time::Duration::from_mins(10);
 struct Cluster {
     kubeconfig: String,
     image: String,
+    /// Its pods are containers.
+    contains: bool,
     agent_image: Option<String>,
     advertise: String,
     scripted: Option<(Kube, TempDir)>,
@@ -39,10 +42,17 @@ impl Cluster {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
         let real = variable("TRIALKEEPER_TEST_KUBECONFIG");
-        if real.is_none() && variable("TRIALKEEPER_TEST_DOCKER").is_none() {
+        let contains = variable("TRIALKEEPER_TEST_DOCKER").is_some();
+        let wanted = contains || variable("TRIALKEEPER_TEST_PROCESSES").is_some();
+        if real.is_none() && !wanted {
             skipped("neither TRIALKEEPER_TEST_KUBECONFIG nor TRIALKEEPER_TEST_DOCKER is set");
             return None;
         }
+        let image = if real.is_some() || contains {
+            needed("TRIALKEEPER_TEST_IMAGE")
+        } else {
+            "any".to_owned()
+        };
         let turn =
             File::create(std::env::temp_dir().join("trialkeeper-test-cluster.lock")).unwrap();
         turn.lock().unwrap();
@@ -53,7 +63,8 @@ impl Cluster {
             (kubeconfig, needed("TRIALKEEPER_TEST_ADVERTISE"), None)
         } else {
             let folder = tempfile::tempdir().unwrap();
-            let kube = Kube::start(folder.path(), |_| Play::Containers);
+            let play = if contains { Play::Containers } else { Play::Pods };
+            let kube = Kube::start(folder.path(), move |_| play.clone());
             let kubeconfig = folder.path().join("kubeconfig");
             kube.kubeconfig(&kubeconfig);
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -61,7 +72,8 @@ impl Cluster {
         };
         Some(Self {
             kubeconfig: kubeconfig.display().to_string(),
-            image: needed("TRIALKEEPER_TEST_IMAGE"),
+            image,
+            contains: contains || scripted.is_none(),
             agent_image: variable("TRIALKEEPER_TEST_AGENT_IMAGE"),
             advertise,
             scripted,
@@ -124,7 +136,52 @@ impl Cluster {
     }
 
     fn run(&self, bed: &TestBed, search: &Search) -> Outcome {
-        Outcome::of(self.start(bed, search).finish(BOUND))
+        let outcome = Outcome::of(self.start(bed, search).finish(BOUND));
+        self.expect_clean(bed);
+        outcome
+    }
+
+    /// `true`, with the reason printed: what is to be seen needs containers, and there are none.
+    fn lacks_containers(&self) -> bool {
+        if !self.contains {
+            skipped("pods are no containers there");
+        }
+        !self.contains
+    }
+
+    /// Nothing of this bed's experiments is left, once its pods have had their time.
+    fn expect_clean(&self, bed: &TestBed) {
+        for folder in fs::read_dir(bed.data()).into_iter().flatten().flatten() {
+            let id = folder.file_name().into_string().unwrap();
+            wait_for("a clean cluster", BOUND, || self.left(&id).is_empty().then_some(()));
+        }
+    }
+
+    /// What an experiment has left: by its label, and the controller's own by their names.
+    fn left(&self, id: &str) -> Vec<String> {
+        if let Some((kube, _)) = &self.scripted {
+            let kinds = ["frameworks", "secrets", "pods", "configmaps"];
+            let all = kinds.into_iter().flat_map(|kind| kube.all(kind));
+            let names = all.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned());
+            return names.filter(|name| name.contains(id)).collect();
+        }
+        let listed = |kind: &str, label: &str| {
+            let mut kubectl = Command::new("kubectl");
+            kubectl.args(["--kubeconfig", &self.kubeconfig, "get", kind, "--output", "name"]);
+            kubectl.args(["--selector", label]);
+            let Ok(said) = kubectl.output() else {
+                skipped("there is no kubectl to look what is left");
+                return Vec::new();
+            };
+            // Who may run trials need not be allowed to look at all of it.
+            let names = String::from_utf8_lossy(&said.stdout).into_owned();
+            names.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let own = format!("trialkeeper/experiment={id}");
+        let kinds = "frameworks.frameworkcontroller.microsoft.com,secrets,pods";
+        let maps = listed("configmaps", "FC_FRAMEWORK_NAME");
+        let maps = maps.into_iter().filter(|name| name.contains(id));
+        listed(kinds, &own).into_iter().chain(maps).collect()
     }
 }
 
@@ -175,6 +232,9 @@ fn a_failure_has_its_exit_code() {
 #[test]
 fn too_much_memory_is_told_as_such() {
     let Some(cluster) = Cluster::find() else { return };
+    if cluster.lacks_containers() {
+        return;
+    }
     let bed = TestBed::new();
     let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
     let search = cluster.run(&bed, &cluster.one(hungry, 1));
@@ -185,6 +245,9 @@ fn too_much_memory_is_told_as_such() {
 #[test]
 fn an_image_that_cannot_be_pulled_is_told() {
     let Some(cluster) = Cluster::find() else { return };
+    if cluster.lacks_containers() {
+        return;
+    }
     let bed = TestBed::new();
     let mut role = cluster.role("worker");
     // No node needs a name service, or a way out, to find nobody there.
@@ -249,6 +312,7 @@ fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert!(!finished.stderr.contains("the cluster is not clean"), "{}", finished.stderr);
+    cluster.expect_clean(&bed);
     Outcome::of(cluster.resume(&bed, &id).finish(BOUND)).expect_done(1, 0);
 }
 
@@ -265,6 +329,71 @@ fn a_manager_that_was_killed_adopts_its_pods() {
     search.expect_done(1, 0);
     let all: Vec<Value> = (1..=6).map(Value::from).collect();
     assert_eq!(search.trials[0].intermediate, all, "nothing is lost, and nothing ran twice");
+}
+
+/// A command about the trials of this bed.
+fn about(bed: &TestBed, words: &[&str]) -> Running {
+    let mut command = bed.manager();
+    command.args(words).arg("--data-dir").arg(bed.data());
+    bed.start(&mut command)
+}
+
+#[test]
+fn what_a_killed_manager_left_is_cleaned_on_request() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));
+    let id = running(&bed);
+    manager.signal(Signal::SIGKILL);
+    drop(manager.finish(BOUND));
+    assert!(!cluster.left(&id).is_empty(), "they run on");
+    let cleaned = about(&bed, &["clean", &id]).finish(BOUND);
+    assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
+    cluster.expect_clean(&bed);
+}
+
+#[test]
+fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    // The first says when it is over, the second would run for ever.
+    let line = "if [ \"$NNI_TRIAL_SEQ_ID\" = 1 ]; then sleep 600; fi; \
+                for i in 1 2 3 4 5; do echo \"line $i\"; sleep 1; done; echo \"score={{x}}\"";
+    let search = cluster.one(line, 2).with("trialConcurrency", 2);
+    let manager = cluster.start(&bed, &search);
+    running(&bed);
+    let followed = about(&bed, &["trial", "logs", "-f", "0"]);
+    let stopped = wait_for("the second trial", BOUND, || {
+        let running = about(&bed, &["trial", "ls", "--state", "RUNNING", "--output", "json"]);
+        let said = running.finish(BOUND).stdout;
+        let all: Value = serde_json::from_slice(&said).ok()?;
+        let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
+        all.iter().any(|trial| trial["sequence"] == 1).then(|| about(&bed, &["trial", "kill", "1"]))
+    });
+    assert_eq!(stopped.finish(BOUND).code, Some(0));
+    let search = Outcome::of(manager.finish(BOUND));
+    assert!(search.stderr.contains("USER_CANCELED"), "{}", search.stderr);
+    let followed = followed.finish(BOUND);
+    let said = String::from_utf8_lossy(&followed.stdout).into_owned();
+    assert_eq!(followed.code, Some(0), "{}", followed.stderr);
+    for line in ["line 1\n", "line 5\n", "score="] {
+        assert!(said.contains(line), "{line:?} is not in {said}");
+    }
+    cluster.expect_clean(&bed);
+}
+
+#[test]
+fn a_probe_goes_the_way_of_a_trial() {
+    let Some(cluster) = Cluster::find() else { return };
+    let bed = TestBed::new();
+    let mut command = bed.manager();
+    command.arg("doctor").arg(cluster.one("true", 1).write(&bed)).arg("--probe");
+    cluster.reached(&mut command);
+    let finished = bed.start(&mut command).finish(BOUND);
+    let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+    assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
+    assert!(said.contains("ok    probe  a trial ran, and its agent reported"), "{said}");
+    cluster.expect_clean(&bed);
 }
 
 #[test]
