@@ -1,7 +1,7 @@
 //! Deleting as Kubernetes does it: a finalizer holds an object, a pod on a node has its grace, and what an object owns goes
 //! after it, before it, or not at all.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -68,16 +68,17 @@ impl Objects {
         if !std::mem::take(&mut state.deleted) {
             return false;
         }
-        for key in state.ownerless() {
+        let Survey { ownerless, held, mut owned } = state.survey();
+        for key in ownerless {
             state.delete(&key, Deletion::default());
         }
-        for (key, uid) in state.held() {
-            let owned = state.owned_by(&uid);
+        for (key, uid) in held {
+            let owned = owned.remove(&uid).unwrap_or_default();
+            if owned.is_empty() {
+                state.release(&key);
+            }
             for (key, _) in owned.iter().filter(|(_, going)| !going) {
                 state.delete(key, Deletion::default());
-            }
-            if state.owned_by(&uid).is_empty() {
-                state.release(&key);
             }
         }
         self.changed.notify_all();
@@ -85,11 +86,22 @@ impl Objects {
     }
 }
 
+/// What there is to collect.
+#[derive(Default)]
+struct Survey {
+    /// What has owners, and none of them is there any more.
+    ownerless: Vec<Key>,
+    /// What is to go after what it owns, and its uid.
+    held: Vec<(Key, String)>,
+    /// What each owner owns, by its uid, and whether that is going.
+    owned: HashMap<String, Vec<(Key, bool)>>,
+}
+
 impl State {
     fn delete(&mut self, key: &Key, how: Deletion) -> Option<Arc<Value>> {
         let before = Arc::clone(self.objects.get(key)?);
         let mut object = Value::clone(&before);
-        let mut holders = finalizers(&object);
+        let mut holders: Vec<String> = finalizers(&object).map(str::to_owned).collect();
         match how.policy {
             // What it says itself.
             None => {}
@@ -131,40 +143,32 @@ impl State {
         Some(self.enter(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
     }
 
-    /// What has owners, and none of them is there any more.
-    fn ownerless(&self) -> Vec<Key> {
-        let uids: HashSet<String> =
-            self.objects.values().map(|object| text(object, "/metadata/uid")).collect();
-        let lost = |object: &Value| {
-            let owners = owners(object);
-            !owners.is_empty()
-                && !is_going(object)
-                && owners.iter().all(|owner| !uids.contains(&text(owner, "/uid")))
-        };
-        self.objects.iter().filter(|(_, o)| lost(o)).map(|(key, _)| key.clone()).collect()
-    }
-
-    /// What is to go after what it owns, and its uid.
-    fn held(&self) -> Vec<(Key, String)> {
-        let held = |object: &Value| {
-            is_going(object) && finalizers(object).iter().any(|holder| holder == FOREGROUND)
-        };
-        let held = self.objects.iter().filter(|(_, object)| held(object));
-        held.map(|(key, object)| (key.clone(), text(object, "/metadata/uid"))).collect()
-    }
-
-    /// What an object owns, and whether it is going.
-    fn owned_by(&self, uid: &str) -> Vec<(Key, bool)> {
-        let owned = |object: &Value| owners(object).iter().any(|owner| owner["uid"] == uid);
-        let owned = self.objects.iter().filter(|(_, object)| owned(object));
-        owned.map(|(key, object)| (key.clone(), is_going(object))).collect()
+    /// Looks once at everything: there may be thousands of objects.
+    fn survey(&self) -> Survey {
+        let uid = |object: &Value| text(object, "/metadata/uid");
+        let uids: HashSet<String> = self.objects.values().map(|object| uid(object)).collect();
+        let mut survey = Survey::default();
+        for (key, object) in &self.objects {
+            let going = is_going(object);
+            let owners: Vec<String> = owners(object).iter().map(|o| text(o, "/uid")).collect();
+            if !going && !owners.is_empty() && !owners.iter().any(|owner| uids.contains(owner)) {
+                survey.ownerless.push(key.clone());
+            }
+            for owner in owners {
+                survey.owned.entry(owner).or_default().push((key.clone(), going));
+            }
+            if going && finalizers(object).any(|holder| holder == FOREGROUND) {
+                survey.held.push((key.clone(), uid(object)));
+            }
+        }
+        survey
     }
 
     /// Nobody holds it for what it owns any more.
     fn release(&mut self, key: &Key) {
         let Some(object) = self.objects.get(key) else { return };
         let mut object = Value::clone(object);
-        let mut holders = finalizers(&object);
+        let mut holders: Vec<String> = finalizers(&object).map(str::to_owned).collect();
         holders.retain(|holder| holder != FOREGROUND);
         if holders.is_empty() {
             self.take(key);
@@ -176,10 +180,10 @@ impl State {
 
     /// What an object owns is nobody's.
     fn disown(&mut self, uid: &str) {
-        for (key, _) in self.owned_by(uid) {
+        for (key, _) in self.survey().owned.remove(uid).unwrap_or_default() {
             let Some(object) = self.objects.get(&key) else { continue };
             let mut object = Value::clone(object);
-            let mut owners = owners(&object);
+            let mut owners = owners(&object).to_vec();
             owners.retain(|owner| owner["uid"] != uid);
             object["metadata"]["ownerReferences"] = json!(owners);
             self.store(key, object, "MODIFIED");
@@ -192,15 +196,14 @@ pub(in super::super) fn is_going(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string)
 }
 
-fn finalizers(object: &Value) -> Vec<String> {
+fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
     let list = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-    let list = list.into_iter().flatten().filter_map(Value::as_str);
-    list.map(str::to_owned).collect()
+    list.into_iter().flatten().filter_map(Value::as_str)
 }
 
-fn owners(object: &Value) -> Vec<Value> {
+fn owners(object: &Value) -> &[Value] {
     let list = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    list.cloned().unwrap_or_default()
+    list.map_or(&[], Vec::as_slice)
 }
 
 #[cfg(test)]
