@@ -216,6 +216,9 @@ fn what_needs_a_manager_answers_as_it_did() {
     let mut snapshots = Snapshots::new("cli/steer");
     let words = ["trial", "kill", "0", "--manager", &url];
     snapshots.compare("no-token", &said(&bed, &words, &place).replace(&url, "URL"));
+    let other = bed.write("other.token", "0123456789abcdefghij").display().to_string();
+    let words = [&words[..], &["--token-file", &other]].concat();
+    snapshots.compare("wrong-token", &said(&bed, &words, &place).replace(&url, "URL"));
     for (name, line) in [
         ("experiment-limit", "experiment limit --trial-concurrency 1 --max-trial-number 8"),
         ("experiment-import", "experiment import results.json"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Request, Response, header};
+use axum::http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -31,6 +31,9 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
+    /// It wants the user's token, and none was shown.
+    #[error("the manager wants the user's token")]
+    TokenWanted,
     /// The manager says no.
     #[error("{detail}")]
     Refused {
@@ -119,7 +122,8 @@ impl Client {
         let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
         let mut request = Request::builder().method(method).uri(path);
         request = request.header(header::HOST, self.host());
-        if let Self::Far { token: Some(token), .. } = self {
+        let token = if let Self::Far { token, .. } = self { token.as_ref() } else { None };
+        if let Some(token) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let body = body.map(|body| Body::from(body.to_string())).unwrap_or_default();
@@ -129,6 +133,9 @@ impl Client {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
+        }
+        if status == StatusCode::UNAUTHORIZED && token.is_none() {
+            return Err(Error::TokenWanted);
         }
         let bytes = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
         let problem: Value = serde_json::from_slice(&bytes.unwrap_or_default()).unwrap_or_default();

@@ -113,11 +113,7 @@ pub(super) enum Error {
 
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
-        if matches!(error, client::Error::Refused { status: 401, .. }) {
-            Self::Token
-        } else {
-            Self::Client(error)
-        }
+        if matches!(error, client::Error::TokenWanted) { Self::Token } else { Self::Client(error) }
     }
 }
 
