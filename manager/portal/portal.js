@@ -38,15 +38,15 @@ const sameExperiment = (id) => {
   throw new Error(`experiment ${id} is here now`);
 };
 
-// At most one call at a time and one per `pace` milliseconds; what comes meanwhile is one more call. Answers when a call is done
-// that began afterwards.
+// At most one call at a time, and a rest of `pace` milliseconds after each, longer after one that took long; what comes meanwhile
+// is one more call. Answers when a call is done that began afterwards.
 const paced = (pace, work) => {
   let next = null, free = Promise.resolve();
   const tried = async () => { try { await work(); } catch (error) { console.warn(error); } };
   return () => next ??= free.then(() => {
     next = null;
-    const done = tried();
-    free = done.then(() => new Promise((rested) => setTimeout(rested, pace)));
+    const began = performance.now(), done = tried();
+    free = done.then(() => new Promise((rested) => setTimeout(rested, Math.max(pace, 5 * (performance.now() - began)))));
     return done;
   });
 };
@@ -55,7 +55,8 @@ const paced = (pace, work) => {
 const NAMED = 500;
 
 let skipped = false;
-const refresh = paced(1000, async () => {
+// A result is to be seen within a second of being printed; agent and manager gather for a quarter of one each.
+const refresh = paced(400, async () => {
   skipped = false;
   const parts = new Map([...document.querySelectorAll("[data-part]")].slice(0, NAMED).map((one) => [one.dataset.part, one]));
   const response = await fetch(location.href, { headers: { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") } });

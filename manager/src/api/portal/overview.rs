@@ -168,7 +168,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
 
 fn improvement_table(improvements: &[Improvement]) -> Markup {
     html! {
-        summary { (improvements.len()) " improvements, as a table" }
+        summary { (improvements.len()) @if improvements.len() == 1 { " improvement" } @else { " improvements" } ", as a table" }
         table {
             thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } } }
             tbody {
