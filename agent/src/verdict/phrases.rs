@@ -91,9 +91,17 @@ pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     last.map(|(_, hint)| hint)
 }
 
-/// The last line that holds anything, without colours and control characters, at most [`QUOTED_CHARS`] long.
+/// How a line begins that NNI's SDK writes for programs: no words.
+const METRIC: &[u8] = b"NNISDK_ME";
+
+/// The last line that holds anything a person would read, without colours and control characters, at most
+/// [`QUOTED_CHARS`] long.
 pub(super) fn last_line(tail: &[u8]) -> Option<String> {
-    let line = tail.rsplit(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())?;
+    let words = |line: &&[u8]| {
+        let line = line.trim_ascii();
+        !line.is_empty() && !line.starts_with(METRIC)
+    };
+    let line = tail.rsplit(|byte| *byte == b'\n').find(words)?;
     // Of a progress bar, the last state.
     let line = line.trim_ascii();
     let state = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
@@ -166,13 +174,15 @@ mod tests {
     #[test]
     fn the_last_line_is_the_last_with_words() {
         #[rustfmt::skip]
-        let table: [(&str, &[u8], Option<&str>); 6] = [
+        let table: [(&str, &[u8], Option<&str>); 8] = [
             ("nothing",            b"",                          None),
             ("white space",        b" \n\n",                     None),
             ("a traceback",        b"Trace\n  x\nKeyError: 3\n", Some("KeyError: 3")),
             ("a progress bar",     b"1%\r2%\r\n",                Some("2%")),
             ("control characters", b"a\x1b[0m\x07b",             Some("ab")),
             ("no text",            b"\xffx",                     Some("\u{fffd}x")),
+            ("a metric of NNI's",  b"bad\nNNISDK_MEb'{\"a\": 1}'\n", Some("bad")),
+            ("metrics only",       b"NNISDK_MEb'{}'\n",          None),
         ];
         for (says, tail, expected) in table {
             assert_eq!(last_line(tail).as_deref(), expected, "{says}");
