@@ -119,11 +119,15 @@ enum Command {
     },
     /// Watch a search: its numbers, and the trials that run with their curves, memory and GPUs.
     Top {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
         #[command(flatten)]
         place: ask::Place,
     },
     /// Show the portal in the browser, logged in; without a browser, print an address that lets one in.
     Open {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
         /// Print the address in any case.
         #[arg(long)]
         print: bool,
@@ -132,6 +136,8 @@ enum Command {
     },
     /// Show an experiment that nobody runs on its pages, until interrupted.
     Serve {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
         /// Address to listen on.
         #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]
         host: String,
@@ -261,9 +267,9 @@ pub fn main() -> ExitCode {
         Command::Experiment(command) => Asked::Experiment(command),
         Command::Trial(command) => Asked::Trial(command),
         Command::Metrics { trial, asked } => Asked::Metrics(trial, asked),
-        Command::Top { place } => Asked::Top(place),
-        Command::Open { print, place } => Asked::Open(print, place),
-        Command::Serve { host, port, place } => Asked::Serve(host, port, place),
+        Command::Top { id, place } => Asked::Top(place.of(id)),
+        Command::Open { id, print, place } => Asked::Open(print, place.of(id)),
+        Command::Serve { id, host, port, place } => Asked::Serve(host, port, place.of(id)),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "trial-manager", &mut text);

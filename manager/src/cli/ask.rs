@@ -43,6 +43,14 @@ pub(super) struct Asked {
     pub(super) output: Format,
 }
 
+impl Asked {
+    /// The experiment that a command names outranks the option.
+    #[must_use]
+    pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
+        Self { place: self.place.of(named), ..self }
+    }
+}
+
 /// How something is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -172,8 +180,9 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
 
 impl Place {
     /// The experiment that a command names outranks the option.
-    pub(super) fn of(&mut self, named: Option<ExperimentId>) {
-        self.experiment = named.or(self.experiment.take());
+    #[must_use]
+    pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
+        Self { experiment: named.or(self.experiment), ..self }
     }
 
     /// The folder of the experiment that is meant.

@@ -223,13 +223,9 @@ pub(super) enum TrialCommand {
 pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
     let done = match command {
         ExperimentCommand::Ls { asked } => list(&asked).await,
-        ExperimentCommand::Show { id, mut asked } => {
-            asked.place.of(id);
-            about(&asked).await
-        }
-        ExperimentCommand::Stop { id, mut place } => {
-            place.of(id);
-            change(&place, "POST", "/api/v1/experiment/stop", None).await
+        ExperimentCommand::Show { id, asked } => about(&asked.of(id)).await,
+        ExperimentCommand::Stop { id, place } => {
+            change(&place.of(id), "POST", "/api/v1/experiment/stop", None).await
         }
         ExperimentCommand::Limit {
             trial_concurrency,
@@ -250,9 +246,8 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
         ExperimentCommand::Update { search_space, place } => {
             give(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
         }
-        ExperimentCommand::Export { id, form, to, mut place } => {
-            place.of(id);
-            return exported(form, to, &place).await;
+        ExperimentCommand::Export { id, form, to, place } => {
+            return exported(form, to, &place.of(id)).await;
         }
         ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
@@ -262,8 +257,8 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
 /// Does something about trials and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { id, state, cause, holds, sort, descending, limit, mut asked } => {
-            asked.place.of(id);
+        TrialCommand::Ls { id, state, cause, holds, sort, descending, limit, asked } => {
+            let asked = asked.of(id);
             let mut query = format!("sort={}", escaped(&sort));
             if descending {
                 query.push_str("&order=desc");
