@@ -125,6 +125,25 @@ impl SearchSpace {
         Ok(Self { dimensions: parse::dimensions(json)?, json: json.clone() })
     }
 
+    /// Takes in a space for a tuner that makes of it what it likes. One that is not in NNI's form is kept as it
+    /// is, without dimensions: what the tuner proposes is all that can be known of it.
+    pub fn of_any_form(json: &Value) -> Result<Self, Error> {
+        Self::parse(json).or_else(|error| match json {
+            Value::Object(_) => Ok(Self { dimensions: Vec::new(), json: json.clone() }),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => Err(error),
+        })
+    }
+
+    /// Whether it is in NNI's form, so that its parameters are known.
+    pub fn is_known(&self) -> bool {
+        // A space in NNI's form has a parameter.
+        !self.dimensions.is_empty()
+    }
+
     /// The space as it was written.
     pub fn as_json(&self) -> &Value {
         &self.json
@@ -154,9 +173,10 @@ impl SearchSpace {
     }
 
     /// Refuses parameters that this space does not contain, and says why. Multiples of `q` are not
-    /// insisted on, since a person may want to try what lies between.
+    /// insisted on, since a person may want to try what lies between. A space whose parameters are not known
+    /// contains all.
     pub fn validate(&self, parameters: &Parameters) -> Result<(), Error> {
-        self.locate(parameters).map(drop)
+        if self.is_known() { self.locate(parameters).map(drop) } else { Ok(()) }
     }
 
     fn size_below(&self, parent: Option<Parent>) -> Option<u128> {

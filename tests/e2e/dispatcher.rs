@@ -154,6 +154,42 @@ fn nni_s_dispatcher_hears_of_results_from_elsewhere_and_of_another_space() {
 }
 
 #[test]
+fn a_class_of_one_s_own_reads_a_space_that_nobody_else_could() {
+    let Some(python) = nni_python() else { return };
+    let bed = bed();
+    let gate = Gate::new(&bed.path("gate"));
+    let own = json!({"layers": {"min": 1, "max": 5}, "mode": "fast"});
+    let search = search(&python, 4, &stepper(&bed, &json!({})))
+        .with("searchSpace", own)
+        .with("trialCommand", "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}");
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    wait_for("a trial", BOUND, || (!bed.read("gate.begun").is_empty()).then_some(()));
+    bed.write("space.json", "{}");
+    bed.write("known.json", &json!([{"parameter": {"x": 0.5}, "value": 3.5}]).to_string());
+    for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
+        let mut command = bed.manager();
+        command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
+        let told = bed.start(&mut command).finish(BOUND);
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+    }
+    wait_for("the space", BOUND, || (told(&bed, "space").len() == 2).then_some(()));
+    let spaces = [json!(["space", ["layers", "mode"]]), json!(["space", []])];
+    assert_eq!(told(&bed, "space"), spaces);
+    running.signal(Signal::SIGINT);
+    let id = Outcome::of(running.finish(BOUND)).id;
+    let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
+    gate.open(4);
+    let outcome = Outcome::of(resumed.finish(BOUND));
+    outcome.expect_done(4, 0);
+    // The resumed search knows the last space alone.
+    assert_eq!(told(&bed, "space").last(), Some(&spaces[1]));
+    for trial in &outcome.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    bed.wait_until_empty();
+}
+
+#[test]
 fn a_built_in_tuner_of_nni_is_found_by_its_name() {
     let Some(python) = nni_python() else { return };
     let bed = bed();

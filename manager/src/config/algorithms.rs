@@ -9,6 +9,7 @@ use super::section::{Problem, Section, kind};
 use crate::assessor::{self, AssessorSpec};
 use crate::class_args::Arguments;
 use crate::dispatcher::{Algorithm, Source};
+use crate::nearest::folded;
 use crate::search_space::SearchSpace;
 use crate::tuner::{self, OptimizeMode, TunerSpec};
 
@@ -63,13 +64,13 @@ impl TunerChoice {
         Ok(given.unwrap_or(OptimizeMode::Maximize))
     }
 
-    /// The names that every parameter set has: what `{{name}}` may use.
-    pub(super) fn names(&self, space: &SearchSpace) -> Vec<String> {
+    /// The names that every parameter set has: what `{{name}}` may use. `None`: only the tuner knows them.
+    pub(super) fn names(&self, space: &SearchSpace) -> Option<Vec<String>> {
         let batch = match self {
             Self::Native(spec) => tuner::batch_names(spec, space),
             Self::Nni { .. } | Self::Command { .. } => None,
         };
-        batch.unwrap_or_else(|| space.names().map(str::to_owned).collect())
+        batch.or_else(|| space.is_known().then(|| space.names().map(str::to_owned).collect()))
     }
 }
 
@@ -79,6 +80,24 @@ impl AssessorChoice {
         match self {
             Self::Native(spec) => &spec.name,
             Self::Nni(algorithm) => algorithm.name(),
+        }
+    }
+}
+
+/// Tuners of NNI whose spaces may hold what no other knows.
+const ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphism"];
+
+/// Whether the tuner makes of the search space what it likes: a class or a program of the user's own, or one of
+/// [`ANY_SPACE`]. The space is checked first, so this looks ahead. Where no algorithm is named at all, that is told
+/// when the section is checked, and not that the space is wrong for it.
+pub(super) fn takes_any_space(top: &Section) -> bool {
+    let section = top.look("tuner").or_else(|| top.look("advisor"));
+    let Some(members) = section.and_then(Value::as_object) else { return false };
+    let name = members.iter().find(|(key, value)| folded(key) == "name" && !value.is_null());
+    match name {
+        None => !members.is_empty(),
+        Some((_, name)) => {
+            name.as_str().and_then(tuner::nni_name).is_some_and(|name| ANY_SPACE.contains(&name))
         }
     }
 }

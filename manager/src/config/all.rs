@@ -81,7 +81,10 @@ fn repair(document: &mut Value, section: &str) -> bool {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
             (&["searchSpace", "searchSpaceFile"], Some(("searchSpace", space)))
         }
-        "tuner" | "advisor" => (&["tuner", "advisor"], Some(("tuner", json!({"name": "Random"})))),
+        // A program takes any space: one that was right for the tuner must not be wrong for its substitute.
+        "tuner" | "advisor" => {
+            (&["tuner", "advisor"], Some(("tuner", json!({"command": ["true"]}))))
+        }
         // How many GPUs a trial gets is checked before, and asks the service for more.
         "trainingService" => {
             (&["trainingService", "trialGpuNumber"], Some((section, json!({"platform": "local"}))))

@@ -64,7 +64,8 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         return Err(top.fault("experimentType", format!("`{other}` is not known; allowed: hpo")));
     }
     canonical.put("experimentType", "hpo");
-    let search_space = search_space(&mut top, base)?;
+    let any_form = algorithms::takes_any_space(&top);
+    let search_space = search_space(&mut top, base, any_form)?;
     canonical.put("searchSpace", search_space.as_json().clone());
 
     let shared = Shared::take(&mut top, base)?;
@@ -125,10 +126,11 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         spec
     });
 
-    let names = tuner.names(&search_space);
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    for (path, command) in service.commands {
-        command::check(&command, &names).map_err(|problem| Problem::new(path, problem))?;
+    if let Some(names) = tuner.names(&search_space) {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for (path, command) in service.commands {
+            command::check(&command, &names).map_err(|problem| Problem::new(path, problem))?;
+        }
     }
 
     Ok(ExperimentSpec {
@@ -258,9 +260,10 @@ fn without_effect(
     Ok(())
 }
 
-fn search_space(top: &mut Section, base: &Path) -> Result<SearchSpace, Problem> {
+fn search_space(top: &mut Section, base: &Path, any_form: bool) -> Result<SearchSpace, Problem> {
+    let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
-        SearchSpace::parse(json).map_err(|error| Problem {
+        take_in(json).map_err(|error| Problem {
             path: if error.path.starts_with("searchSpace") || prefix.is_empty() {
                 error.path
             } else {

@@ -88,6 +88,11 @@ impl Section {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
+    /// A look at a field; `null` counts as absent.
+    pub(super) fn look(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
     /// A field as it is; `null` counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.fields.shift_remove(name).filter(|value| !value.is_null())

@@ -243,6 +243,48 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
 }
 
 #[test]
+fn a_tuner_of_ones_own_has_a_space_of_its_own() {
+    let class = json!({"className": "m.C"});
+    let own = json!({"layers": {"min": 1, "max": 5}, "mode": "fast", "none": null});
+    let nas = json!({"conv": {"_type": "layer_choice", "_value": ["a", "b"]}});
+    #[rustfmt::skip]
+    let table = [
+        (json!({"tuner": class, "searchSpace": {}}),                  None),
+        (json!({"tuner": class, "searchSpace": own}),                 None),
+        (json!({"tuner": {"class_name": "m.C"}, "searchSpace": own}), None),
+        (json!({"tuner": null, "advisor": class, "searchSpace": own}), None),
+        (json!({"tuner": {"command": ["search"]}, "searchSpace": own}), None),
+        (json!({"tuner": {"name": "PPOTuner"}, "searchSpace": nas}),  None),
+        // What the parameters are called is not known then.
+        (json!({"tuner": class, "searchSpace": own, "trialCommand": "t {{depth}}"}), None),
+        (json!({"tuner": class, "trialCommand": "t {{depth}}"}),      Some("trialCommand: {{depth}} names no parameter")),
+        (json!({"tuner": class, "searchSpace": [own]}),               Some("searchSpace: expected an object of parameters, found a list")),
+        (json!({"tuner": class, "searchSpace": null}),                Some("searchSpace: is missing")),
+        (json!({"tuner": {"name": "TPE"}, "searchSpace": own}),       Some("searchSpace.layers.min: unknown")),
+        (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
+        (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
+        // A slip in the tuner is told, and not a fault of the space for another one.
+        (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  debug: expected true or false, found 1\n  tuner.clasName: unknown field")),
+    ];
+    for (changes, message) in table {
+        let document = with(&changes);
+        let (_directory, file) = written(&document.to_string());
+        match (load(&file).map_err(|error| error.problem), message) {
+            (Ok(spec), None) => {
+                assert_eq!(spec.search_space.as_json(), &document["searchSpace"]);
+                assert_eq!(spec.canonical["searchSpace"], document["searchSpace"]);
+                let stored: Value = serde_json::from_str(&spec.canonical.to_string()).unwrap();
+                assert_eq!(from_canonical(&stored).unwrap(), spec);
+            }
+            (Err(problem), Some(message)) => {
+                assert!(problem.starts_with(message), "{changes}: {problem}");
+            }
+            (loaded, _) => panic!("{changes}: {loaded:?}"),
+        }
+    }
+}
+
+#[test]
 fn an_assessor_is_checked_and_kept() {
     let given = json!({"assessor": {"name": "medianStop", "classArgs": {"start_step": 2}}});
     let spec = loaded(&with(&given).to_string()).unwrap();

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
+use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
 use super::super::Shared;
@@ -258,6 +259,11 @@ pub(super) async fn configuration(
     let safe = view::without_secrets(&row.canonical);
     let text = serde_json::to_string_pretty(&safe).unwrap_or_default();
     let space = safe.get("searchSpace").and_then(|space| space.as_object());
+    let space = space.filter(|space| !space.is_empty());
+    // In a space for a tuner of the user's own, anything may stand.
+    let values = |entry: &Value| {
+        words::value(if entry.get("_type").is_some() { &entry["_value"] } else { entry })
+    };
     let content = html! {
         h1 { "Configuration" }
         @if let Some(space) = space {
@@ -270,7 +276,7 @@ pub(super) async fn configuration(
                             tr {
                                 th scope="row" { (words::tame(name)) }
                                 td { (range.get("_type").map(words::value).unwrap_or_default()) }
-                                td.wrap { code { (range.get("_value").map(words::value).unwrap_or_default()) } }
+                                td.wrap { code { (values(range)) } }
                             }
                         }
                     }

@@ -53,6 +53,18 @@ async fn pages_are_whole_and_ask_nobody_else() {
     }
 }
 
+#[tokio::test]
+async fn a_search_space_is_shown_whoever_reads_it() {
+    let bed = Bed::searched().await;
+    let (_, page) = bed.page("/configuration", "localhost:8080", None).await;
+    for cells in [
+        "lr</th><td>uniform</td><td class=\"wrap\"><code>[0,1]",
+        "mode</th><td></td><td class=\"wrap\"><code>fast",
+    ] {
+        assert!(page.contains(cells), "{cells}: {page}");
+    }
+}
+
 /// The rows of a page's tables: the name of each, and what it holds.
 fn rows(page: &str) -> Vec<(String, String)> {
     let rows = page.split("<tr data-part=\"").skip(1);

@@ -29,9 +29,10 @@ pub(super) fn log(offset_bytes: u64, text: &str) -> ReportBody {
 /// An experiment file, checked.
 fn canonical() -> Value {
     json!({
-        "experimentName": "<b>demo</b>", "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}},
+        "experimentName": "<b>demo</b>",
+        "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}, "mode": "fast"},
         "trialCommand": "true", "trialCodeDirectory": "/tmp", "trialConcurrency": 1,
-        "maxTrialNumber": 7, "tuner": {"name": "Random"},
+        "maxTrialNumber": 7, "tuner": {"className": "mine.Tuner"},
         "trainingService": {"platform": "local"},
     })
 }
