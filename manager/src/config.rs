@@ -151,10 +151,7 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     let base = base.as_path();
     if v1::is_v1(&document) {
         let converted = v1::convert(document).map_err(|problem| problem.in_file(file))?;
-        let original = |problem: Problem| {
-            let path = converted.original(&problem.path);
-            Problem { path, ..problem }
-        };
+        let original = |problem: Problem| converted.original(problem);
         return check::check(converted.v2.clone(), base).map_err(|first| {
             let problems = all::problems(converted.v2.clone(), base, first);
             Problem::all_in_file(problems.into_iter().map(original).collect(), file)

@@ -83,6 +83,11 @@ impl Section {
         Ok(section)
     }
 
+    /// Where this section stands; empty at the top.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The path of a field of this section.
     pub(super) fn at(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }

@@ -4,18 +4,34 @@
 use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section};
+use crate::nearest::folded;
 
 /// A document in v2 form, and where its fields stood in v1.
 #[derive(Debug)]
 pub(super) struct Converted {
     pub(super) v2: Value,
-    /// v2 path -> v1 path.
+    /// v2 path -> v1 path, also of what could stand there. Of several the last counts.
     names: Vec<(String, String)>,
 }
 
+/// Examples in messages, in v2's and in v1's words.
+const EXAMPLES: [(&str, &str); 2] =
+    [("{name: Random}", "{builtinTunerName: Random}"), ("dockerImage: ", "image: ")];
+
 impl Converted {
-    /// The v1 path of what a message calls by its v2 path.
-    pub(super) fn original(&self, path: &str) -> String {
+    /// A problem of the v2 form in v1's words: its path, and the fields that its text names in backquotes.
+    pub(super) fn original(&self, problem: Problem) -> Problem {
+        let pieces = problem.what.split('`').enumerate();
+        let pieces = pieces.map(|(i, piece)| match i % 2 {
+            1 => self.path(piece),
+            _ => EXAMPLES.iter().fold(piece.to_owned(), |text, (v2, v1)| text.replace(v2, v1)),
+        });
+        let what = pieces.collect::<Vec<_>>().join("`");
+        Problem { path: self.path(&problem.path), what, ..problem }
+    }
+
+    /// The v1 path of a v2 path.
+    fn path(&self, path: &str) -> String {
         let below = |v2: &str| {
             path.strip_prefix(v2).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
@@ -29,7 +45,7 @@ impl Converted {
 
 /// Whether a document is in v1 form.
 pub(super) fn is_v1(document: &Value) -> bool {
-    let is_platform = |key: &String| crate::nearest::folded(key) == "trainingserviceplatform";
+    let is_platform = |key: &String| folded(key) == "trainingserviceplatform";
     document.as_object().is_some_and(|members| members.keys().any(is_platform))
 }
 
@@ -167,24 +183,34 @@ const STORAGE: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"]
 
 /// Converts a v1 document.
 pub(super) fn convert(document: Value) -> Result<Converted, Problem> {
-    let mut converter = Converter { names: Vec::new() };
+    let mut converter = Converter { possible: Vec::new(), names: Vec::new() };
     let v2 = converter.document(document)?;
-    Ok(Converted { v2: Value::Object(v2), names: converter.names })
+    let Converter { possible: mut names, names: given } = converter;
+    names.extend(given);
+    Ok(Converted { v2: Value::Object(v2), names })
 }
 
 struct Converter {
+    /// v2 path -> v1 path of what could be given.
+    possible: Vec<(String, String)>,
+    /// The same of what is given.
     names: Vec<(String, String)>,
 }
 
 impl Converter {
     fn document(&mut self, document: Value) -> Result<Map<String, Value>, Problem> {
         let mut v1 = Section::open("", document, &TOP)?;
-        let platform = match v1.string("trainingServicePlatform")?.as_deref() {
-            Some("pai") => "openpai".to_owned(),
-            other => other.unwrap_or("local").to_owned(),
+        let platform = v1.string("trainingServicePlatform")?.unwrap_or_else(|| "local".to_owned());
+        self.name("trainingService.platform", "trainingServicePlatform");
+        self.possible(TRIAL, "trial", "");
+        self.name("trainingService.taskRoles", "trial.taskRoles");
+        let (config, known) = match platform.as_str() {
+            "frameworkcontroller" => ("frameworkcontrollerConfig", CLUSTER),
+            _ => ("localConfig", LOCAL),
         };
-        self.names
-            .push(("trainingService.platform".to_owned(), "trainingServicePlatform".to_owned()));
+        self.possible(known, config, "trainingService");
+        self.name("trainingService.storage", &format!("{config}.storage"));
+        self.name("trainingService.storage.storageType", &format!("{config}.storage"));
         if v1.boolean("multiPhase")? == Some(true) {
             return Err(v1.fault("multiPhase", "multi-phase trials do not exist any more"));
         }
@@ -232,16 +258,22 @@ impl Converter {
             ["command", "codeDir", "gpuNum", "nasMode", "taskRoles", "worker", "ps", "master"];
         let mut trial = Section::open("trial", trial, &known)?;
         self.rename(&mut trial, "", TRIAL, v2);
-        if let Some(Value::Array(roles)) = trial.take("taskRoles") {
+        let roles = trial.take("taskRoles");
+        if let Some(Value::Array(roles)) = roles {
             let roles = roles.into_iter().enumerate().map(|(i, role)| {
                 let at = format!("taskRoles[{i}]");
                 self.role(&format!("trial.{at}"), &format!("trainingService.{at}"), role)
             });
             let roles = roles.collect::<Result<Vec<Value>, Problem>>()?;
-            if let Some(command) = roles.first().and_then(|role| role.get("command")) {
-                v2.entry("trialCommand").or_insert_with(|| command.clone());
+            if !v2.contains_key("trialCommand")
+                && let Some(role) = roles.first()
+            {
+                self.name("trialCommand", "trial.taskRoles[0].command");
+                v2.extend(role.get("command").map(|it| ("trialCommand".to_owned(), it.clone())));
             }
             service.insert("taskRoles".to_owned(), Value::Array(roles));
+        } else if let Some(other) = roles {
+            service.insert("taskRoles".to_owned(), other);
         }
         for name in ["worker", "ps", "master"] {
             if let Some(role) = trial.take(name) {
@@ -292,7 +324,7 @@ impl Converter {
         let mut named = Map::new();
         self.rename(&mut v1, "", &[("gpuIndices", "tunerGpuIndices")], v2);
         if let Some(name) = v1.take(builtin) {
-            self.names.push((format!("{kind}.name"), v1.at(builtin)));
+            self.name(&format!("{kind}.name"), &v1.at(builtin));
             named.insert("name".to_owned(), name);
         } else {
             let (file, class) = (v1.string("classFileName")?, v1.string("className")?);
@@ -305,6 +337,7 @@ impl Converter {
                 return Err(v1.fault("classFileName", format!("`{file}` does not end in .py")));
             };
             named.insert("className".to_owned(), Value::from(format!("{module}.{class}")));
+            self.name(&format!("{kind}.codeDirectory"), &v1.at("codeDir"));
             named.insert("codeDirectory".to_owned(), v1.take("codeDir").unwrap_or(json!(".")));
         }
         if let Some(arguments) = v1.take("classArgs") {
@@ -352,6 +385,9 @@ impl Converter {
             ("keyVault", v1.take("keyVault"), vault),
         ];
         for (name, part, renames) in parts {
+            if folded(name) == folded(&kind) {
+                self.possible(renames, &v1.at(name), "trainingService.storage");
+            }
             if let Some(part) = part {
                 let mut part = Section::open(&v1.at(name), part, &firsts(renames))?;
                 self.rename(&mut part, "trainingService.storage", renames, &mut storage);
@@ -375,6 +411,20 @@ impl Converter {
         Ok(Value::Object(v2))
     }
 
+    /// Remembers where something stood in v1.
+    fn name(&mut self, v2: &str, v1: &str) {
+        self.names.push((v2.to_owned(), v1.to_owned()));
+    }
+
+    /// Remembers where fields could stand in v1: one that is missing is asked for there.
+    fn possible(&mut self, renames: Renames, v1_path: &str, v2_path: &str) {
+        let at = |path: &str, name: &str| {
+            if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+        };
+        let names = renames.iter().map(|(old, new)| (at(v2_path, new), at(v1_path, old)));
+        self.possible.extend(names);
+    }
+
     /// Moves fields, and remembers where they stood.
     fn rename(
         &mut self,
@@ -383,10 +433,11 @@ impl Converter {
         renames: Renames,
         v2: &mut Map<String, Value>,
     ) {
+        self.possible(renames, v1.path(), v2_path);
         for (old, new) in renames {
             if let Some(value) = v1.take(old) {
                 let dot = if v2_path.is_empty() { "" } else { "." };
-                self.names.push((format!("{v2_path}{dot}{new}"), v1.at(old)));
+                self.name(&format!("{v2_path}{dot}{new}"), &v1.at(old));
                 v2.insert((*new).to_owned(), value);
             }
         }
