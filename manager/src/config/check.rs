@@ -116,8 +116,8 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let service = service::service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
     if top.take("sharedStorage").is_some() {
-        return Err(top
-            .fault("sharedStorage", "is not available in this build; trials run on this machine"));
+        let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
+        return Err(top.fault("sharedStorage", problem));
     }
     let objective = top.string("objective")?;
     canonical.put("objective", &objective);

@@ -49,6 +49,16 @@ impl Problem {
     }
 }
 
+/// Names that are far from what is meant by them, folded: NNI's older ones, and one that all write first.
+const MEANT: [(&str, &str); 6] = [
+    ("name", "experimentName"),
+    ("builtintunername", "name"),
+    ("builtinassessorname", "name"),
+    ("builtinadvisorname", "name"),
+    ("maxexecduration", "maxExperimentDuration"),
+    ("searchspacepath", "searchSpaceFile"),
+];
+
 /// The fields of one object under their proper names.
 #[derive(Debug)]
 pub(super) struct Section {
@@ -60,16 +70,22 @@ impl Section {
     /// Takes an object whose fields are among `known`.
     pub(super) fn open(path: &str, value: Value, known: &[&str]) -> Result<Self, Problem> {
         let Value::Object(members) = value else {
-            return Err(Problem::new(
-                if path.is_empty() { "the file" } else { path },
-                format!("expected fields ({}), found {}", known.join(", "), kind(&value)),
-            ));
+            let found = kind(&value);
+            return Err(if path.is_empty() {
+                let what = "expected a mapping of fields, such as `trialConcurrency: 2`, found";
+                Problem::new("the file", format!("{what} {found}"))
+            } else {
+                Problem::new(path, format!("expected fields ({}), found {found}", known.join(", ")))
+            });
         };
         let mut section = Self { path: path.to_owned(), fields: Map::new() };
         for (key, value) in members {
             let plain = folded(&key);
             let Some(name) = known.iter().find(|name| folded(name) == plain) else {
-                let advice = advice(&key, known.iter().copied());
+                let meant =
+                    MEANT.iter().find(|(word, meant)| *word == plain && known.contains(meant));
+                let word = meant.map_or(key.as_str(), |(_, meant)| meant);
+                let advice = advice(word, known.iter().copied());
                 return Err(Problem::new(section.at(&key), format!("unknown field; {advice}")));
             };
             if section.fields.contains_key(*name) {

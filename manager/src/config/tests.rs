@@ -248,7 +248,12 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning without `trialGpuNumber`"),
         (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set when `trialGpuNumber` is"),
         (json!({"trialGpuNumber": -1}),               "trialGpuNumber: expected an integer of at least 0, found -1"),
-        (json!({"sharedStorage": {}}),                "sharedStorage: is not available in this build"),
+        (json!({"sharedStorage": {}}),                "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`"),
+        (json!({"name": "iris"}),                     "name: unknown field; did you mean `experimentName`? Allowed: experimentName, "),
+        (json!({"searchSpacePath": "s.json"}),        "searchSpacePath: unknown field; did you mean `searchSpaceFile`?"),
+        (json!({"maxExecDuration": "1h"}),            "maxExecDuration: unknown field; did you mean `maxExperimentDuration`?"),
+        (json!({"tuner": {"builtinTunerName": "TPE"}}), "tuner.builtinTunerName: unknown field; did you mean `name`?"),
+        (json!({"assessor": {"builtinAssessorName": "Medianstop"}}), "assessor.builtinAssessorName: unknown field; did you mean `name`?"),
         (json!({"objective": ""}),                    "objective: must not be empty"),
     ];
     assert_eq!(loaded(&with(&json!({})).to_string()).err(), None);
@@ -385,7 +390,13 @@ fn a_file_that_cannot_be_read_is_named() {
     let message = load(missing).unwrap_err().to_string();
     assert!(message.starts_with("/nowhere/experiment.yml: cannot be read: "), "{message}");
     assert_eq!(loaded("").unwrap_err(), "is empty");
-    assert_eq!(loaded("- a").unwrap_err().split(" (").next(), Some("the file: expected fields"),);
+    for (text, found) in
+        [("- a", "a list"), ("# nothing yet\n", "nothing"), ("iris", "the string \"iris\"")]
+    {
+        let expected =
+            "the file: expected a mapping of fields, such as `trialConcurrency: 2`, found";
+        assert_eq!(loaded(text).unwrap_err(), format!("{expected} {found}"));
+    }
     let problem = loaded("trialCommand: [").unwrap_err();
     assert!(problem.starts_with("line "), "{problem}");
 }
