@@ -25,7 +25,7 @@ pub use ledger::Ledger;
 pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
 pub use pattern::{Pattern, PatternError};
-pub use scanner::StreamScanner;
+pub use scanner::{MARKER, StreamScanner};
 pub use sdk::{Record, read_record};
 pub use text::number;
 

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// What stands before each record of NNI's SDK on stdout, and the apostrophe that ends it.
-pub(super) const MARKER: &[u8] = b"NNISDK_MEb'";
+pub const MARKER: &[u8] = b"NNISDK_MEb'";
 pub(super) const END: u8 = b'\'';
 
 /// What is read at once into the tail.

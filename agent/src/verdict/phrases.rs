@@ -3,7 +3,7 @@
 
 use memchr::memmem;
 
-use crate::collect::ansi;
+use crate::collect::{MARKER, ansi};
 
 /// How much of a tail is searched, in bytes: a Python traceback and the lines around it.
 const SEARCHED_BYTES: usize = 16 * 1024;
@@ -91,15 +91,13 @@ pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     last.map(|(_, hint)| hint)
 }
 
-/// How a line begins that NNI's SDK writes for programs: no words.
-const METRIC: &[u8] = b"NNISDK_ME";
-
 /// The last line that holds anything a person would read, without colours and control characters, at most
 /// [`QUOTED_CHARS`] long.
 pub(super) fn last_line(tail: &[u8]) -> Option<String> {
     let words = |line: &&[u8]| {
         let line = line.trim_ascii();
-        !line.is_empty() && !line.starts_with(METRIC)
+        // A metric of NNI's is meant for programs.
+        !line.is_empty() && !line.starts_with(MARKER)
     };
     let line = tail.rsplit(|byte| *byte == b'\n').find(words)?;
     // Of a progress bar, the last state.
@@ -173,6 +171,7 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_last_with_words() {
+        let metric = [b"bad\n", MARKER, b"{}'\n"].concat();
         #[rustfmt::skip]
         let table: [(&str, &[u8], Option<&str>); 8] = [
             ("nothing",            b"",                          None),
@@ -181,8 +180,8 @@ mod tests {
             ("a progress bar",     b"1%\r2%\r\n",                Some("2%")),
             ("control characters", b"a\x1b[0m\x07b",             Some("ab")),
             ("no text",            b"\xffx",                     Some("\u{fffd}x")),
-            ("a metric of NNI's",  b"bad\nNNISDK_MEb'{\"a\": 1}'\n", Some("bad")),
-            ("metrics only",       b"NNISDK_MEb'{}'\n",          None),
+            ("a metric of NNI's",  &metric,                      Some("bad")),
+            ("metrics only",       &metric[4..],                 None),
         ];
         for (says, tail, expected) in table {
             assert_eq!(last_line(tail).as_deref(), expected, "{says}");
