@@ -181,7 +181,7 @@ pub struct RunArgs {
         required_unless_present_any = ["shell", "print_config"]
     )]
     pub command: Vec<OsString>,
-    /// A line for `/bin/sh -c` instead of a command.
+    /// A line for `/bin/bash -c` instead of a command; for `/bin/sh -c` where there is no bash.
     #[arg(long, env = "TRIALKEEPER_SHELL", value_name = "LINE", conflicts_with = "command")]
     pub shell: Option<OsString>,
 

@@ -119,7 +119,9 @@ impl CollectSpec {
     /// Whether `name=value` tells of a variable of the trial's, and not of the objective.
     fn is_variable(&self, name: &str, value: &MetricValue) -> bool {
         let is = |(own, set): &(String, MetricValue)| own == name && set == value;
-        self.variables.iter().any(is) && self.objective.as_deref() != Some(name)
+        // `bash` counts in this one how deep it is nested, so that no script prints what was set.
+        (name == "SHLVL" || self.variables.iter().any(is))
+            && self.objective.as_deref() != Some(name)
     }
 }
 

@@ -136,14 +136,20 @@ pub enum Error {
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 impl Settings {
-    /// Works out what `args` ask for. `random` makes an attempt unique that nobody named.
-    pub fn resolve(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<Self, Error> {
+    /// Works out what `args` ask for. `shell` runs a line that stands for a command; `random` makes an attempt unique
+    /// that nobody named.
+    pub fn resolve(
+        args: &RunArgs,
+        variable: Lookup<'_>,
+        shell: &str,
+        random: u64,
+    ) -> Result<Self, Error> {
         let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
         let needed = manager.is_some();
         check_stops(&args.watch)?;
         let id = Sought { needed, variable };
         let command = match &args.shell {
-            Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
+            Some(line) => vec![shell.into(), "-c".into(), line.clone()],
             None => args.command.clone(),
         };
         let output_dir = args.output_dir.clone().or_else(|| {
@@ -323,7 +329,7 @@ mod tests {
         let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
             panic!("a good command line")
         };
-        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), 7)
+        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), "/any/sh", 7)
     }
 
     type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)], Option<[&'a str; 3]>);
@@ -384,7 +390,7 @@ mod tests {
     #[test]
     fn a_shell_line_is_for_the_shell() {
         let settings = resolve(&["--shell", "a | b"], &[]).unwrap();
-        assert_eq!(settings.command, ["/bin/sh", "-c", "a | b"]);
+        assert_eq!(settings.command, ["/any/sh", "-c", "a | b"]);
     }
 
     #[test]

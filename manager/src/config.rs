@@ -43,7 +43,7 @@ pub struct ExperimentSpec {
     pub name: Option<String>,
     /// `searchSpace` or `searchSpaceFile`.
     pub search_space: SearchSpace,
-    /// `trialCommand`; run by `/bin/sh -c`, with `{{name}}` replaced by the parameter of that name.
+    /// `trialCommand`; a line for the agent's `--shell`, with `{{name}}` replaced by the parameter of that name.
     pub trial_command: String,
     /// `trialCodeDirectory`: absolute, an existing directory.
     pub trial_code_directory: PathBuf,

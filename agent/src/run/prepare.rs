@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 use trial_protocol::Verdict;
 
@@ -39,6 +40,15 @@ pub(super) struct Prepared {
     pub(super) obstacle: Option<String>,
 }
 
+/// What NNI runs a trial's command with.
+const BASH: &str = "/bin/bash";
+
+/// What runs a line: `bash`, since lines are written for it, or in an image that has none `sh`. In the place of NNI's
+/// own keeper it is always `sh`, as there.
+fn shell(legacy: bool, bash: &'static str) -> &'static str {
+    if !legacy && access(bash, AccessFlags::X_OK).is_ok() { bash } else { "/bin/sh" }
+}
+
 pub(super) fn prepare(
     args: &RunArgs,
     now_ms: i64,
@@ -51,7 +61,7 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::resolve(args, &variable, random)?;
+    let settings = Settings::resolve(args, &variable, shell(args.legacy.is_some(), BASH), random)?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }
@@ -166,5 +176,24 @@ fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, Para
             Parameters::parse(&text).map_err(|source| ParametersError::Parse { path, source })
         }
         Err(source) => Err(ParametersError::Read { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_for_bash_where_there_is_one() {
+        #[rustfmt::skip]
+        let table = [
+            ("a bash",                    false, "/proc/self/exe", "/proc/self/exe"),
+            ("none",                      false, "/no/such/bash",  "/bin/sh"),
+            ("one that cannot be run",    false, "/proc/version",  "/bin/sh"),
+            ("the place of NNI's keeper", true,  "/proc/self/exe", "/bin/sh"),
+        ];
+        for (says, legacy, bash, runs) in table {
+            assert_eq!(shell(legacy, bash), runs, "{says}");
+        }
     }
 }

@@ -200,7 +200,7 @@ mod tests {
         let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
             panic!("a good command line")
         };
-        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), 7)
+        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), "/bin/sh", 7)
             .map_err(|error| crate::errors::chain(&error))
     }
 

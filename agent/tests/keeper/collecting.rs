@@ -106,7 +106,7 @@ fn the_sdks_channel_is_served() {
 #[test]
 fn a_trial_that_prints_its_environment_reports_nothing() {
     let mut keeper = Keeper::shell(&[], "env; echo PORT=444; echo RATE=2");
-    keeper.command.env("PORT", "443").env("RATE", "0.5");
+    keeper.command.env("PORT", "443").env("RATE", "0.5").env("SHLVL", "1");
     let ended = keeper.run();
     assert!(ended.stdout().contains("PORT=443\n"), "{}", ended.stdout());
     assert!(ended.stderr.contains("metric     RATE = 2"), "{}", ended.stderr);

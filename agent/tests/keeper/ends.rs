@@ -2,6 +2,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use trial_protocol::{Cause, TrialExit};
@@ -21,7 +22,9 @@ fn every_signal_that_kills_gives_128_and_its_number() {
     // Of 1 to 64 without those that are ignored, stop or continue, and the two that the C library keeps.
     let harmless = [17, 18, 19, 20, 21, 22, 23, 28, 32, 33];
     for signal in (1..=64).filter(|signal| !harmless.contains(signal)) {
-        let ended = Keeper::shell(&[], &format!("ulimit -c 0; kill -{signal} $$")).run();
+        // Not a line: bash lives through some of them.
+        let line = format!("ulimit -c 0; kill -{signal} $$");
+        let ended = Keeper::new(&["--", "sh", "-c", &line]).run();
         assert_eq!(ended.code, Some(128 + signal), "signal {signal}: {}", ended.stderr);
         let exit = TrialExit::Signal(u8::try_from(signal).unwrap());
         assert_eq!(ended.verdict().exit, Some(exit), "signal {signal}");
@@ -103,6 +106,25 @@ fn a_bare_command_is_run() {
 fn a_shell_line_may_be_as_wild_as_the_shell_allows() {
     let ended = Keeper::shell(&[], r#"x="it's"; echo "$x" | tr s S && (exit 3)"#).run();
     assert_eq!((ended.code, ended.stdout()), (Some(3), "it'S\n"));
+}
+
+/// Lines that `sh` need not understand, some of which it would take for a success of nothing.
+#[test]
+fn a_shell_line_is_for_bash() {
+    if !Path::new("/bin/bash").exists() {
+        return;
+    }
+    let lines = [
+        "[[ abc == a* ]] && exit 7",
+        "echo exit 7 >activate; source ./activate",
+        "set -o pipefail; (exit 7) | cat",
+        "set -- {1..7}; exit $#",
+        "read -r code < <(echo 7); exit $code",
+    ];
+    for line in lines {
+        let ended = Keeper::shell(&[], line).run();
+        assert_eq!(ended.code, Some(7), "{line}: {}", ended.stderr);
+    }
 }
 
 #[test]

@@ -431,3 +431,10 @@ fn what_a_manager_did_not_take_is_replayed_in_the_same_words() {
     }
     assert_eq!(server.taken()[0].body["tag"], "VCSuccess");
 }
+
+#[test]
+fn a_command_is_for_the_shell_that_nnis_own_keeper_has() {
+    let server = Server::start(&[]);
+    let ended = keeper(server.port, &[], "[ \"$0\" = /bin/sh ] && exit 7").run();
+    assert_eq!(ended.code, Some(7), "{}", ended.stderr);
+}

@@ -1,6 +1,6 @@
 //! PURE: `{{name}}` in a trial command. The placeholder gives way to the parameter's value, quoted so that
-//! `/bin/sh` sees that value, whatever is in it and whether the placeholder stands bare, within quotes,
-//! or within `$(...)` or backquotes. Here-documents are not understood: a value in one is treated as bare.
+//! the shell, be it `bash` or a plain `sh`, sees that value, whatever is in it and whether the placeholder stands bare,
+//! within quotes, or within `$(...)` or backquotes. Here-documents are not understood: a value in one is treated as bare.
 //!
 //! `{{FC_...}}` is left for `FrameworkController`, and so is whatever is no name at all (`{{ $1 }}`).
 
@@ -123,15 +123,28 @@ struct Shell {
     within: Vec<Within>,
     /// The last character was a backslash that speaks for the next.
     escaped: bool,
-    /// The last character was a `$` that a `(` may follow.
+    /// The last character was a `$` that a `(` or a quote may follow.
     dollar: bool,
-    /// We are inside a word, where `#` starts no comment.
-    in_word: bool,
+    word: Word,
+}
+
+/// Where in a word we are.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// Before it, where `#` starts a comment.
+    #[default]
+    Before,
+    /// Inside.
+    Inside,
+    /// Inside, behind an open brace: commas and `..` mean something to `bash`.
+    Braces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Single,
+    /// `$'...'`, in which `bash` knows backslashes.
+    Escapes,
     Double,
     Comment,
     Backquotes,
@@ -143,12 +156,12 @@ impl Shell {
     fn read(&mut self, c: char) {
         let dollar = std::mem::take(&mut self.dollar);
         if std::mem::take(&mut self.escaped) {
-            self.in_word = true;
+            self.word_goes_on();
             return;
         }
         let place = self.within.last().copied();
         match (place, c) {
-            (Some(Within::Single), '\'')
+            (Some(Within::Single | Within::Escapes), '\'')
             | (Some(Within::Double), '"')
             | (Some(Within::Backquotes), '`')
             | (Some(Within::Parentheses), ')') => {
@@ -159,20 +172,25 @@ impl Shell {
             }
             (Some(Within::Single | Within::Comment), _) => return,
             (_, '\\') => self.escaped = true,
+            (Some(Within::Escapes), _) => return,
             (_, '`') => self.enter(Within::Backquotes),
             (_, '"') => self.enter(Within::Double),
             (_, '(') if dollar || place != Some(Within::Double) => self.enter(Within::Parentheses),
-            (_, '$') => self.dollar = true,
+            // `$$` is a number, and nothing begins with it.
+            (_, '$') => self.dollar = !dollar,
             (Some(Within::Double), _) => return,
+            (_, '\'') if dollar => self.enter(Within::Escapes),
             (_, '\'') => self.enter(Within::Single),
-            (_, '#') if !self.in_word => self.enter(Within::Comment),
+            (_, '#') if self.word == Word::Before => self.enter(Within::Comment),
             _ => {}
         }
-        self.in_word = match c {
-            ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => false,
+        self.word = match c {
+            ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => Word::Before,
             // What was opened starts anew; what was closed belongs to a word.
-            '`' => self.within.last() != Some(&Within::Backquotes),
-            _ => true,
+            '`' if self.within.last() == Some(&Within::Backquotes) => Word::Before,
+            '{' => Word::Braces,
+            _ if self.word == Word::Before => Word::Inside,
+            _ => self.word,
         };
     }
 
@@ -183,17 +201,21 @@ impl Shell {
     fn word_goes_on(&mut self) {
         self.escaped = false;
         self.dollar = false;
-        self.in_word = true;
+        if self.word == Word::Before {
+            self.word = Word::Inside;
+        }
     }
 
     /// The text that the shell reads as `value` at this place.
     fn quote(&self, value: &str, next: Option<char>) -> String {
         let mut text = match self.within.last() {
             Some(Within::Single) => value.replace('\'', r"'\''"),
+            // In a pair of quotes of its own: a plain `sh` knows no `$'...'` and would take a backslash for one.
+            Some(Within::Escapes) => format!("''{}'$'", value.replace('\'', r"'\''")),
             Some(Within::Double) => escape(value, &['\\', '"', '$', '`']),
             Some(Within::Comment) => value.replace('\n', " "),
             None | Some(Within::Backquotes | Within::Parentheses) => {
-                if is_bare(value, self.in_word, next) {
+                if is_bare(value, self.word, next) {
                     value.to_owned()
                 } else {
                     format!("'{}'", value.replace('\'', r"'\''"))
@@ -208,18 +230,22 @@ impl Shell {
     }
 }
 
-/// Whether the shell leaves a word alone.
-fn is_bare(value: &str, in_word: bool, next: Option<char>) -> bool {
-    const KEYWORDS: [&str; 15] = [
+/// Whether any shell leaves a word alone.
+fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
+    const KEYWORDS: [&str; 17] = [
         "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",
-        "in", "time", "function",
+        "in", "time", "function", "select", "coproc",
     ];
     let harmless = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%".contains(c);
     let redirection = matches!(next, Some('<' | '>')) && value.bytes().all(|b| b.is_ascii_digit());
     !value.is_empty()
         && value.chars().all(harmless)
         && !redirection
-        && (in_word || !KEYWORDS.contains(&value))
+        && match word {
+            Word::Before => !KEYWORDS.contains(&value),
+            Word::Inside => true,
+            Word::Braces => !value.contains(',') && !value.contains(".."),
+        }
 }
 
 /// Puts a backslash before some characters.

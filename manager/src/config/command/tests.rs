@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::process::Command;
 
 use proptest::prelude::*;
@@ -30,6 +31,9 @@ fn placeholders_give_way_to_values_that_are_quoted_only_where_needed() {
         ("train {{FC_TASK_INDEX}}",    json!({"a": 1}),                 "train {{FC_TASK_INDEX}}"),
         ("awk '{{ print $1 }}' {{a}}", json!({"a": 1}),                 "awk '{{ print $1 }}' 1"),
         ("train {{{a}}}",              json!({"a": 1}),                 "train {1}"),
+        ("train {{{a}}} {{a}}",        json!({"a": "1,2"}),             "train {'1,2'} 1,2"),
+        ("for i in {1..{{a}}}; do",    json!({"a": 3}),                 "for i in {1..3}; do"),
+        ("{{a}} x",                    json!({"a": "coproc"}),          "'coproc' x"),
         ("# isn't\ntrain {{a}}",       json!({"a": "b c"}),             "# isn't\ntrain 'b c'"),
         ("train }} {{a}} {{",          json!({"a": 1}),                 "train }} 1 {{"),
     ];
@@ -54,10 +58,14 @@ fn a_placeholder_without_a_parameter_is_refused() {
     }
 }
 
+const SH: &str = "/bin/sh";
+const BASH: &str = "/bin/bash";
+
 /// What the shell hands to the program.
-fn through_the_shell(command: &str) -> String {
-    let output = Command::new("/bin/sh").arg("-c").arg(command).output().unwrap();
-    assert!(output.stderr.is_empty(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+fn through(shell: &str, command: &str) -> String {
+    let output = Command::new(shell).arg("-c").arg(command).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stderr.is_empty(), "{shell}: {command}: {said}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -66,7 +74,7 @@ proptest! {
 
     #[test]
     fn the_shell_sees_the_value(
-        value in prop_oneof!["[^\0\r\n]{0,12}", "[-a-z0-9 '\"\\\\$`(){}#!~*?;&|<>=\t\n]{0,12}", "[a-z]{1,4}"],
+        value in prop_oneof!["[^\0\r\n]{0,12}", "[-a-z0-9 '\"\\\\$`(){}#!~*?;&|<>=.,\t\n]{0,12}", "[a-z]{1,4}"],
     ) {
         // Command substitution drops newlines at the end.
         prop_assume!(!value.ends_with('\n'));
@@ -91,7 +99,26 @@ proptest! {
         for command in table {
             let expected = if command.contains("\\\"; ") { "\"" } else { value.as_str() };
             let rendered = render_command(command, &values);
-            prop_assert_eq!(through_the_shell(&rendered), expected, "{}", rendered);
+            for shell in [SH, BASH].iter().filter(|shell| Path::new(shell).exists()) {
+                prop_assert_eq!(&through(shell, &rendered), expected, "{}: {}", shell, rendered);
+            }
+        }
+        // What only `bash` understands.
+        #[rustfmt::skip]
+        let table = [
+            "printf %s $'{{v}}'",
+            "x=$'it\\'s {{v}}'; printf %s \"${x#\"it's \"}\"",
+            "printf %s \"$(printf %s $'{{v}}')\"",
+            "x=`printf %s $'{{v}}'`; printf %s \"$x\"",
+            ": $$'\\'; printf %s {{v}}",
+            "x={{v}}; [[ $x == {{v}} ]] && printf %s {{v}}",
+            "cat < <(printf %s {{v}})",
+            "x={{{v}}}; printf %s \"${x:1:-1}\"",
+            "set -- {{{v}}}; [ $# = 1 ] && printf %s {{v}}",
+        ];
+        for command in table.iter().filter(|_| Path::new(BASH).exists()) {
+            let rendered = render_command(command, &values);
+            prop_assert_eq!(&through(BASH, &rendered), &value, "{}", rendered);
         }
     }
 
