@@ -191,6 +191,9 @@ fn drawback(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
+        Some(number) if number.is_infinite() => {
+            Some("but its final result is infinite, which is never the best".to_owned())
+        }
         Some(_) => None,
         None => {
             Some(match value.as_json().as_object() {
@@ -255,6 +258,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_result_comes_with_what_mends_it() {
+        let infinite = "but its final result is infinite, which is never the best";
         let object = "but its final result is an object without a number called `default`";
         let table = [
             (json!({"default": 1}), None),
@@ -267,6 +271,8 @@ mod tests {
             ),
             (json!("good"), Some("but its final result is no number".to_owned())),
             (json!("NaN"), Some("but its final result is NaN".to_owned())),
+            (json!("Infinity"), Some(infinite.to_owned())),
+            (json!("-Infinity"), Some(infinite.to_owned())),
         ];
         for (value, expected) in table {
             assert_eq!(drawback(Some(&MetricValue::from(value.clone()))), expected, "{value}");
