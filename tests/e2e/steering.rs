@@ -166,6 +166,11 @@ fn a_trial_of_a_search_that_is_only_shown_runs_once_more_with_the_next_resume() 
     let refused = asked("kill");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("trial-manager resume"), "{}", refused.stderr);
+    // Whoever only shows a search has nothing to stop.
+    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let (status, said) =
+        trialkeeper_tests::ask(&url, "POST /api/v1/experiment/stop", token.trim(), "").unwrap();
+    assert_eq!(status, 409, "{said}");
     let told = asked("retry");
     assert_eq!(told.code, Some(0), "{}", told.stderr);
     let (_, page) = trialkeeper_tests::get(&url, "/trials").unwrap();

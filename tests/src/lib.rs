@@ -50,11 +50,23 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
 
 /// What `GET path` answers at a base URL: status and body; `None` if nobody does.
 pub fn get(base: &str, path: &str) -> Option<(u16, String)> {
+    ask(base, &format!("GET {path}"), "", "")
+}
+
+/// What a method and a path, with the user's token (or none) and a JSON body, are answered at a base URL.
+pub fn ask(base: &str, what: &str, token: &str, body: &str) -> Option<(u16, String)> {
     use std::io::{Read as _, Write as _};
     let host = base.strip_prefix("http://")?;
     let mut stream = std::net::TcpStream::connect(host).ok()?;
     stream.set_read_timeout(Some(BOUND)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").ok()?;
+    let user =
+        if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
+    let length = body.len();
+    let request = format!(
+        "{what} HTTP/1.1\r\nhost: {host}\r\n{user}content-type: application/json\r\ncontent-length: {length}\r\n\
+         connection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -68,11 +68,9 @@ pub enum Refused {
     #[error("{0}")]
     Wrong(String),
     /// The experiment starts nothing any more.
-    #[error(
-        "the experiment is {0} and starts nothing any more; `trial-manager resume` goes on with it"
-    )]
+    #[error("the experiment is {0} and starts nothing any more; {way_on}", way_on = .0.way_on())]
     Over(ExperimentState),
-    /// Nobody conducts it.
+    /// Nobody conducts it, and it is not done.
     #[error("the experiment is not running; `trial-manager resume` goes on with it")]
     NotRunning,
     /// The experiment waits for a disk, and why: nothing can be recorded, so nothing is done.
@@ -86,4 +84,20 @@ pub enum Refused {
     /// It could not be recorded.
     #[error("it could not be recorded")]
     Store(#[from] store::Error),
+}
+
+impl ExperimentState {
+    /// What helps where an experiment starts nothing any more.
+    fn way_on(self) -> &'static str {
+        match self {
+            Self::Done => {
+                "once its manager has ended, `trial-manager trial retry` marks trials that `trial-manager resume` runs again"
+            }
+            Self::Running
+            | Self::NoMoreTrial
+            | Self::TunerNoMoreTrial
+            | Self::Stopping
+            | Self::Stopped => "`trial-manager resume` goes on with it",
+        }
+    }
 }

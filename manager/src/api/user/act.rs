@@ -20,6 +20,7 @@ use super::asked::{Named, json_body, large_json_body};
 use crate::config::units;
 use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::state::ExperimentState;
 
 /// Answers that are remembered.
 const REMEMBERED: usize = 1000;
@@ -56,8 +57,12 @@ impl Change {
     async fn make(self, shared: &Shared) -> Result<(), Error> {
         let handle = &shared.state.handle;
         match self {
-            Self::Command(command) => Ok(handle.command(command).await?),
-            Self::Stop if handle.elapsed().is_none() => Err(Refused::NotRunning.into()),
+            Self::Command(command) => match handle.command(command).await {
+                Err(Refused::NotRunning) => Err(at_rest(shared).await.into()),
+                answer => Ok(answer?),
+            },
+            Self::Stop if handle.elapsed().is_none() => Err(at_rest(shared).await.into()),
+            // One that is done and still served is served no longer.
             Self::Stop => {
                 // What cannot be recorded is not stopped.
                 if let Err(error) = shared.state.store.probe().await {
@@ -67,6 +72,16 @@ impl Change {
                 Ok(())
             }
         }
+    }
+}
+
+/// Why an experiment that nobody conducts takes no change.
+async fn at_rest(shared: &Shared) -> Refused {
+    match shared.state.store.experiment().await {
+        Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
+            Refused::Over(ExperimentState::Done)
+        }
+        _ => Refused::NotRunning,
     }
 }
 
