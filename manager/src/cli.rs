@@ -64,8 +64,8 @@ enum Command {
     Run {
         /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
-        /// Go on serving the pages and the API when the search has ended, until interrupted. One that somebody stops is not
-        /// served any further.
+        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that somebody
+        /// stops before its end is not served any further.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
@@ -75,8 +75,8 @@ enum Command {
     Resume {
         /// Its id, as `run` showed it.
         id: String,
-        /// Go on serving the pages and the API when the search has ended, until interrupted. One that somebody stops is not
-        /// served any further.
+        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that somebody
+        /// stops before its end is not served any further.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]

@@ -99,7 +99,7 @@ impl Handle {
     }
 
     /// Waits until somebody has asked for the stop.
-    async fn stopped(&self) {
+    pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
 

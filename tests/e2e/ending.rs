@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, ask, wait_for};
 
 /// A search of one trial that waits for the gate, and the manager's address.
 fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, Running, String) {
@@ -56,11 +56,19 @@ fn the_end_is_on_every_page_that_is_open() {
     }
 }
 
+/// A search that has ended and is served, once what was found is printed, and the manager's address.
+fn kept(bed: &TestBed) -> (Running, String) {
+    let (gate, running, url) = waiting(bed, &["--keep-serving"]);
+    gate.open(2);
+    let said = format!("it is still on {url}, until interrupted or stopped");
+    wait_for("it to say so", BOUND, || running.stderr().contains(&said).then_some(()));
+    (running, url)
+}
+
 #[test]
 fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
     let bed = TestBed::new();
-    let (gate, running, url) = waiting(&bed, &["--keep-serving"]);
-    gate.open(2);
+    let (running, url) = kept(&bed);
     let shown = || {
         let mut show = bed.manager();
         show.args(["experiment", "show", "--output", "json", "--manager", &url]);
@@ -68,13 +76,9 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
         assert_eq!(shown.code, Some(0), "{}", shown.stderr);
         serde_json::from_slice::<Value>(&shown.stdout).unwrap()
     };
-    let done = || (shown()["state"] == "DONE").then_some(());
-    wait_for("the search to be done", BOUND, done);
-    // What was found is printed at once, and the pages stay.
-    let said = format!("it is still on {url}, until interrupted");
-    wait_for("it to say so", BOUND, || running.stderr().contains(&said).then_some(()));
     let result: Value = serde_json::from_slice(&running.stdout()).unwrap();
     assert_eq!(result["experiment"]["state"], "DONE", "{result}");
+    assert_eq!(shown()["state"], "DONE");
     assert_eq!(shown()["counts"], json!({"SUCCEEDED": 1}));
     // Whoever names a manager is told of its experiment, not of this machine's.
     let mut list = bed.manager();
@@ -84,6 +88,26 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
     running.signal(Signal::SIGINT);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+}
+
+#[test]
+fn a_search_that_has_ended_is_served_until_somebody_stops_it() {
+    for (stop, accepted) in
+        [("POST /api/v1/experiment/stop", 202), ("DELETE /api/v1/nni/experiment", 200)]
+    {
+        let bed = TestBed::new();
+        let (running, url) = kept(&bed);
+        let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+        let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+        let asked = |what, body| ask(&url, what, token.trim(), body).unwrap();
+        // Nobody goes on with what is done.
+        let (status, said) = asked("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
+        assert_eq!(status, 409, "{said}");
+        assert!(said.contains("the experiment is DONE and starts nothing any more"), "{said}");
+        assert_eq!(asked(stop, "").0, accepted, "{stop}");
+        let finished = running.finish(BOUND);
+        assert_eq!(finished.code, Some(0), "{stop}: {}", finished.stderr);
+    }
 }
 
 #[test]

@@ -127,8 +127,15 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     };
     if keep_serving {
         // A closed standard error changes nothing.
-        drop(writeln!(std::io::stderr().lock(), "it is still on {url}, until interrupted"));
-        signals.next().await;
+        drop(writeln!(
+            std::io::stderr().lock(),
+            "it is still on {url}, until interrupted or stopped"
+        ));
+        tokio::select! {
+            _ = signals.next() => {}
+            // The end that NNI's client waits for when it is done with the results.
+            () = handle.stopped() => {}
+        }
         ended.stop_serving().await;
     }
     ended.store.close().await;
