@@ -6,15 +6,19 @@ data=${TRIAL_MANAGER_DATA_DIR:-/data}
 # There once somebody has stopped the search, so that another pod does not go on with it.
 stopped=$data/stopped
 
-# As the first process of the container nobody else would pass signals on.
-child= asked=
-trap 'asked=yes; if [ -n "$child" ]; then kill -TERM "$child" 2>/dev/null; else exit 143; fi' TERM INT
+# As the first process of the container nobody else would pass signals on. `$!` names the program from the moment it is
+# there, which a variable of our own would not.
+asked= heard=
+trap 'asked=yes heard=yes; if [ -n "${!:-}" ]; then kill -TERM "$!" 2>/dev/null; else exit 143; fi' TERM INT
 
 # Until the pod is to end.
 stay() {
+    trap 'kill "${!:-}" 2>/dev/null; exit 0' TERM INT
+    if [ -n "$asked" ]; then
+        exit 0
+    fi
     sleep infinity &
-    child=$!
-    wait "$child"
+    wait "$!"
     exit 0
 }
 
@@ -38,13 +42,12 @@ done
 # A pod that is moved leaves its trials to the next one.
 export TRIAL_MANAGER_ON_TERM=leave
 trial-manager "$@" &
-child=$!
-wait "$child"
+wait "$!"
 code=$?
 # A signal ends the wait, not the manager.
-while [ -n "$asked" ]; do
-    asked=
-    wait "$child"
+while [ -n "$heard" ]; do
+    heard=
+    wait "$!"
     code=$?
 done
 
