@@ -73,6 +73,13 @@ pub struct JobEvent {
     pub taken: Option<String>,
 }
 
+impl JobEvent {
+    /// It is gone, and the service knows no more.
+    pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
+        Self { trial, attempt, exit_code: None, message: None, class: None, taken: None }
+    }
+}
+
 /// Why a job that was submitted does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobWaits {

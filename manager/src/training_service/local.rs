@@ -230,14 +230,7 @@ impl TrainingService for Local {
         let path = self.shared.settings.dir.trial(trial).agent_lock();
         let gone = || {
             let (trial, attempt) = (trial.clone(), attempt.clone());
-            Adopted::Gone(JobEvent {
-                trial,
-                attempt,
-                exit_code: None,
-                message: None,
-                class: None,
-                taken: None,
-            })
+            Adopted::Gone(JobEvent::unexplained(trial, attempt))
         };
         match try_lock(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
@@ -374,9 +367,7 @@ async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: Att
         (Ok(_), Err(_)) => warn!(%trial, "nobody waits for the agent's lock any more"),
     }
     shared.agents().remove(&trial);
-    shared
-        .tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None, taken: None })
-        .await;
+    shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
 /// Watches an agent whose lock cannot be looked at, until it can.
@@ -396,9 +387,7 @@ async fn watch_unseen(shared: &Shared, path: &Path, trial: TrialJobId, attempt: 
         }
         return watch_lock(shared, file, trial, attempt).await;
     }
-    shared
-        .tell(JobEvent { trial, attempt, exit_code: None, message: None, class: None, taken: None })
-        .await;
+    shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
 /// Whether a spool holds reports: an agent that has delivered everything leaves no segment.

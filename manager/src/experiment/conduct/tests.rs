@@ -224,8 +224,7 @@ impl Bed {
 
     fn gone(&self, trial: &TrialRow) {
         let (trial, attempt) = (trial.id.clone(), trial.attempt.clone());
-        let gone =
-            JobEvent { trial, attempt, exit_code: None, message: None, class: None, taken: None };
+        let gone = JobEvent::unexplained(trial, attempt);
         self.jobs.send(JobNews::Gone(gone)).unwrap();
     }
 }

@@ -52,14 +52,7 @@ impl TrainingService for Service {
         }
         self.deliver_rest().await;
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        Adopted::Gone(JobEvent {
-            trial,
-            attempt,
-            exit_code: None,
-            message: None,
-            class: None,
-            taken: None,
-        })
+        Adopted::Gone(JobEvent::unexplained(trial, attempt))
     }
 
     async fn recover(&self, _: &TrialJobId) {
