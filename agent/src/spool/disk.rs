@@ -225,6 +225,31 @@ struct Round {
     orders: Vec<Order>,
     terminal: bool,
     closing: bool,
+    /// It is time to try again what failed, and nothing waits to be written: it was a sync.
+    sync_again: bool,
+}
+
+/// What the thread does when nothing waits to be written.
+#[derive(Debug, PartialEq, Eq)]
+enum Pause {
+    /// It tries the sync again that failed.
+    SyncAgain,
+    /// It waits for work, and so long at most.
+    AtMost(Duration),
+    /// It waits for work.
+    ForWork,
+}
+
+/// `retry_in`: until what failed is tried again, if something did; `clean`: whether the disk has all that was written;
+/// `sync_in`: until it should have. A time that has come must be answered with a deed: to wait for it is to spin.
+fn pause(retry_in: Option<Duration>, clean: bool, sync_in: Duration) -> Pause {
+    match (retry_in, clean) {
+        (Some(Duration::ZERO), false) => Pause::SyncAgain,
+        // What could not be written has been delivered from memory. The next write will tell how the disk is.
+        (Some(Duration::ZERO) | None, true) => Pause::ForWork,
+        (Some(retry_in), _) => Pause::AtMost(retry_in),
+        (None, false) => Pause::AtMost(sync_in),
+    }
 }
 
 impl Disk {
@@ -241,7 +266,11 @@ impl Disk {
                 self.verdict_at = Some(Instant::now() + VERDICT_SYNC);
             }
             let verdict_due = self.verdict_at.is_some_and(|at| at <= Instant::now());
-            if !round.closing && (verdict_due || synced.elapsed() >= self.sync_interval) {
+            if round.sync_again {
+                let synced_all = self.sync_all();
+                self.report(synced_all);
+                synced = Instant::now();
+            } else if !round.closing && (verdict_due || synced.elapsed() >= self.sync_interval) {
                 self.verdict_at = None;
                 let synced_all = self.sync_all();
                 self.report_sync(synced_all);
@@ -276,10 +305,13 @@ impl Disk {
             let left = self
                 .verdict_at
                 .map_or(left, |at| left.min(at.saturating_duration_since(Instant::now())));
-            let wait = match (retry_in, clean) {
-                (Some(retry_in), _) => Some(retry_in),
-                (None, false) => Some(left),
-                (None, true) => None,
+            let wait = match pause(retry_in, clean, left) {
+                Pause::SyncAgain => {
+                    round.sync_again = true;
+                    return round;
+                }
+                Pause::AtMost(wait) => Some(wait),
+                Pause::ForWork => None,
             };
             state.idle = true;
             state = match wait {

@@ -284,6 +284,29 @@ async fn facts_are_written_once_though_logs_find_no_room() {
     assert_eq!(found.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
 }
 
+/// The place of the cursor that is written next is taken; nothing but time passes when it is free again.
+#[test]
+fn a_sync_that_failed_is_tried_again_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path());
+    let taken = dir.path().join("a-1/facts.ack.new");
+    fs::create_dir(&taken).unwrap();
+    let becomes = |wanted: DiskState| {
+        let until = std::time::Instant::now() + BOUND;
+        while spool.shared.lock().disk != wanted {
+            assert!(std::time::Instant::now() < until, "the disk did not become {wanted:?}");
+            std::thread::yield_now();
+        }
+    };
+    spool.append(0, metric(0));
+    spool.append(0, metric(1));
+    spool.ack(Lane::Facts, 0);
+    becomes(DiskState::Failing);
+    fs::remove_dir(&taken).unwrap();
+    becomes(DiskState::Well);
+    assert_eq!(fs::read_to_string(dir.path().join("a-1/facts.ack")).unwrap().trim(), "0");
+}
+
 /// Writes `count` records as a segment of the lane and says where each ends.
 fn write_segment(dir: &Path, count: u64) -> (std::path::PathBuf, Vec<usize>) {
     let own = dir.join("a-1");

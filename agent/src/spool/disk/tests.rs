@@ -1,4 +1,4 @@
-//! A segment whose write failed.
+//! A segment whose write failed, and when the thread waits.
 
 use super::*;
 
@@ -66,5 +66,20 @@ fn a_full_segment_is_synced_unless_it_is_acknowledged() {
         }
         assert_eq!(lane.sync().is_ok(), acked);
         assert_eq!(lane.is_clean(), acked);
+    }
+}
+
+#[test]
+fn a_time_that_has_come_is_not_waited_for() {
+    let [now, soon, later] = [0, 1, 2].map(Duration::from_secs);
+    for (retry_in, clean, expected) in [
+        (None, true, Pause::ForWork),
+        (None, false, Pause::AtMost(later)),
+        (Some(soon), true, Pause::AtMost(soon)),
+        (Some(soon), false, Pause::AtMost(soon)),
+        (Some(now), true, Pause::ForWork),
+        (Some(now), false, Pause::SyncAgain),
+    ] {
+        assert_eq!(pause(retry_in, clean, later), expected, "{retry_in:?}, clean: {clean}");
     }
 }
