@@ -53,13 +53,13 @@ pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
     refusal
 }
 
-/// Whether a variable counts: one that is empty does not, for templates leave such where they have nothing to say; nor
+/// Whether a variable counts, if it is set: one that is empty does not, for templates leave such where they have nothing to say; nor
 /// does one that says in another way what a flag among the words says, for a flag outranks it.
 pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
-    let is_empty = std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let Some(value) = std::env::var_os(name) else { return true };
     let setting = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
     let other = setting.and_then(|setting| config_file::rival(&setting.to_lowercase()));
-    !is_empty && !other.is_some_and(|other| is_flag(words, other))
+    !value.is_empty() && !other.is_some_and(|other| is_flag(words, other))
 }
 
 /// Whether the setting `id` is a flag's. To ask the table of flags takes long, so that is done for words that look like it
