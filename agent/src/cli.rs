@@ -373,11 +373,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode>
         Some(rest) if legacy_cli::is_legacy(rest) => return parse_legacy(rest),
         _ => {}
     }
-    let ours = std::env::vars_os().any(|(name, _)| plain::is_ours(&name));
-    match plain::read(&words, ours) {
-        Some(args) => Ok(Cli { command: Command::Run(Box::new(args)) }),
-        None => parse_own(words),
-    }
+    parse_own(words)
 }
 
 /// NNI's keeper's words, as a run of ours.
@@ -397,6 +393,13 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
 }
 
 fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
+    match plain::run(&words, std::env::vars_os()) {
+        Some(args) => Ok(Cli { command: Command::Run(Box::new(args)) }),
+        None => by_table(words),
+    }
+}
+
+fn by_table(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = complete(words);
     let read = || {
         let settings = config_file::find(|| table(&words), &words)?;

@@ -1,39 +1,146 @@
-//! PURE: the commonest command line, `trialkeeper [run] [--] CMD`, without a flag or a variable of ours. It is
-//! read here because a table of fifty flags takes longer to build than a trial takes to start.
+//! PURE: the commonest command lines, `trialkeeper [run] [--FLAG VALUE]... [--] CMD` with the flags and variables that
+//! whoever starts many trials sets. They are read here because a table of fifty flags takes longer to build than a
+//! trial takes to start, and leaves as much memory behind as all the rest of an agent needs.
 //!
-//! What it gives is what the table gives; a test compares them.
+//! What it gives is what the table gives; a test compares them. Whatever is not understood is left to the table, which
+//! alone knows how to complain.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Collect, LogCollection, PodArgs, RunArgs, SdkWay, WatchArgs};
+use clap::ValueEnum;
 
-/// The run that `words` ask for, if they are so plain. `ours`: whether a variable of ours is set.
-pub(super) fn read(words: &[OsString], ours: bool) -> Option<RunArgs> {
-    let (run, rest) = match words.get(1..)? {
-        [run, rest @ ..] if run == "run" => (true, rest),
-        rest => (false, rest),
-    };
-    let command = match rest {
-        [dashes, command @ ..] if dashes == "--" => command,
-        command if run && !command.first()?.as_encoded_bytes().starts_with(b"-") => command,
-        _ => return None,
-    };
-    (!ours && !command.is_empty()).then(|| defaults(command.to_vec()))
-}
+use super::values::{heartbeat, log_line_bytes, manager, rotate_bytes, sample_interval};
+use super::{Collect, LogCollection, PodArgs, RunArgs, SdkWay, WatchArgs, config_file, duration};
 
 /// How the names of our variables begin.
 pub(super) const PREFIX: &str = "TRIALKEEPER_";
+
+/// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.
+type Setting = (&'static str, fn(&mut RunArgs, &str) -> Option<()>);
+
+const SETTINGS: [Setting; 29] = [
+    ("shell", |run, text| put(&mut run.shell, Some(text.into()))),
+    ("experiment", |run, text| put(&mut run.experiment, read(text))),
+    ("trial", |run, text| put(&mut run.trial, read(text))),
+    ("attempt", |run, text| put(&mut run.attempt, read(text))),
+    ("sequence", |run, text| put(&mut run.sequence, read(text))),
+    ("platform", |run, text| put(&mut run.platform, read(text))),
+    ("manager", |run, text| put(&mut run.manager, manager(text).ok())),
+    ("manager_file", |run, text| put(&mut run.manager_file, read(text))),
+    ("token_file", |run, text| put(&mut run.token_file, read(text))),
+    ("ca_file", |run, text| put(&mut run.ca_file, read(text))),
+    ("output_dir", |run, text| put(&mut run.output_dir, read(text))),
+    ("spool_dir", |run, text| put(&mut run.spool_dir, read(text))),
+    ("spool_bytes", |run, text| set(&mut run.spool_bytes, read(text))),
+    ("rotate_bytes", |run, text| put(&mut run.rotate_bytes, rotate_bytes(text).ok())),
+    ("termination_log", |run, text| put(&mut run.termination_log, read(text))),
+    ("log_collection", |run, text| set(&mut run.log_collection, choice(text))),
+    ("log_line_bytes", |run, text| set(&mut run.log_line_bytes, log_line_bytes(text).ok())),
+    ("log_rate", |run, text| set(&mut run.log_rate, read(text))),
+    ("parameters", |run, text| put(&mut run.parameters, Some(text.into()))),
+    ("objective", |run, text| put(&mut run.objective, read(text))),
+    ("grace", |run, text| set(&mut run.grace, duration(text).ok())),
+    ("drain", |run, text| set(&mut run.drain, duration(text).ok())),
+    ("flush", |run, text| set(&mut run.flush, duration(text).ok())),
+    ("heartbeat", |run, text| set(&mut run.heartbeat, heartbeat(text).ok())),
+    ("sample_interval", |run, text| {
+        set(&mut run.watch.sample_interval, sample_interval(text).ok())
+    }),
+    ("start_timeout", |run, text| set(&mut run.pod.start_timeout, duration(text).ok())),
+    ("fetch", |run, text| set(&mut run.pod.fetch, text.split(',').map(choice).collect())),
+    ("roles", |run, text| set(&mut run.pod.roles, text.split(',').map(read).collect())),
+    ("log_file", |run, text| put(&mut run.log_file, read(text))),
+];
+
+fn read<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+fn choice<T: ValueEnum>(text: &str) -> Option<T> {
+    T::from_str(text, false).ok()
+}
+
+fn set<T>(place: &mut T, value: Option<T>) -> Option<()> {
+    *place = value?;
+    Some(())
+}
+
+fn put<T>(place: &mut Option<T>, value: Option<T>) -> Option<()> {
+    *place = Some(value?);
+    Some(())
+}
+
+/// The run that `words` and the variables ask for, if they are so plain.
+pub(super) fn run(
+    words: &[OsString],
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Option<RunArgs> {
+    let (said, mut rest) = match words.get(1..)? {
+        [run, rest @ ..] if run == "run" => (true, rest),
+        rest => (false, rest),
+    };
+    let mut run = defaults();
+    let mut given = Vec::new();
+    while let [word, more @ ..] = rest
+        && word.as_encoded_bytes().starts_with(b"-")
+        && word != "--"
+    {
+        let flag = word.to_str()?.strip_prefix("--")?;
+        let (flag, value, more) = match (flag.split_once('='), more) {
+            (Some((flag, value)), _) => (flag, value, more),
+            (None, [value, more @ ..]) if !value.as_encoded_bytes().starts_with(b"-") => {
+                (flag, value.to_str()?, more)
+            }
+            (None, _) => return None,
+        };
+        let (id, apply) = SETTINGS.iter().find(|(id, _)| is_flag(flag, id))?;
+        if given.contains(id) || value.is_empty() {
+            return None;
+        }
+        apply(&mut run, value)?;
+        given.push(id);
+        rest = more;
+    }
+    run.command = match rest {
+        [dashes, command @ ..] if dashes == "--" => command,
+        command if said => command,
+        _ => return None,
+    }
+    .to_vec();
+    // The table knows which of two rivals counts.
+    for (name, value) in variables.into_iter().filter(|(name, _)| is_ours(name)) {
+        let setting = &name.to_str()?[PREFIX.len()..];
+        let (id, apply) = SETTINGS.iter().find(|(id, _)| is_variable(setting, id))?;
+        if !value.is_empty() && !given.contains(id) {
+            apply(&mut run, value.to_str()?)?;
+            given.push(id);
+        }
+    }
+    let with_rival = |id: &str| config_file::rival(id).is_some_and(|rival| given.contains(&rival));
+    let alone = run.shell.is_some() == run.command.is_empty();
+    (alone && !given.iter().any(|id| with_rival(id))).then_some(run)
+}
+
+fn is_flag(flag: &str, id: &str) -> bool {
+    flag.bytes().eq(id.bytes().map(|byte| if byte == b'_' { b'-' } else { byte }))
+}
+
+fn is_variable(setting: &str, id: &str) -> bool {
+    setting.bytes().eq(id.bytes().map(|byte| byte.to_ascii_uppercase()))
+}
 
 /// Whether the variable `name` may set a flag.
 pub(super) fn is_ours(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-fn defaults(command: Vec<OsString>) -> RunArgs {
+/// What holds where nothing is said.
+fn defaults() -> RunArgs {
     RunArgs {
-        command,
+        command: Vec::new(),
         shell: None,
         experiment: None,
         trial: None,
@@ -100,8 +207,59 @@ fn defaults(command: Vec<OsString>) -> RunArgs {
 mod tests {
     use super::*;
 
+    /// A good text for each setting, and one that is refused, if there is one.
+    #[rustfmt::skip]
+    const TEXTS: [(&str, &str, Option<&str>); SETTINGS.len()] = [
+        ("shell",           "a | b",                    None),
+        ("experiment",      "exp-1",                    Some("a/b")),
+        ("trial",           "abcde",                    Some("..")),
+        ("attempt",         "a-1",                      Some("a b")),
+        ("sequence",        "7",                        Some("x")),
+        ("platform",        "local",                    None),
+        ("manager",         "http://10.0.0.1:8080",     Some("10.0.0.1:8080")),
+        ("manager_file",    "/access/manager.url",      None),
+        ("token_file",      "/access/token",            None),
+        ("ca_file",         "/access/ca.pem",           None),
+        ("output_dir",      "a b/run",                  None),
+        ("spool_dir",       "/spool",                   None),
+        ("spool_bytes",     "1048576",                  Some("1M")),
+        ("rotate_bytes",    "104857600",                Some("1")),
+        ("termination_log", "/dev/termination-log",     None),
+        ("log_collection",  "http",                     Some("HTTP")),
+        ("log_line_bytes",  "4096",                     Some("0")),
+        ("log_rate",        "0",                        Some("0x1")),
+        ("parameters",      "{\"parameters\": {\"x\": \"=\"}}", None),
+        ("objective",       "val=loss",                 None),
+        ("grace",           "1.5m",                     Some("soon")),
+        ("drain",           "0",                        Some("1y")),
+        ("flush",           "60s",                      Some("s")),
+        ("heartbeat",       "500ms",                    Some("1ms")),
+        ("sample_interval", "0",                        Some("1ms")),
+        ("start_timeout",   "601s",                     Some("s600")),
+        ("fetch",           "parameters,code",          Some("code,,code")),
+        ("roles",           "worker:2,ps:1:2222",       Some("worker")),
+        ("log_file",        "log",                      None),
+    ];
+
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
+    }
+
+    fn plain(words: &[OsString], variables: &[(&str, &str)]) -> Option<String> {
+        let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
+        run(words, variables).map(|run| format!("{run:?}"))
+    }
+
+    /// What the table makes of them.
+    fn by_table(words: &[OsString]) -> Option<String> {
+        let Ok(super::super::Cli { command: super::super::Command::Run(mut run) }) =
+            super::super::by_table(words.to_vec())
+        else {
+            return None;
+        };
+        // Of variables that the test's caller has set and that set nothing.
+        run.warnings.clear();
+        Some(format!("{run:?}"))
     }
 
     #[test]
@@ -112,16 +270,41 @@ mod tests {
             "trialkeeper -- run",
             "trialkeeper run run",
             "trialkeeper run -- -- x",
+            "trialkeeper run --grace 1 --drain=2 python --grace 3",
+            "trialkeeper --grace 1 -- x",
+            "trialkeeper run --manager http://h --manager-file= -- x",
         ] {
-            let plain = read(&words(line), false).unwrap_or_else(|| panic!("{line:?} is plain"));
-            let Ok(super::super::Cli { command: super::super::Command::Run(mut table) }) =
-                super::super::parse_own(words(line))
-            else {
-                panic!("{line:?} is a run")
+            let words = words(line);
+            assert_eq!(plain(&words, &[]).is_some(), !line.contains("-file="), "{line}");
+            assert_eq!(plain(&words, &[]), by_table(&words), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_setting_is_what_the_table_makes_of_it() {
+        for ((id, good, bad), (known, _)) in TEXTS.into_iter().zip(SETTINGS) {
+            assert_eq!(id, known);
+            let command: &[&str] = if id == "shell" { &[] } else { &["--", "x"] };
+            let line = |flags: &[&str]| -> Vec<OsString> {
+                let all = [&["trialkeeper", "run"], flags, command].concat();
+                all.into_iter().map(OsString::from).collect()
             };
-            // Of variables that the test's caller has set and that set nothing.
-            table.warnings.clear();
-            assert_eq!(format!("{plain:?}"), format!("{table:?}"), "{line:?}");
+            let (flag, name) = (format!("--{}", id.replace('_', "-")), id.to_uppercase());
+            let variable = format!("{PREFIX}{name}");
+            let expected = by_table(&line(&[&flag, good]));
+            assert!(expected.is_some() && expected != by_table(&line(&[])), "{id}: {good}");
+            assert_eq!(plain(&line(&[&flag, good]), &[]), expected, "{id}");
+            assert_eq!(plain(&line(&[&format!("{flag}={good}")]), &[]), expected, "{id}");
+            assert_eq!(plain(&line(&[]), &[(&variable, good)]), expected, "{id}");
+            // A flag outranks its variable, whatever that says; an empty one says nothing.
+            let (said, other) = (line(&[&flag, good]), bad.unwrap_or("other"));
+            assert_eq!(plain(&said, &[(&variable, other)]), expected, "{id}");
+            assert_eq!(plain(&said, &[(&variable, "")]), expected, "{id}");
+            for bad in bad.into_iter().chain([""]) {
+                let line = line(&[&format!("{flag}={bad}")]);
+                assert_eq!(plain(&line, &[]), None, "{id}: {bad:?}");
+                assert!(by_table(&line).is_none() || bad.is_empty(), "{id}: {bad:?}");
+            }
         }
     }
 
@@ -132,13 +315,33 @@ mod tests {
             "trialkeeper run",
             "trialkeeper run --",
             "trialkeeper --",
+            "trialkeeper x",
+            "trialkeeper --grace 1 x",
             "trialkeeper run -v -- x",
             "trialkeeper run --help",
             "trialkeeper --help",
             "trialkeeper version",
+            "trialkeeper run --grace",
+            "trialkeeper run --grace -1 -- x",
+            "trialkeeper run --grace 1 --grace 2 -- x",
+            "trialkeeper run --log_rate 1 -- x",
+            "trialkeeper run --shell x -- x",
+            "trialkeeper run --manager http://h --manager-file x -- x",
+            "trialkeeper run --config x -- x",
         ] {
-            assert!(read(&words(line), false).is_none(), "{line:?}");
+            assert_eq!(plain(&words(line), &[]), None, "{line:?}");
         }
-        assert!(read(&words("trialkeeper run -- x"), true).is_none());
+        let line = words("trialkeeper run --manager http://h -- x");
+        for (name, value) in [
+            ("TRIALKEEPER_MANAGER_FILE", "x"),
+            ("TRIALKEEPER_GRAZE", "1"),
+            ("TRIALKEEPER_grace", "1"),
+            ("TRIALKEEPER_CONFIG", "x"),
+            ("TRIALKEEPER_SHELL", "x"),
+            ("TRIALKEEPER_", "x"),
+        ] {
+            assert_eq!(plain(&line, &[(name, value)]), None, "{name}");
+        }
+        assert!(plain(&line, &[("GRACE", "x"), ("TRIALKEEPER_MANAGER_FILE", "")]).is_some());
     }
 }
