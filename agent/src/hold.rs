@@ -291,7 +291,7 @@ impl Holder {
         let values = estate.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let masked = |last: &LastBytes| {
-            let mut bytes = last.bytes().to_vec();
+            let mut bytes = last.bytes();
             secrets.mask(&mut bytes);
             bytes
         };

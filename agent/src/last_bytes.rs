@@ -1,12 +1,14 @@
 //! The last bytes of a stream, kept in memory for the verdict.
 
-/// At least this many bytes of the end are kept, if there were so many.
+use std::collections::VecDeque;
+
+/// So many bytes of the end are kept, if there were so many.
 pub const KEPT_BYTES: usize = 64 * 1024;
 
 /// The end of one stream.
 #[derive(Debug, Default)]
 pub struct LastBytes {
-    bytes: Vec<u8>,
+    bytes: VecDeque<u8>,
     total: u64,
 }
 
@@ -14,22 +16,17 @@ impl LastBytes {
     /// Takes the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        if let Some(cut) = bytes.len().checked_sub(KEPT_BYTES) {
-            self.bytes.clear();
-            self.bytes.extend_from_slice(&bytes[cut..]);
-            return;
-        }
-        // Cut only when it has doubled, so that a byte is moved at most once more after it came.
-        if self.bytes.len() + bytes.len() > 2 * KEPT_BYTES {
-            let cut = self.bytes.len() + bytes.len() - KEPT_BYTES;
-            self.bytes.drain(..cut);
-        }
-        self.bytes.extend_from_slice(bytes);
+        let bytes = &bytes[bytes.len().saturating_sub(KEPT_BYTES)..];
+        // First, so that the ring never grows beyond what is kept.
+        let over = (self.bytes.len() + bytes.len()).saturating_sub(KEPT_BYTES);
+        self.bytes.drain(..over);
+        self.bytes.extend(bytes);
     }
 
     /// The last bytes of the stream, at most [`KEPT_BYTES`].
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[self.bytes.len().saturating_sub(KEPT_BYTES)..]
+    pub fn bytes(&self) -> Vec<u8> {
+        let (older, newer) = self.bytes.as_slices();
+        [older, newer].concat()
     }
 
     /// How long the whole stream was so far, in bytes.
@@ -54,7 +51,7 @@ mod tests {
                 last.push(&portion);
                 whole.extend_from_slice(&portion);
             }
-            assert_eq!(last.bytes(), &whole[whole.len().saturating_sub(KEPT_BYTES)..]);
+            assert_eq!(last.bytes(), whole[whole.len().saturating_sub(KEPT_BYTES)..]);
             assert_eq!(last.total(), u64::try_from(whole.len()).unwrap());
         }
     }

@@ -227,7 +227,7 @@ impl Observer {
     }
 
     fn last(&self, bytes: &SharedTail) -> Vec<u8> {
-        let mut last = bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec();
+        let mut last = bytes.lock().unwrap_or_else(PoisonError::into_inner).bytes();
         self.spec.secrets.mask(&mut last);
         last
     }
