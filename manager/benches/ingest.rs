@@ -1,5 +1,6 @@
 //! How fast the manager takes in reports: real sockets on loopback, the real store, every answer after its
-//! commit. Prints figures and judges nothing: `cargo bench -p trial-manager --bench ingest [SECONDS]`.
+//! commit. Prints figures and judges nothing: `cargo bench -p trial-manager --bench ingest [SECONDS [NAME]]`,
+//! `NAME` being a part of the names of the loads that are wanted.
 //!
 //! The server is a process of its own (this program, started again), so that its memory is not mixed
 //! with the load's.
@@ -43,13 +44,16 @@ fn main() {
             // The load shares the machine with what is measured: one thread, which sleeps rarely.
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(measure(Duration::from_secs(seconds)));
+            runtime.block_on(measure(
+                Duration::from_secs(seconds),
+                arguments.get(1).map(String::as_str),
+            ));
         }
     }
 }
 
 /// One load and what it brought.
-async fn measure(time: Duration) {
+async fn measure(time: Duration, only: Option<&str>) {
     println!(
         "{:<36}{:>12}{:>12}{:>10}{:>10}{:>16}{:>12}",
         "load", "requests/s", "metrics/s", "p50 ms", "p99 ms", "CPU us/request", "server MiB"
@@ -64,6 +68,9 @@ async fn measure(time: Duration) {
         ("legacy stdout, 16 conns, 16 trials", 16, Load::Legacy { trials: 16 }),
         ("legacy stdout, 16 conns, 1 trial", 16, Load::Legacy { trials: 1 }),
     ] {
+        if only.is_some_and(|only| !name.contains(only)) {
+            continue;
+        }
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::start(folder.path(), TRIALS);
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
