@@ -205,6 +205,8 @@ fn defaults() -> RunArgs {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// A good text for each setting, and one that is refused, if there is one.
@@ -304,6 +306,34 @@ mod tests {
                 let line = line(&[&format!("{flag}={bad}")]);
                 assert_eq!(plain(&line, &[]), None, "{id}: {bad:?}");
                 assert!(by_table(&line).is_none() || bad.is_empty(), "{id}: {bad:?}");
+            }
+        }
+    }
+
+    fn word() -> impl Strategy<Value = String> {
+        let text = prop::sample::select(TEXTS.to_vec());
+        prop_oneof![
+            4 => text.clone().prop_map(|(id, ..)| format!("--{}", id.replace('_', "-"))),
+            4 => text.clone().prop_map(|(_, good, _)| good.to_owned()),
+            2 => text.prop_map(|(id, good, _)| format!("--{}={good}", id.replace('_', "-"))),
+            2 => prop::sample::select(vec!["--", "run", "x", "-v", "-", "", "1", "--grace="])
+                .prop_map(str::to_owned),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_is_what_the_table_reads(
+            run in any::<bool>(),
+            words in prop::collection::vec(word(), 0..6),
+            command in any::<bool>(),
+        ) {
+            let run = run.then(|| "run".to_owned());
+            let command = if command { vec!["--".to_owned(), "x".to_owned()] } else { Vec::new() };
+            let whole = ["trialkeeper".to_owned()].into_iter().chain(run).chain(words).chain(command);
+            let words: Vec<OsString> = whole.map(OsString::from).collect();
+            if let Some(plain) = plain(&words, &[]) {
+                prop_assert_eq!(Some(plain), by_table(&words));
             }
         }
     }
