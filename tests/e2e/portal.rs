@@ -91,10 +91,11 @@ fn a_search_is_seen_as_it_goes() {
         "return document.querySelector('[data-chart=metrics] canvas')",
     );
     let output = "return document.getElementById('log-stdout').textContent";
-    let before = browser.script(output);
-    assert!(
-        before.as_str().unwrap().contains("<img src=x onerror=window.hacked=1> red \u{fffd}"),
-        "{before}"
+    // Logs gather before they are sent, so it may come after the page.
+    browser.wait(
+        "the output so far",
+        BOUND,
+        &format!("{output}.includes('<img src=x onerror=window.hacked=1> red \u{fffd}')"),
     );
     gate.open(1);
     let told = format!("{output}.includes('after the gate')");
