@@ -35,11 +35,19 @@ pub(crate) struct Ended {
     dir: TempDir,
 }
 
+/// Returns a command that starts with no signal ignored, as from an interactive shell. The tests themselves may
+/// run with some ignored: under `nohup`, in a job of cron, in the background of a script.
+pub(crate) fn with_default_signals(program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal", program]);
+    command
+}
+
 impl Keeper {
     /// `trialkeeper run`, with its output directory as `out` in the current directory.
     pub(crate) fn new(words: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+        let mut command = with_default_signals(env!("CARGO_BIN_EXE_trialkeeper"));
         command.args(["run", "--output-dir", "out"]).args(words).current_dir(dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // What the tests themselves are told is not for the keeper.

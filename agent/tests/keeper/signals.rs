@@ -1,11 +1,9 @@
 //! Signals: passed on, or left as the caller had them.
 
-use std::process::Command;
-
 use nix::sys::signal::Signal;
 use trial_protocol::Cause;
 
-use crate::bed::Keeper;
+use crate::bed::{Keeper, with_default_signals};
 
 #[test]
 fn signals_are_passed_on() {
@@ -62,7 +60,7 @@ fn what_the_caller_ignores_stays_ignored() {
          sh -c 'kill -HUP $PPID; kill -HUP $$; cat /proc/self/status'"
     );
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+    let output = with_default_signals("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(mask(std::str::from_utf8(&output.stdout).unwrap(), "SigIgn:"), 1);
 }
@@ -78,7 +76,7 @@ fn in_the_background_of_a_script_interrupts_are_ignored_and_term_is_obeyed() {
          kill -INT $!; kill -QUIT $!; kill -TERM $!; wait $!"
     );
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+    let output = with_default_signals("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(143), "{}", String::from_utf8_lossy(&output.stderr));
     let int_and_quit = 1 << (2 - 1) | 1 << (3 - 1);
     assert_eq!(mask(std::str::from_utf8(&output.stdout).unwrap(), "SigIgn:"), int_and_quit);

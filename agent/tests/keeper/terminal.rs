@@ -1,13 +1,13 @@
 //! At an interactive terminal: the trial reads from it, is interrupted and stopped by it, and gives it back.
 
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use tempfile::TempDir;
 
-use crate::bed::until;
+use crate::bed::{until, with_default_signals};
 
 /// An interactive shell at a terminal of its own, which `script` makes (util-linux).
 struct Session {
@@ -23,7 +23,7 @@ impl Session {
         let dir = tempfile::tempdir().unwrap();
         // Its prompt cannot come from the environment: the shell that `script` starts it with drops that.
         std::fs::write(dir.path().join("rc"), "PS1='ready> '\n").unwrap();
-        let mut script = Command::new("script")
+        let mut script = with_default_signals("script")
             .args(["--quiet", "--command", "bash --rcfile rc -i", "/dev/null"])
             .env("KEEPER", env!("CARGO_BIN_EXE_trialkeeper"))
             .env("TERM", "dumb")
