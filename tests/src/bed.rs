@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::{BOUND, Running, wait_for};
+use crate::{BOUND, Running, programs, wait_for};
 
 /// Marks every process that descends from a bed, whoever started it. (The agent keeps variables of its
 /// own name from its trial.)
@@ -19,27 +19,13 @@ const MARK: &str = "TEST_BED";
 #[derive(Debug)]
 pub struct TestBed {
     folder: TempDir,
-    programs: PathBuf,
 }
 
 impl TestBed {
-    /// An empty bed; panics if the programs have not been built.
+    /// Makes an empty folder, and builds the programs if they are missing or older than their sources.
     pub fn new() -> Self {
-        let test = std::env::current_exe().expect("a running program has a path");
-        let beside = test.parent().expect("a program lies in a folder");
-        // Tests lie in `target/<profile>/deps`, programs one level up.
-        let programs = if beside.ends_with("deps") { beside.join("..") } else { beside.to_owned() };
-        let programs = programs.canonicalize().expect("the folder of a running program exists");
-        for program in ["trialkeeper", "trial-manager"] {
-            assert!(
-                programs.join(program).exists(),
-                "{program} is not in {}: build it first, with `cargo build --workspace` or \
-                 `cargo test --workspace` (which builds the programs too)",
-                programs.display(),
-            );
-        }
         let folder = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
-        Self { folder: folder.expect("a temporary folder can be made"), programs }
+        Self { folder: folder.expect("a temporary folder can be made") }
     }
 
     /// The bed's folder.
@@ -47,9 +33,9 @@ impl TestBed {
         self.folder.path()
     }
 
-    /// Where the programs lie.
-    pub fn programs(&self) -> &Path {
-        &self.programs
+    /// The folder of the programs under test.
+    pub fn programs(&self) -> &'static Path {
+        programs::programs()
     }
 
     /// A path in the bed's folder.
@@ -94,7 +80,7 @@ impl TestBed {
     }
 
     fn program(&self, name: &str) -> Command {
-        let mut command = Command::new(self.programs.join(name));
+        let mut command = Command::new(self.programs().join(name));
         command.current_dir(self.folder()).env_clear();
         // `TRIAL_MANAGER_AGENT`: so that a benchmark can measure the agent that is shipped.
         let kept =

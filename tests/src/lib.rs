@@ -12,6 +12,7 @@ mod gate;
 mod hook;
 pub mod kube;
 mod process;
+mod programs;
 mod python;
 mod search;
 pub mod seed;

@@ -1,7 +1,7 @@
 //! Measures the real programs from outside and prints the figures beside NNI's; no figure is ever asserted.
 //!
 //! `bench agent` is the agent's own table, see `bench/agent.rs`. The rest is of searches:
-//! `cargo run --release -p trialkeeper-tests --bin bench -- all`, after `cargo build --release`. NNI 3.0 was
+//! `cargo run --release -p trialkeeper-tests --bin bench -- all`. NNI 3.0 was
 //! measured on another machine: quote ratios, not milliseconds.
 
 use std::fs::{self, OpenOptions};

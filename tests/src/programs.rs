@@ -1,0 +1,63 @@
+//! The programs under test, built from the sources as they stand.
+//!
+//! Cargo builds a package's programs for that package's own integration tests only, and these tests belong to
+//! neither program. They ask cargo themselves, so that no test ever meets a missing or a stale program.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// The packages whose programs are tested; each program has its package's name.
+const PACKAGES: [&str; 2] = ["trialkeeper", "trial-manager"];
+
+/// Names a folder with other programs to test, such as a release's. Nothing is built then.
+const FOLDER_VARIABLE: &str = "TRIALKEEPER_TEST_PROGRAMS";
+
+/// Returns the folder that holds both programs, which are built at the first call of this process.
+///
+/// # Panics
+///
+/// If the programs do not compile, with the compiler's messages on standard error.
+pub(crate) fn programs() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
+        Some(folder) => given(Path::new(&folder)),
+        None => build(),
+    })
+}
+
+fn given(folder: &Path) -> PathBuf {
+    for program in PACKAGES {
+        let path = folder.join(program);
+        assert!(path.exists(), "{FOLDER_VARIABLE}: {} does not exist", path.display());
+    }
+    folder.canonicalize().expect("the folder of an existing program exists")
+}
+
+/// Builds the programs with the profile of this test. When nothing has changed this takes about 0.3 s.
+fn build() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--locked", "--message-format=json-render-diagnostics"]);
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let built = built.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    assert!(built.status.success(), "{command:?}: {}", built.status);
+    let program = executables(&built.stdout)
+        .find(|path| path.ends_with("trial-manager"))
+        .expect("cargo names each program that it has built or found up to date");
+    program.parent().expect("a program lies in a folder").to_owned()
+}
+
+/// Reads the paths of programs from cargo's messages.
+/// Source: <https://doc.rust-lang.org/cargo/reference/external-tools.html#artifact-messages>.
+fn executables(messages: &[u8]) -> impl Iterator<Item = PathBuf> {
+    messages.split(|byte| *byte == b'\n').filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_slice(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    })
+}
