@@ -1,0 +1,19 @@
+"""``python -m trialkeeper`` is ``trial-manager`` of the same installation."""
+
+import os
+import sys
+
+from trialkeeper._programs import find_program
+
+
+def main() -> None:
+    """Replaces this process by ``trial-manager``, with the same arguments."""
+    try:
+        program = find_program("trial-manager")
+    except FileNotFoundError as error:
+        sys.exit(f"trialkeeper: {error}")
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

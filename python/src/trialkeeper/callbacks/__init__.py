@@ -1,0 +1,13 @@
+"""Callbacks for training libraries, one module each: import the one you use.
+
+========================================  ==========================================
+``trialkeeper.callbacks.keras``           ``model.fit(…, callbacks=[Report()])``
+``trialkeeper.callbacks.lightning``       ``Trainer(callbacks=[Report()])``
+``trialkeeper.callbacks.transformers``    ``Trainer(callbacks=[Report()])``
+``trialkeeper.callbacks.xgboost``         ``xgboost.train(…, callbacks=[Report()])``
+``trialkeeper.callbacks.lightgbm``        ``lightgbm.train(…, callbacks=[report()])``
+``trialkeeper.callbacks.sklearn``         ``cross_validate(estimator, X, y)``
+========================================  ==========================================
+
+A module imports its library and nothing else; this one imports none.
+"""

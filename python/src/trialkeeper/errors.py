@@ -1,0 +1,31 @@
+"""What can go wrong on the search's side. Messages are ``trial-manager``'s own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trialkeeper.experiment import Experiment
+
+__all__ = ["ConfigurationError", "ExperimentFailed", "ExperimentInterrupted", "ManagerError"]
+
+
+class ManagerError(RuntimeError):
+    """``trial-manager`` could not do what it was asked to."""
+
+
+class ConfigurationError(ManagerError):
+    """The configuration, the command line, the port or the data directory cannot be used (exit code 2)."""
+
+
+class ExperimentFailed(ManagerError):
+    """The search is over and no trial succeeded with a result (exit code 1)."""
+
+    def __init__(self, message: str, experiment: Experiment) -> None:
+        super().__init__(message)
+        #: The search, whose trials tell why.
+        self.experiment = experiment
+
+
+class ExperimentInterrupted(ManagerError):
+    """The search was stopped before its end (exit code 130)."""

@@ -1,0 +1,170 @@
+"""The trial's side: parameters in, results out.
+
+Nothing here raises into a training loop. A value that cannot be reported is skipped with a warning, and a
+closed standard output is ignored: the training matters more than its report.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Optional, SupportsFloat, Union
+
+__all__ = ["Value", "final", "output_dir", "params", "report", "should_stop", "trial_id"]
+
+#: What may be reported: any number, including NumPy's and a tensor of one element.
+Value = Union[SupportsFloat, int, float]
+
+_write_lock = threading.Lock()
+_stop_lock = threading.Lock()
+_stop_requested = threading.Event()
+_handler_installed = False
+
+
+def params(**defaults: Any) -> dict[str, Any]:
+    """Returns the trial's parameters, over ``defaults`` for those that it has not.
+
+    Outside a trial the defaults are all there is, so that a script also runs by hand:
+
+    >>> params(learning_rate=0.1)["learning_rate"]
+    0.1
+
+    :raises ValueError: if the parameters that the agent has handed over are not a JSON object. A trial that
+        went on with its defaults would report another point's result.
+    """
+    text = os.environ.get("TRIALKEEPER_PARAMETERS")
+    source = "TRIALKEEPER_PARAMETERS"
+    if not text:
+        file = os.environ.get("TRIALKEEPER_PARAMETERS_FILE")
+        if not file:
+            return dict(defaults)
+        source = file
+        text = Path(file).read_text(encoding="utf-8")
+    try:
+        own = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{source}: the trial's parameters are not JSON: {error}") from error
+    if not isinstance(own, dict):
+        raise ValueError(f"{source}: the trial's parameters are not an object: {text[:80]}")
+    return {**defaults, **own}
+
+
+def report(metrics: Optional[Mapping[str, Value]] = None, *, step: Optional[int] = None, **named: Value) -> None:
+    """Reports intermediate results, as ``report(step=3, loss=0.5)`` or ``report({"val/acc": 0.9})``.
+
+    Each call prints one line of JSON on standard output, which the agent reads. Without an agent it is
+    just that line.
+
+    :param metrics: results whose names are no Python identifiers.
+    :param step: the position on the curve, such as the epoch; counted from 0 where it is absent.
+    """
+    _print_metrics("intermediate", step, {**(metrics or {}), **named})
+
+
+def final(value: Union[Mapping[str, Value], Value, None] = None, **named: Value) -> None:
+    """Reports the trial's final result: ``final(0.93)``, ``final(accuracy=0.93, loss=0.2)`` or a mapping.
+
+    A single number without a name is the metric ``default``. Without a call of ``final`` the last
+    intermediate result is the final one.
+    """
+    if value is None:
+        metrics: dict[str, Value] = dict(named)
+    elif isinstance(value, Mapping):
+        metrics = {**value, **named}
+    else:
+        metrics = {"default": value, **named}
+    _print_metrics("final", None, metrics)
+
+
+def output_dir() -> Path:
+    """Returns the trial's own directory, for checkpoints and other files; it exists.
+
+    Trials on one machine may share their working directory: ``torch.save(model, output_dir() / "model.pt")``
+    keeps one trial's model from overwriting another's. Outside a trial it is the working directory.
+    """
+    path = os.environ.get("TRIALKEEPER_OUTPUT_DIR") or os.environ.get("NNI_OUTPUT_DIR") or "."
+    directory = Path(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def trial_id() -> Optional[str]:
+    """Returns the trial's id; ``None`` outside a trial."""
+    return os.environ.get("NNI_TRIAL_JOB_ID") or None
+
+
+def should_stop() -> bool:
+    """Returns whether the trial has been asked to stop; look at it once an epoch.
+
+    The first call, which must come from the main thread, catches SIGTERM. From then on the trial ends by
+    itself, within the grace that the agent gives it (20 s unless configured). A second SIGTERM ends it as
+    if it had not been caught.
+    """
+    _catch_sigterm()
+    return _stop_requested.is_set()
+
+
+def _catch_sigterm() -> None:
+    global _handler_installed
+    with _stop_lock:
+        if _handler_installed:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            _warn("should_stop() must first be called from the main thread; SIGTERM is not caught")
+            return
+        previous = signal.getsignal(signal.SIGTERM)
+
+        def on_sigterm(number: int, frame: Optional[FrameType]) -> None:
+            if _stop_requested.is_set():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
+            _stop_requested.set()
+            if callable(previous):
+                previous(number, frame)
+
+        signal.signal(signal.SIGTERM, on_sigterm)
+        _handler_installed = True
+
+
+def _print_metrics(kind: str, step: Optional[int], metrics: Mapping[str, Value]) -> None:
+    record: dict[str, Any] = {"type": kind}
+    if step is not None:
+        record["step"] = int(step)
+    not_finite = []
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            _warn(f"metric {name!r} is not reported: {value!r} is not a number ({error})")
+            continue
+        if math.isfinite(number):
+            record[name] = number
+        else:
+            # JSON has no NaN and no infinity; the agent reads them as text.
+            not_finite.append(f"{name}={number}")
+    lines = [*not_finite]
+    if any(name not in ("type", "step") for name in record):
+        lines.append(json.dumps(record, ensure_ascii=False))
+    if lines:
+        _write("".join(f"{line}\n" for line in lines))
+
+
+def _write(text: str) -> None:
+    with _write_lock:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except (OSError, ValueError) as error:
+            _warn(f"a result could not be printed: {error}")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

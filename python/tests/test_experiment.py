@@ -1,0 +1,174 @@
+"""The search's side, with the real programs."""
+
+import asyncio
+import math
+import sys
+
+import pytest
+
+import trialkeeper as tk
+
+SPACE = {"x": {"_type": "uniform", "_value": [-1, 1]}}
+RANDOM = {"name": "Random", "classArgs": {"optimize_mode": "minimize", "seed": 1}}
+
+
+def of(code, data_dir, **fields):
+    """An experiment whose trials run a line of Python."""
+    return tk.Experiment(
+        trial_command=f"{sys.executable} -c '{code}'",
+        search_space=SPACE,
+        data_dir=data_dir,
+        **{"tuner": RANDOM, "max_trial_number": 4, "trial_concurrency": 2, **fields},
+    )
+
+
+REPORT = 'import trialkeeper as tk; x = tk.params()["x"]; tk.report(loss=x, step=0); tk.report(loss=x * x, step=1)'
+
+
+def test_a_search_runs_to_its_end_and_keeps_its_results(tmp_path):
+    experiment = of(REPORT, tmp_path).run()
+    trials = experiment.trials()
+    assert experiment.state == "DONE"
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    assert all(trial.value == pytest.approx(trial.parameters["x"] ** 2) for trial in trials)
+    assert experiment.best.value == min(trial.value for trial in trials)
+    assert [metric.step for metric in trials[0].metrics() if metric.type == "intermediate"] == [0, 1]
+    assert trials[0].why()["cause"] == "succeeded"
+    assert "loss" in trials[0].output()
+    again = tk.connect(experiment.id, data_dir=tmp_path)
+    assert again.trials() == trials
+
+
+def test_an_experiment_file_is_run_as_it_is(tmp_path):
+    file = tmp_path / "experiment.yml"
+    file.write_text(
+        "trialCommand: 'echo loss=1'\nmaxTrialNumber: 1\ntrialConcurrency: 1\n"
+        "searchSpace: {x: {_type: choice, _value: [1]}}\ntuner: {name: Random}\n"
+        "trainingService: {platform: local}\n"
+    )
+    assert tk.Experiment(file, data_dir=tmp_path / "data").run().best.value == 1
+
+
+def test_a_function_is_an_objective(tmp_path):
+    offset = 0.25
+
+    def objective(parameters):
+        return (parameters["x"] - offset) ** 2
+
+    pytest.importorskip("cloudpickle")
+    experiment = tk.search(objective, SPACE, max_trials=5, concurrency=2, seed=1, data_dir=tmp_path)
+    assert len(experiment.trials("SUCCEEDED")) == 5
+    assert experiment.best.value == pytest.approx((experiment.best.parameters["x"] - offset) ** 2)
+
+
+def test_a_function_that_cannot_be_sent_is_named(tmp_path):
+    import threading
+
+    lock = threading.Lock()
+    pytest.importorskip("cloudpickle")
+    with pytest.raises(TypeError, match=r"objective.*cannot be sent.*lock"):
+
+        def objective(parameters):
+            with lock:
+                return 1
+
+        tk.search(objective, SPACE, data_dir=tmp_path)
+
+
+def test_a_search_without_a_result_fails_with_the_managers_words(tmp_path):
+    with pytest.raises(tk.ExperimentFailed) as failed:
+        of("raise SystemExit(3)", tmp_path).run()
+    assert failed.value.experiment.trials()[0].exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"max_trial_number": -1}, "maxTrialNumber"),
+        ({"trial_concurency": 2}, "trialConcurrency"),
+        ({"tuner": {"name": "TPEE"}}, "TPE"),
+    ],
+)
+def test_what_is_wrong_in_the_configuration_is_named(tmp_path, fields, named):
+    with pytest.raises(tk.ConfigurationError, match=named):
+        of(REPORT, tmp_path, **fields).start()
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(tk.ConfigurationError, match=str(port)):
+            of(REPORT, tmp_path).start(port=port)
+
+
+def test_a_stopped_search_goes_on_after_resume(tmp_path):
+    gate = tmp_path / "gate"
+    code = f'import os, time\nwhile not os.path.exists("{gate}"): time.sleep(0.02)\nprint("loss=1")'
+    with of(code, tmp_path / "data") as experiment:
+        experiment.start()
+        assert experiment.state == "RUNNING"
+        assert experiment.url
+        experiment.stop()
+        with pytest.raises(tk.ExperimentInterrupted):
+            experiment.wait()
+        gate.touch()
+        experiment.resume()
+        assert experiment.wait(timeout=120) == "DONE"
+    assert len(experiment.trials("SUCCEEDED")) == 4
+
+
+def test_trials_are_yielded_as_they_end(tmp_path):
+    experiment = of(REPORT, tmp_path).start()
+    assert sorted(trial.number for trial in experiment.watch()) == [0, 1, 2, 3]
+
+
+def test_the_same_in_async_code(tmp_path):
+    async def search():
+        experiment = of(REPORT, tmp_path).start()
+        numbers = [trial.number async for trial in experiment.watch_async()]
+        return numbers, await experiment.wait_async()
+
+    numbers, state = asyncio.run(search())
+    assert (sorted(numbers), state) == ([0, 1, 2, 3], "DONE")
+
+
+def test_results_that_json_lacks_are_floats(tmp_path):
+    experiment = of('print("loss=nan")', tmp_path, max_trial_number=1)
+    try:
+        experiment.run()
+    except tk.ExperimentFailed:
+        pass
+    (trial,) = experiment.trials()
+    assert math.isnan(trial.metrics()[0].value)
+
+
+def test_results_are_a_data_frame(tmp_path):
+    pytest.importorskip("pandas")
+    frame = of(REPORT, tmp_path).run().to_pandas()
+    assert list(frame.columns) == ["number", "id", "state", "value", "duration_s", "params_x"]
+    assert len(frame) == 4
+
+
+def test_a_notebook_shows_hostile_names_as_text(tmp_path):
+    experiment = tk.Experiment(
+        trial_command="echo loss=1",
+        search_space={"<script>": {"_type": "choice", "_value": ["<b>"]}},
+        tuner={"name": "Random"},
+        max_trial_number=1,
+        data_dir=tmp_path,
+    ).run()
+    shown = experiment._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_a_missing_program_is_named_with_the_places(monkeypatch, tmp_path):
+    from trialkeeper import _programs
+
+    monkeypatch.setattr(_programs, "_folders", lambda: [tmp_path])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=f"trial-manager is missing.*{tmp_path}.*pip install"):
+        _programs.find_program("trial-manager")

@@ -1,0 +1,109 @@
+"""The trial's side, without an agent: each test looks at the lines that the agent would read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+
+import trialkeeper as tk
+
+
+@pytest.fixture(autouse=True)
+def outside_a_trial(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("TRIALKEEPER_PARAM", "TRIALKEEPER_OUTPUT", "NNI_")):
+            monkeypatch.delenv(name)
+
+
+def test_parameters_come_from_the_variable_over_defaults(monkeypatch):
+    monkeypatch.setenv("TRIALKEEPER_PARAMETERS", '{"lr": 0.5, "act": "relu"}')
+    assert tk.params(lr=0.1, units=3) == {"lr": 0.5, "act": "relu", "units": 3}
+
+
+def test_parameters_that_are_too_large_for_a_variable_come_from_the_file(monkeypatch, tmp_path):
+    file = tmp_path / "parameters.json"
+    file.write_text('{"lr": 0.25}')
+    monkeypatch.setenv("TRIALKEEPER_PARAMETERS_FILE", str(file))
+    assert tk.params() == {"lr": 0.25}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "7", '"text"'])
+def test_parameters_that_are_no_object_are_refused(monkeypatch, text):
+    monkeypatch.setenv("TRIALKEEPER_PARAMETERS", text)
+    with pytest.raises(ValueError, match="TRIALKEEPER_PARAMETERS"):
+        tk.params(lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [
+        (lambda: tk.report(step=3, loss=0.5), [{"type": "intermediate", "step": 3, "loss": 0.5}]),
+        (lambda: tk.report({"val/acc": 1}), [{"type": "intermediate", "val/acc": 1.0}]),
+        (lambda: tk.final(0.93), [{"type": "final", "default": 0.93}]),
+        (lambda: tk.final(acc=0.9, loss=2), [{"type": "final", "acc": 0.9, "loss": 2.0}]),
+        (lambda: tk.final({"f1": 0.7}), [{"type": "final", "f1": 0.7}]),
+        (
+            lambda: tk.report(step=1, loss=float("nan"), acc=0.5),
+            ["loss=nan", {"type": "intermediate", "step": 1, "acc": 0.5}],
+        ),
+        (lambda: tk.report(loss=float("-inf")), ["loss=-inf"]),
+    ],
+)
+def test_each_call_prints_what_the_agent_reads(capsys, call, lines):
+    call()
+    printed = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) if line.startswith("{") else line for line in printed] == lines
+
+
+def test_what_is_no_number_is_skipped_with_a_warning(capsys):
+    with pytest.warns(RuntimeWarning, match="'name'.*'resnet' is not a number"):
+        tk.report(name="resnet", loss=0.5)
+    assert json.loads(capsys.readouterr().out) == {"type": "intermediate", "loss": 0.5}
+
+
+def test_a_closed_output_does_not_end_the_training(tmp_path):
+    script = (
+        "import sys, os, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "import trialkeeper as tk\n"
+        "os.close(1)\n"
+        "tk.report(loss=1)\n"
+        "os._exit(7)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+
+
+def test_the_output_directory_is_made(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIALKEEPER_OUTPUT_DIR", str(tmp_path / "a" / "b"))
+    assert tk.output_dir().is_dir()
+
+
+def test_a_trial_asked_to_stop_ends_by_itself_and_a_second_request_ends_it_at_once():
+    script = (
+        "import os, signal, sys\n"
+        "import trialkeeper as tk\n"
+        "assert not tk.should_stop()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "assert tk.should_stop()\n"
+        "print('caught', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("caught\n", -signal.SIGTERM), done.stderr
+
+
+def test_should_stop_in_a_thread_warns_and_goes_on():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(tk.should_stop()))
+        thread.start()
+        thread.join()
+    assert answers == [False]
+    assert "main thread" in str(caught[0].message)
