@@ -79,6 +79,12 @@ impl AssessorSpec {
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
         Ok(Self { name: algorithm(name)?.0.to_owned(), class_args })
     }
+
+    /// Returns whether the assessor has an `optimize_mode`. Without one it expects results that grow, as NNI's
+    /// Curvefitting does.
+    pub fn takes_direction(&self) -> bool {
+        self.name != "Curvefitting"
+    }
 }
 
 /// Makes the assessor that `spec` names.

@@ -18,6 +18,26 @@ pub enum OptimizeMode {
     Minimize,
 }
 
+impl OptimizeMode {
+    /// Returns NNI's word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Maximize => "maximize",
+            Self::Minimize => "minimize",
+        }
+    }
+
+    /// Reads NNI's word, or its short form `max` or `min`, in any case.
+    pub fn from_word(word: &str) -> Option<Self> {
+        let is = |known: &str| known.eq_ignore_ascii_case(word);
+        match word {
+            _ if is("maximize") || is("max") => Some(Self::Maximize),
+            _ if is("minimize") || is("min") => Some(Self::Minimize),
+            _ => None,
+        }
+    }
+}
+
 /// Why a tuner or an assessor cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
@@ -61,11 +81,12 @@ impl<'a> Arguments<'a> {
 
     /// `optimize_mode`, which every tuner and most assessors have.
     pub(crate) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
-        Ok(match self.word("optimize_mode", &["maximize", "minimize"])? {
-            None => None,
-            Some("minimize") => Some(OptimizeMode::Minimize),
-            Some(_) => Some(OptimizeMode::Maximize),
-        })
+        let given = self.raw("optimize_mode").and_then(Value::as_str);
+        if let Some(mode) = given.and_then(OptimizeMode::from_word) {
+            return Ok(Some(mode));
+        }
+        let word = self.word("optimize_mode", &["maximize", "minimize"])?;
+        Ok(word.and_then(OptimizeMode::from_word))
     }
 
     /// One of some words.

@@ -8,6 +8,7 @@ mod algorithms;
 mod all;
 mod check;
 mod command;
+mod direction;
 mod document;
 pub mod frameworkcontroller;
 mod notifications;
@@ -65,8 +66,11 @@ pub struct ExperimentSpec {
     pub max_trial_retries: u32,
     /// `tuner`.
     pub tuner: TunerChoice,
-    /// `tuner.classArgs.optimize_mode`, NNI's default where absent.
+    /// The direction of the objective, for tuner and assessor alike: `objective.direction` or an
+    /// `optimize_mode`; NNI's default of the tuner where the file states neither.
     pub optimize_mode: OptimizeMode,
+    /// Whether the file states no direction.
+    pub optimize_mode_assumed: bool,
     /// `assessor`. `None`: trials are left to run to their end.
     pub assessor: Option<AssessorChoice>,
     /// `pythonInterpreter` (ours): what runs NNI's dispatcher. `None`: `python3`, as `PATH` finds it.
@@ -77,12 +81,26 @@ pub struct ExperimentSpec {
     pub tuner_patience: Duration,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
-    /// `objective` (ours): name of the metric to optimise. `None`: NNI's SDK's, or concluded.
+    /// `objective` or `objective.metric` (ours): the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
     /// `notifications` (ours): whom to tell. `None`: nobody.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
     pub canonical: Value,
+}
+
+impl ExperimentSpec {
+    /// Returns a sentence for the user if the file states no direction: which one is assumed, and how to state it.
+    pub fn assumed_direction(&self) -> Option<String> {
+        self.optimize_mode_assumed.then(|| {
+            format!(
+                "the experiment file states no direction; {} is assumed, the default of {}; state it with `objective: {{direction: {}}}`",
+                self.optimize_mode.word(),
+                self.tuner.name(),
+                self.optimize_mode.word(),
+            )
+        })
+    }
 }
 
 /// Where trials run.

@@ -199,10 +199,9 @@ impl TunerSpec {
         Ok(Self { name: algorithm(name)?.name.to_owned(), class_args })
     }
 
-    /// Which results are the better ones: `classArgs.optimize_mode`, or NNI's default for this tuner.
-    pub fn optimize_mode(&self) -> Result<OptimizeMode, Error> {
-        let default = algorithm(&self.name)?.default_mode;
-        Ok(Arguments::new("tuner", &self.class_args).optimize_mode()?.unwrap_or(default))
+    /// Returns the direction that NNI takes where this tuner's `classArgs` name none.
+    pub fn default_mode(&self) -> Result<OptimizeMode, Error> {
+        Ok(algorithm(&self.name)?.default_mode)
     }
 }
 

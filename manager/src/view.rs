@@ -45,6 +45,8 @@ pub struct ExperimentView {
     pub elapsed_ms: u64,
     /// `maximize` or `minimize`.
     pub optimize_mode: &'static str,
+    /// Whether the experiment file states no direction, so that `optimize_mode` is the tuner's default.
+    pub optimize_mode_assumed: bool,
     /// The metric that is optimised. Absence means the SDK's own.
     pub objective: Option<String>,
     /// Trials that may run at a time.
@@ -91,7 +93,8 @@ pub fn experiment(
         created_at_ms: row.created_at_ms,
         ended_at_ms: row.ended_at_ms,
         elapsed_ms,
-        optimize_mode: mode_word(spec.optimize_mode),
+        optimize_mode: spec.optimize_mode.word(),
+        optimize_mode_assumed: spec.optimize_mode_assumed,
         objective: spec.objective.clone(),
         trial_concurrency: spec.trial_concurrency,
         max_trial_number: spec.max_trial_number,
@@ -132,10 +135,7 @@ pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
 
 /// The running trial whose latest intermediate result is the best; of equals, the first.
 pub fn leading<'a>(snapshot: &'a Snapshot, mode: &str) -> Option<&'a TrialSummary> {
-    let mode = match mode {
-        "minimize" => OptimizeMode::Minimize,
-        _ => OptimizeMode::Maximize,
-    };
+    let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
     let latest = |trial: &TrialSummary| MetricValue::from(trial.latest.clone()?).number();
     let mut leading: Option<&TrialSummary> = None;
     for trial in snapshot.trials.iter().filter(|trial| trial.state == JobState::Running) {
@@ -155,14 +155,6 @@ fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
     let ended = u32::try_from(ended.filter(|at| *at >= from && *at <= until_ms).count()).ok()?;
     let span = u32::try_from(until_ms - from).ok().filter(|span| *span > 0)?;
     (ended > 0).then(|| f64::from(ended) * 3_600_000.0 / f64::from(span))
-}
-
-/// NNI's word for what is better.
-pub fn mode_word(mode: OptimizeMode) -> &'static str {
-    match mode {
-        OptimizeMode::Maximize => "maximize",
-        OptimizeMode::Minimize => "minimize",
-    }
 }
 
 /// A configuration without what is nobody's business: values of members whose names speak of secrets.

@@ -114,3 +114,19 @@ fn nni_s_assessors_judge_alike_after_a_kill() {
         alike(&search.with("pythonInterpreter", python.to_str().unwrap()), class);
     }
 }
+
+#[test]
+fn an_assessor_follows_the_tuners_direction() {
+    // The third trial's loss is hopeless, and it would never end by itself.
+    let line = "echo loss={{x}}; echo loss={{x}}; [ {{x}} -lt 9 ] || exec sleep 100000";
+    let sets = json!([{"x": 3}, {"x": 2}, {"x": 9}, {"x": 1}]);
+    let search = Search::new(line, 4)
+        .with("trialConcurrency", 1)
+        .with("searchSpace", json!({"sets": {"_type": "choice", "_value": sets}}))
+        .with("tuner", json!({"name": "Batch", "classArgs": {"optimize_mode": "minimize"}}))
+        .with("assessor", json!({"name": "Medianstop", "classArgs": {"start_step": 1}}));
+    let bed = TestBed::new();
+    let outcome = Outcome::of(bed.start(&mut search.command(&bed)).finish(BOUND));
+    let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
+    assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
+}

@@ -9,7 +9,6 @@ use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
 use crate::dispatcher::{self, Outside, Program, Setting};
 use crate::experiment::advice::Advice;
 use crate::layout::ExperimentDir;
-use crate::tuner::OptimizeMode;
 use crate::{assessor, tuner};
 
 /// Where nothing else is said, `PATH` finds the interpreter.
@@ -66,13 +65,9 @@ pub(super) fn build(
             advisor: *advisor,
         }),
         (TunerChoice::Command { command, class_args }, _) => {
-            let mode = match spec.optimize_mode {
-                OptimizeMode::Maximize => "maximize",
-                OptimizeMode::Minimize => "minimize",
-            };
             let greeting = Map::from_iter([
                 ("experiment".to_owned(), json!(id.as_str())),
-                ("optimize_mode".to_owned(), json!(mode)),
+                ("optimize_mode".to_owned(), json!(spec.optimize_mode.word())),
                 ("seed".to_owned(), json!(seed)),
                 ("concurrency".to_owned(), json!(spec.trial_concurrency)),
                 ("class_args".to_owned(), json!(class_args)),

@@ -36,6 +36,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     };
     let mut checks = Checks { format: common.output, told: Vec::new() };
     checks.tell("ok", "file", &file.display().to_string());
+    if let Some(sentence) = spec.assumed_direction() {
+        checks.tell("-", "objective", &sentence);
+    }
     let mut good = true;
     if spec.training_service.needs_code() {
         let found = code_archive::survey(&spec.trial_code_directory);

@@ -66,6 +66,9 @@ impl Progress {
         };
         progress.line(&format!("experiment {} on {}", running.id, running.url));
         progress.line(&format!("  everything is kept in {}", running.dir.path().display()));
+        if let Some(sentence) = running.spec.assumed_direction() {
+            progress.line(&format!("  {sentence}"));
+        }
         if let Some(url) = &running.advertised {
             progress.line(&format!("  trials reach it at {url} (--advertise says another)"));
             if ["://localhost", "://127.", "://[::1]"].iter().any(|own| url.contains(own)) {

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::check::{Canonical, resolve};
+use super::direction::{Direction, Statement, agree};
 use super::section::{Problem, Section, kind};
 use crate::assessor::{self, AssessorSpec};
 use crate::class_args::Arguments;
@@ -53,15 +54,34 @@ impl TunerChoice {
         }
     }
 
-    /// Which results are the better ones: `classArgs.optimize_mode`, or NNI's default for this tuner.
-    pub fn optimize_mode(&self) -> Result<OptimizeMode, tuner::Error> {
-        let args = match self {
-            Self::Native(spec) => return spec.optimize_mode(),
+    fn class_args(&self) -> &Map<String, Value> {
+        match self {
+            Self::Native(spec) => &spec.class_args,
             Self::Nni { algorithm, .. } => &algorithm.class_args,
             Self::Command { class_args, .. } => class_args,
-        };
-        let given = Arguments::new("tuner", args).optimize_mode()?;
-        Ok(given.unwrap_or(OptimizeMode::Maximize))
+        }
+    }
+
+    /// Returns the direction that NNI takes where the tuner's arguments name none.
+    fn default_mode(&self) -> Result<OptimizeMode, tuner::Error> {
+        match self {
+            Self::Native(spec) => spec.default_mode(),
+            Self::Nni { .. } | Self::Command { .. } => Ok(OptimizeMode::Maximize),
+        }
+    }
+
+    /// Hands the experiment's direction to an algorithm that has an `optimize_mode` for certain. A class or a
+    /// program of the user's own gets the arguments that the user wrote.
+    fn set_mode(&mut self, mode: OptimizeMode) {
+        match self {
+            Self::Native(spec) => put_mode(&mut spec.class_args, mode),
+            Self::Nni {
+                algorithm: Algorithm { source: Source::BuiltIn(_), class_args }, ..
+            } => {
+                put_mode(class_args, mode);
+            }
+            Self::Nni { .. } | Self::Command { .. } => {}
+        }
     }
 
     /// The names that every parameter set has: what `{{name}}` may use. `None`: only the tuner knows them.
@@ -82,6 +102,64 @@ impl AssessorChoice {
             Self::Nni(algorithm) => algorithm.name(),
         }
     }
+}
+
+impl AssessorChoice {
+    fn class_args(&self) -> &Map<String, Value> {
+        match self {
+            Self::Native(spec) => &spec.class_args,
+            Self::Nni(algorithm) => &algorithm.class_args,
+        }
+    }
+
+    /// Hands the experiment's direction to a built-in assessor.
+    fn set_mode(&mut self, mode: OptimizeMode) -> Result<(), Problem> {
+        let Self::Native(spec) = self else { return Ok(()) };
+        if spec.takes_direction() {
+            put_mode(&mut spec.class_args, mode);
+            return Ok(());
+        }
+        if mode == OptimizeMode::Maximize {
+            return Ok(());
+        }
+        let problem = format!(
+            "{} expects results that grow, as NNI's does, and would stop the best trials of an experiment that minimizes; use Medianstop or ASHA",
+            spec.name,
+        );
+        Err(Problem::new("assessor.name", problem))
+    }
+}
+
+fn put_mode(class_args: &mut Map<String, Value>, mode: OptimizeMode) {
+    class_args.insert("optimize_mode".to_owned(), json!(mode.word()));
+}
+
+/// Finds the experiment's direction, and hands it to tuner and assessor.
+///
+/// `objective` is what `objective.direction` states.
+pub(super) fn set_direction(
+    objective: Option<Statement>,
+    tuner: &mut TunerChoice,
+    mut assessor: Option<&mut AssessorChoice>,
+) -> Result<Direction, Problem> {
+    let in_file = |error: tuner::Error| Problem::new(error.path, error.problem);
+    let mut statements: Vec<Statement> = objective.into_iter().collect();
+    let sections = [
+        ("tuner", Some(tuner.class_args())),
+        ("assessor", assessor.as_deref().map(AssessorChoice::class_args)),
+    ];
+    for (section, class_args) in sections {
+        let Some(class_args) = class_args else { continue };
+        if let Some(mode) = Arguments::new(section, class_args).optimize_mode().map_err(in_file)? {
+            statements.push(Statement { path: format!("{section}.classArgs.optimize_mode"), mode });
+        }
+    }
+    let direction = agree(&statements, tuner.default_mode().map_err(in_file)?)?;
+    tuner.set_mode(direction.mode);
+    if let Some(assessor) = assessor.as_mut() {
+        assessor.set_mode(direction.mode)?;
+    }
+    Ok(direction)
 }
 
 /// Tuners of NNI whose spaces may hold what no other knows.

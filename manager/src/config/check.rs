@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::direction::{Direction, Statement};
 use super::section::{Problem, Section, kind};
 use super::{
     ExperimentSpec, MOST_AT_A_TIME, algorithms, command, document, notifications, service, units,
 };
+use crate::class_args::OptimizeMode;
 use crate::nearest::advice;
 use crate::search_space::SearchSpace;
 
@@ -106,10 +108,11 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let tuner_gpu_indices = top.indices("tunerGpuIndices")?;
     canonical.put("tunerGpuIndices", &tuner_gpu_indices);
 
-    let tuner = algorithms::tuner(&mut top, &search_space, base, &mut canonical)?;
-    let optimize_mode =
-        tuner.optimize_mode().map_err(|error| Problem::new(error.path, error.problem))?;
-    let assessor = algorithms::assessor(&mut top, &tuner, base, &mut canonical)?;
+    let mut tuner = algorithms::tuner(&mut top, &search_space, base, &mut canonical)?;
+    let mut assessor = algorithms::assessor(&mut top, &tuner, base, &mut canonical)?;
+    let Objective { metric: objective, stated } = objective(&mut top, &mut canonical)?;
+    let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =
+        algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
     canonical.put("pythonInterpreter", &python_interpreter);
     let tuner_patience = patience(&mut top, &mut canonical)?;
@@ -119,8 +122,6 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
         return Err(top.fault("sharedStorage", problem));
     }
-    let objective = top.string("objective")?;
-    canonical.put("objective", &objective);
     let notifications = notifications::notifications(&mut top, base)?.map(|(spec, written)| {
         canonical.put("notifications", written);
         spec
@@ -148,6 +149,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         max_trial_retries: max_trial_retries.unwrap_or(0),
         tuner,
         optimize_mode,
+        optimize_mode_assumed,
         assessor,
         python_interpreter,
         tuner_gpu_indices,
@@ -196,6 +198,39 @@ impl Shared {
             debug: section.boolean("debug")?,
         })
     }
+}
+
+/// What is optimised.
+struct Objective {
+    metric: Option<String>,
+    stated: Option<Statement>,
+}
+
+/// `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
+fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<Objective, Problem> {
+    if !top.look("objective").is_some_and(Value::is_object) {
+        let metric = top.string("objective")?;
+        canonical.put("objective", &metric);
+        return Ok(Objective { metric, stated: None });
+    }
+    let value = top.take("objective").unwrap_or_default();
+    let mut fields = Section::open("objective", value, &["metric", "direction"])?;
+    let metric = fields.string("metric")?;
+    let stated = match fields.string("direction")? {
+        None => None,
+        Some(word) => match OptimizeMode::from_word(&word) {
+            Some(mode) => Some(Statement { path: fields.at("direction"), mode }),
+            None => {
+                let advice = advice(&word, ["maximize", "minimize"]);
+                return Err(fields.fault("direction", format!("`{word}` is not known; {advice}")));
+            }
+        },
+    };
+    let mut written = Canonical(Map::new());
+    written.put("metric", &metric);
+    written.put("direction", stated.as_ref().map(|stated| stated.mode.word()));
+    canonical.put("objective", Value::Object(written.0));
+    Ok(Objective { metric, stated })
 }
 
 /// `targetMetric`: a finite number.

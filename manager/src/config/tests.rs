@@ -327,7 +327,7 @@ fn all_that_is_wrong_is_told_at_once_and_nothing_that_is_not() {
         (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
          &["searchSpace.lr._type", "maxTrialNumber"]),
         (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
-         &["trainingService.gpus", "objective"]),
+         &["objective", "trainingService.gpus"]),
     ];
     for (changes, expected) in table {
         let problem = loaded(&with(&changes).to_string()).unwrap_err();
@@ -427,5 +427,59 @@ proptest! {
         ],
     ) {
         drop(loaded(&with(&json!({name: value})).to_string()));
+    }
+}
+
+#[test]
+fn an_experiment_has_one_direction() {
+    use OptimizeMode::{Maximize, Minimize};
+    let tuner = |name: &str, mode: Option<&str>| match mode {
+        None => json!({"name": name}),
+        Some(mode) => json!({"name": name, "classArgs": {"optimize_mode": mode}}),
+    };
+    let toward = |direction: &str| json!({"direction": direction});
+    #[rustfmt::skip]
+    let table = [
+        ("an assessor follows the tuner",     tuner("TPE", Some("maximize")),    tuner("Medianstop", None),             Value::Null,        Ok((Maximize, false))),
+        ("a tuner follows the assessor",      tuner("TPE", None),                tuner("ASHA", Some("maximize")),       Value::Null,        Ok((Maximize, false))),
+        ("both follow the objective",         tuner("TPE", None),                tuner("ASHA", None),                   toward("maximize"), Ok((Maximize, false))),
+        ("short words mean the same",         tuner("Random", Some("Min")),      tuner("ASHA", Some("minimize")),       toward("min"),      Ok((Minimize, false))),
+        ("NNI's default of TPE is assumed",   tuner("TPE", None),                tuner("Medianstop", None),             Value::Null,        Ok((Minimize, true))),
+        ("NNI's default of Random is, too",   tuner("Random", None),             Value::Null,                           Value::Null,        Ok((Maximize, true))),
+        ("a contradiction is refused",        tuner("TPE", Some("minimize")),    tuner("Medianstop", Some("maximize")), Value::Null,        Err("assessor.classArgs.optimize_mode: is `maximize`, but `tuner.classArgs.optimize_mode` is `minimize`")),
+        ("with the objective, too",           tuner("TPE", Some("minimize")),    Value::Null,                           toward("maximize"), Err("tuner.classArgs.optimize_mode: is `minimize`, but `objective.direction` is `maximize`")),
+        ("Curvefitting cannot minimize",      tuner("Random", Some("minimize")), tuner("Curvefitting", None),           Value::Null,        Err("assessor.name: Curvefitting expects results that grow")),
+        ("Curvefitting maximizes",            tuner("Random", None),             tuner("Curvefitting", None),           Value::Null,        Ok((Maximize, true))),
+        ("a misspelt direction is named",     tuner("Random", None),             Value::Null,                           toward("maximise"), Err("objective.direction: `maximise` is not known; did you mean `maximize`?")),
+    ];
+    for (rule, tuner, assessor, objective, expected) in table {
+        let changes = json!({"tuner": tuner, "assessor": assessor, "objective": objective});
+        let (_directory, file) = written(&with(&changes).to_string());
+        let spec = load(&file).map_err(|error| error.problem);
+        match expected {
+            Err(message) => assert!(
+                spec.as_ref().is_err_and(|error| error.contains(message)),
+                "{rule}: {spec:?}"
+            ),
+            Ok((mode, assumed)) => {
+                let spec = spec.unwrap_or_else(|error| panic!("{rule}: {error}"));
+                assert_eq!(
+                    (spec.optimize_mode, spec.optimize_mode_assumed),
+                    (mode, assumed),
+                    "{rule}"
+                );
+                assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
+                let TunerChoice::Native(tuner) = &spec.tuner else { panic!("{rule}") };
+                assert_eq!(tuner.class_args["optimize_mode"], mode.word(), "{rule}");
+                if let Some(AssessorChoice::Native(assessor)) = &spec.assessor
+                    && assessor.takes_direction()
+                {
+                    assert_eq!(assessor.class_args["optimize_mode"], mode.word(), "{rule}");
+                }
+                // What is stored says the same when the experiment is resumed.
+                let again = from_canonical(&spec.canonical).unwrap();
+                assert_eq!(again, spec, "{rule}");
+            }
+        }
     }
 }

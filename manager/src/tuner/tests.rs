@@ -307,7 +307,7 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
         ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
         ("TPE",      json!({"tpe_args": {"constant_liar_type": "bad"}}), "tuner.classArgs.tpe_args.constant_liar_type: \"bad\" is not known; allowed: best, worst, mean, none"),
         ("TPE",      json!({"tpe_args": {"prior_weight": -1}}), "tuner.classArgs.tpe_args.prior_weight: expected a number of at least 0, found -1"),
-        ("Random",   json!({"optimize_mode": "max"}),    "tuner.classArgs.optimize_mode: \"max\" is not known; allowed: maximize, minimize"),
+        ("Random",   json!({"optimize_mode": "up"}),     "tuner.classArgs.optimize_mode: \"up\" is not known; allowed: maximize, minimize"),
         ("Batch",    json!({}),                          "searchSpace: for the tuner Batch it must be one `choice` whose options are whole parameter sets"),
     ];
     for (name, class_args, message) in table {
@@ -319,10 +319,13 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
 }
 
 #[test]
-fn optimize_mode_is_the_given_one_or_the_tuners_own() {
-    let mode = |args| spec("gridsearch", &args).optimize_mode().unwrap();
-    assert_eq!(mode(json!({"optimize_mode": "Minimize"})), OptimizeMode::Minimize);
-    assert_eq!(mode(json!({})), OptimizeMode::Maximize);
+fn the_default_direction_is_nnis_own_of_each_tuner() {
+    let minimize = ["TPE", "Anneal"];
+    for name in ["TPE", "Anneal", "Evolution", "GP", "Hyperband", "Random", "GridSearch", "Batch"] {
+        let expected =
+            if minimize.contains(&name) { OptimizeMode::Minimize } else { OptimizeMode::Maximize };
+        assert_eq!(spec(name, &json!({})).default_mode().unwrap(), expected, "{name}");
+    }
 }
 
 /// A search with several trials at a time, as the experiment conducts it.

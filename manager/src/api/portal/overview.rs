@@ -144,6 +144,12 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
     let name = result_name(shown);
     html! {
         div.best {
+            @if shown.optimize_mode_assumed {
+                p.hint {
+                    "The experiment file states no direction; "
+                    (shown.optimize_mode) " is assumed, the tuner's default."
+                }
+            }
             @if let Some(best) = &shown.best {
                 p {
                     "Best " (name) ", the " (wanted) ": "

@@ -1,0 +1,79 @@
+//! PURE: the direction of the objective. It is one fact of an experiment, wherever the file states it: in
+//! `objective.direction`, in the tuner's arguments, in the assessor's, or nowhere.
+
+use super::section::Problem;
+use crate::class_args::OptimizeMode;
+
+/// One field that states the direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Statement {
+    /// The field, such as `tuner.classArgs.optimize_mode`.
+    pub(super) path: String,
+    pub(super) mode: OptimizeMode,
+}
+
+/// The direction that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Direction {
+    pub(super) mode: OptimizeMode,
+    /// Whether no field states it, so that it is the tuner's default.
+    pub(super) assumed: bool,
+}
+
+/// Returns the direction that all statements agree on, or the tuner's `default` where there is none.
+///
+/// # Errors
+///
+/// If two fields contradict each other; names both.
+pub(super) fn agree(statements: &[Statement], default: OptimizeMode) -> Result<Direction, Problem> {
+    let Some((first, others)) = statements.split_first() else {
+        return Ok(Direction { mode: default, assumed: true });
+    };
+    match others.iter().find(|other| other.mode != first.mode) {
+        None => Ok(Direction { mode: first.mode, assumed: false }),
+        Some(other) => {
+            let problem = format!(
+                "is `{}`, but `{}` is `{}`; an experiment has one direction: remove one of the two, or make them equal",
+                other.mode.word(),
+                first.path,
+                first.mode.word(),
+            );
+            Err(Problem::new(other.path.clone(), problem))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use OptimizeMode::{Maximize, Minimize};
+
+    use super::*;
+
+    #[test]
+    fn all_statements_must_agree_and_the_default_needs_none() {
+        let say = |path: &str, mode| Statement { path: path.to_owned(), mode };
+        let (objective, tuner, assessor) = ("objective.direction", "tuner.x", "assessor.x");
+        #[rustfmt::skip]
+        let table = [
+            ("nothing is stated",     vec![],                                             Ok((Minimize, true))),
+            ("the tuner states it",   vec![say(tuner, Maximize)],                         Ok((Maximize, false))),
+            ("the assessor does",     vec![say(assessor, Maximize)],                      Ok((Maximize, false))),
+            ("both, alike",           vec![say(tuner, Maximize), say(assessor, Maximize)], Ok((Maximize, false))),
+            ("both, unlike",          vec![say(tuner, Minimize), say(assessor, Maximize)], Err("assessor.x")),
+            ("the objective outside", vec![say(objective, Maximize), say(tuner, Minimize)], Err("tuner.x")),
+        ];
+        for (rule, statements, expected) in table {
+            let found = agree(&statements, Minimize);
+            match expected {
+                Ok((mode, assumed)) => {
+                    assert_eq!(found.unwrap(), Direction { mode, assumed }, "{rule}")
+                }
+                Err(path) => {
+                    let problem = found.unwrap_err();
+                    assert_eq!(problem.path, path, "{rule}");
+                    assert!(problem.what.contains(&statements[0].path), "{rule}: {}", problem.what);
+                }
+            }
+        }
+    }
+}
