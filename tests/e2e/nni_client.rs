@@ -172,3 +172,63 @@ fn nni_s_python_client_reads_a_running_search() {
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
+
+/// Reports objects, as NNI's own test case `metrics-dict` does.
+const REPORTER: &str = r#"
+import nni
+nni.get_next_parameter()
+for step in range(3):
+    nni.report_intermediate_result({"default": step / 4, "loss": 1.5, "other": 0.666})
+nni.report_final_result({"default": 0.6, "loss": 0.66, "other": 0.666})
+"#;
+
+/// Tells every result that NNI's client reads.
+const READER: &str = r#"
+import json, sys
+from nni.experiment import Experiment
+
+experiment = Experiment.connect(int(sys.argv[1]))
+job = experiment.list_trial_jobs()[0]
+metrics = experiment.get_job_metrics()[job.trialJobId]
+print(json.dumps({
+    "metrics": [metric.data for metric in metrics],
+    "finals": [metric.data for metric in job.finalMetricData or []],
+    "exported": [result.value for result in experiment.export_data()],
+}))
+"#;
+
+#[test]
+fn nni_s_python_client_reads_objects_with_all_their_members() {
+    let Some(python) = nni_python() else { return };
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.write("code/reporter.py", REPORTER);
+    // The second trial keeps the search alive while the client reads the first one.
+    let first = format!("'{}' reporter.py", python.display());
+    let command = format!("if [ $NNI_TRIAL_SEQ_ID = 0 ]; then {first}; else read _ <../gate; fi");
+    let running = Search::new(&command, 2).start(&bed);
+    let client = bed.write("client.py", READER);
+    let port = wait_for("the manager to listen", BOUND, || {
+        let folder = std::fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
+        url.trim().rsplit(':').next().map(str::to_owned)
+    });
+    let told = wait_for("the first trial to succeed", BOUND, || {
+        let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
+        // There is no trial yet.
+        let said = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+        let told: Value = serde_json::from_str(said.lines().last()?).ok()?;
+        (told["finals"] != json!([])).then_some(told)
+    });
+    gate.open(1);
+    let step = |value: f64| json!({"default": value, "loss": 1.5, "other": 0.666});
+    let last = json!({"default": 0.6, "loss": 0.66, "other": 0.666});
+    let expected = json!({
+        "metrics": [step(0.0), step(0.25), step(0.5), last],
+        "finals": [last],
+        "exported": [last],
+    });
+    assert_eq!(told, expected);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+}

@@ -14,6 +14,8 @@ pub struct TrialResult {
     pub name: Option<String>,
     /// Its final result: the first one it reported.
     pub last: Option<MetricValue>,
+    /// The same result as the trial reported it: where a member of an object counts, the whole object.
+    pub reported: Option<Box<MetricValue>>,
     /// Its intermediate results, in order.
     pub intermediate: Vec<MetricValue>,
 }
@@ -70,6 +72,7 @@ pub fn pick<'a>(
             _ => metric.name.clone(),
         }),
         last: last.map(|metric| value_of(metric, objective)),
+        reported: last.map(|metric| Box::new(metric.value.clone())),
         intermediate: steps.into_iter().map(|metric| value_of(metric, objective)).collect(),
     }
 }

@@ -61,6 +61,12 @@ pub struct TrialSummary {
     /// many members.
     #[serde(skip)]
     pub steps_name: Option<String>,
+    /// The final result as the trial reported it: where a member of an object counts, the whole object. For NNI's API.
+    #[serde(skip)]
+    pub reported_final: Option<Value>,
+    /// The latest intermediate result as the trial reported it.
+    #[serde(skip)]
+    pub reported_latest: Option<Value>,
     /// The trial's own number in the store.
     #[serde(skip)]
     pub(super) key: i64,
@@ -107,6 +113,8 @@ impl TrialSummary {
             parameter_id: row.parameter_id,
             attempt: row.attempt.to_string(),
             steps_name: latest.map(|metric| metric.name.clone()),
+            reported_final: result.reported.map(|value| value.as_json().clone()),
+            reported_latest: latest.map(|metric| metric.value.as_json().clone()),
             last: result.last.map(|value| value.as_json().clone()),
             latest: latest.map(|metric| value_of(metric, name.as_deref()).as_json().clone()),
             latest_step: latest.map(|metric| metric.sequence),
@@ -132,6 +140,7 @@ impl TrialSummary {
     pub(super) fn keep_latest(&mut self, before: &Self) {
         if self.latest.is_none() && self.attempt == before.attempt && self.metric == before.metric {
             self.latest.clone_from(&before.latest);
+            self.reported_latest.clone_from(&before.reported_latest);
             self.latest_step = before.latest_step;
             self.steps_name.clone_from(&before.steps_name);
         }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use trial_protocol::MetricKind;
+use trial_protocol::{MetricKind, OBJECTIVE};
 
-use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::MetricRow;
 use crate::view::TrialSummary;
@@ -68,7 +67,21 @@ fn parameter_id(trial: &TrialSummary) -> String {
     trial.parameter_id.unwrap_or(trial.sequence).to_string()
 }
 
+/// A result as the trial reported it, an object with all its members. NNI's clients judge an object by its `default`:
+/// where it has none, the member that counts here is added under that name.
+fn with_default(value: &Value, counts: Option<&str>) -> Value {
+    let mut value = value.clone();
+    if let (Some(members), Some(name)) = (value.as_object_mut(), counts)
+        && !members.contains_key(OBJECTIVE)
+        && let Some(member) = members.get(name).cloned()
+    {
+        members.insert(OBJECTIVE.to_owned(), member);
+    }
+    value
+}
+
 fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Value) -> Value {
+    let value = with_default(value, trial.metric.as_deref());
     json!({
         "timestamp": at_ms,
         "trialJobId": trial.id,
@@ -76,7 +89,7 @@ fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Va
         "type": kind,
         "sequence": sequence,
         // JSON in JSON: clients decode twice.
-        "data": Value::from(python(value)).to_string(),
+        "data": Value::from(python(&value)).to_string(),
     })
 }
 
@@ -87,13 +100,12 @@ pub(super) fn record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value 
         MetricKind::Intermediate => ("PERIODICAL", step),
         MetricKind::Final => ("FINAL", row.metric.sequence),
     };
-    let value = value_of(&row.metric, trial.metric.as_deref());
-    shape(trial, row.observed_at_ms, kind, sequence, value.as_json())
+    shape(trial, row.observed_at_ms, kind, sequence, row.metric.value.as_json())
 }
 
 fn final_record(trial: &TrialSummary) -> Option<Value> {
     let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
-    Some(shape(trial, at_ms, "FINAL", 0, trial.last.as_ref()?))
+    Some(shape(trial, at_ms, "FINAL", 0, trial.reported_final.as_ref()?))
 }
 
 /// All final results, then each trial's latest intermediate one; `steps` says how many that trial has.
@@ -101,7 +113,8 @@ pub(super) fn latest_records(trials: &[Arc<TrialSummary>], steps: &[u64]) -> Val
     let finals = trials.iter().filter_map(|trial| final_record(trial));
     let latest = trials.iter().zip(steps).filter_map(|(trial, steps)| {
         let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
-        Some(shape(trial, at_ms, "PERIODICAL", steps.checked_sub(1)?, trial.latest.as_ref()?))
+        let value = trial.reported_latest.as_ref()?;
+        Some(shape(trial, at_ms, "PERIODICAL", steps.checked_sub(1)?, value))
     });
     finals.chain(latest).collect()
 }
@@ -145,10 +158,11 @@ pub(super) fn trial_job(trial: &TrialSummary, logs: Option<&Path>) -> Value {
 
 /// A succeeded trial as `export-data` has it.
 pub(super) fn exported(trial: &TrialSummary) -> Option<Value> {
-    let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded)?;
+    let last = trial.reported_final.as_ref().filter(|_| trial.state == JobState::Succeeded)?;
+    let last = with_default(last, trial.metric.as_deref());
     Some(json!({
         "parameter": trial.parameters,
-        "value": python(last),
+        "value": python(&last),
         "trialJobId": trial.id,
     }))
 }

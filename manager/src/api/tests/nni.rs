@@ -126,7 +126,7 @@ async fn answers_have_the_members_of_nni_s() {
 }
 
 #[tokio::test]
-async fn a_member_that_counts_is_the_value_of_each_step() {
+async fn nni_reads_whole_objects_and_judges_them_by_the_member_that_counts() {
     let bed = Bed::of(Some("acc")).await;
     bed.change("t", JobState::Running).await;
     let report = |kind, sequence, acc: f64| {
@@ -144,13 +144,58 @@ async fn a_member_that_counts_is_the_value_of_each_step() {
         let one = |one: &Value| json!([one["type"], one["sequence"], one["data"]]);
         records.map(one).collect::<Vec<_>>()
     };
+    // NNI's clients judge an object by its member `default`.
+    let data = |acc: f64| {
+        let text = format!(r#"{{"acc": {acc}, "loss": 9, "note": "x", "default": {acc}}}"#);
+        Value::from(text).to_string()
+    };
     let (first, second) =
-        (json!(["PERIODICAL", 0, "\"0.25\""]), json!(["PERIODICAL", 1, "\"0.5\""]));
+        (json!(["PERIODICAL", 0, data(0.25)]), json!(["PERIODICAL", 1, data(0.5)]));
     assert_eq!(told(&bed.got("/metric-data-latest").await), std::slice::from_ref(&second));
     assert_eq!(told(&bed.got("/metric-data/t").await), [first, second]);
     bed.say(Lane::Facts, 2, vec![report(MetricKind::Final, 0, 0.75)]).await;
     let finals = bed.got("/metric-data?type=FINAL").await;
-    assert_eq!(told(&finals), [json!(["FINAL", 0, "\"0.75\""])]);
+    assert_eq!(told(&finals), [json!(["FINAL", 0, data(0.75)])]);
+}
+
+#[tokio::test]
+async fn nni_reads_every_member_of_an_object() {
+    let bed = Bed::of(None).await;
+    bed.change("t", JobState::Running).await;
+    let report = |kind, sequence, value: Value| {
+        let (name, value) = ("default".to_owned(), value.into());
+        ReportBody::Metric(Metric { name, kind, sequence, value, derived: false })
+    };
+    let step = json!({"default": 0.5, "loss": "Infinity", "per_class": [1, {"a": 2}]});
+    let last = json!({"default": 0.6, "loss": 0.66, "other": 0.666});
+    let facts = vec![
+        report(MetricKind::Intermediate, 0, step),
+        report(MetricKind::Intermediate, 1, json!(0.55)),
+        report(MetricKind::Intermediate, 2, last.clone()),
+        report(MetricKind::Final, 0, last),
+    ];
+    bed.say(Lane::Facts, 0, facts).await;
+    bed.change("t", JobState::Succeeded).await;
+    let step = r#"{"default": 0.5, "loss": Infinity, "per_class": [1, {"a": 2}]}"#;
+    let last = r#"{"default": 0.6, "loss": 0.66, "other": 0.666}"#;
+    let decoded = |records: &Value| {
+        let one = |one: &Value| {
+            let text: String = serde_json::from_str(one["data"].as_str().unwrap()).unwrap();
+            (one["type"].as_str().unwrap().to_owned(), text)
+        };
+        records.as_array().unwrap().iter().map(one).collect::<Vec<_>>()
+    };
+    let steps = [("PERIODICAL", step), ("PERIODICAL", "0.55"), ("PERIODICAL", last)];
+    let told = |records: &[(&str, &str)]| {
+        let owned = |(kind, text): &(&str, &str)| ((*kind).to_owned(), (*text).to_owned());
+        records.iter().map(owned).collect::<Vec<_>>()
+    };
+    let all = [&steps[..], &[("FINAL", last)]].concat();
+    assert_eq!(decoded(&bed.got("/metric-data").await), told(&all));
+    assert_eq!(decoded(&bed.got("/metric-data/t?type=PERIODICAL").await), told(&steps));
+    let latest = [("FINAL", last), ("PERIODICAL", last)];
+    assert_eq!(decoded(&bed.got("/metric-data-latest").await), told(&latest));
+    assert_eq!(bed.got("/export-data").await[0]["value"], last);
 }
 
 #[tokio::test]
