@@ -184,8 +184,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn take(section: &mut Section, base: &Path) -> Result<Self, Problem> {
-        let command = section.string("trialCommand")?;
-        let code = section.string("trialCodeDirectory")?;
+        let command = section.string_or_unset("trialCommand")?;
+        let code = section.string_or_unset("trialCodeDirectory")?;
         let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
             u32::try_from(gpus)
                 .map_err(|_| section.fault("trialGpuNumber", format!("{gpus} GPUs are too many")))

@@ -133,6 +133,14 @@ impl Section {
         }
     }
 
+    /// A string, where `""` counts as absent: NNI's own loader writes it for a field that is not set.
+    pub(super) fn string_or_unset(&mut self, name: &str) -> Result<Option<String>, Problem> {
+        if self.look(name).and_then(Value::as_str) == Some("") {
+            self.fields.shift_remove(name);
+        }
+        self.string(name)
+    }
+
     /// `true` or `false`.
     pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
         match self.take(name) {

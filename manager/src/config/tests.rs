@@ -179,6 +179,17 @@ fn a_legacy_file_is_refused_in_its_own_words() {
 }
 
 #[test]
+fn an_empty_string_that_nni_writes_for_an_unset_field_is_absent() {
+    // NNI 3.0 writes it for FrameworkController and Kubeflow; a local file can have it from an older loader.
+    let service = json!({"platform": "local", "trialCommand": "", "trialCodeDirectory": ""});
+    let spec = loaded(&with(&json!({"trainingService": service})).to_string()).unwrap();
+    assert_eq!(spec.trial_command, "python3 trial.py");
+    let nowhere = json!({"trialCommand": "", "trainingService": service});
+    let problem = loaded(&with(&nowhere).to_string()).unwrap_err();
+    assert_eq!(problem, "trialCommand: is missing; for example: python3 trial.py");
+}
+
+#[test]
 fn durations_and_memory_are_nnis() {
     for case in nni("durations") {
         if let Some(seconds) = case[1].as_u64() {

@@ -55,6 +55,17 @@ fn nnis_v2_form_is_read() {
 }
 
 #[test]
+fn a_role_s_command_counts_where_nni_wrote_an_empty_one_for_the_service() {
+    let role = json!({"name": "worker", "dockerImage": "i", "command": "python3 own.py {{x}}"});
+    let service = json!({
+        "platform": "frameworkcontroller", "trialCommand": "", "taskRoles": [role],
+    });
+    let mut document = document(&service);
+    document.as_object_mut().unwrap().remove("trialCommand");
+    assert_eq!(spec(&document.to_string()).roles[0].command, "python3 own.py {{x}}");
+}
+
+#[test]
 fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
     let spec = spec(
         &nni("frameworkcontroller_v1_noreuse.yml").replace("namespace: default", "namespace: lab"),
