@@ -168,7 +168,8 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     let base = base.map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
     let base = base.as_path();
     if v1::is_v1(&document) {
-        let converted = v1::convert(document).map_err(|problem| problem.in_file(file))?;
+        let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
+        let converted = converted.map_err(|problem| problem.in_file(file))?;
         let original = |problem: Problem| converted.original(problem);
         return check::check(converted.v2.clone(), base).map_err(|first| {
             let problems = all::problems(converted.v2.clone(), base, first);

@@ -157,8 +157,10 @@ fn local(
 
 /// The platforms of this build.
 #[derive(Debug, Clone, Copy)]
-enum Platform {
+pub(super) enum Platform {
+    /// This machine.
     Local,
+    /// Kubernetes.
     FrameworkController,
 }
 
@@ -167,11 +169,17 @@ const PLATFORMS: [(&str, Platform); 2] =
 
 /// Which platform is wanted, before its fields are looked at.
 fn platform(service: &Value) -> Result<Platform, Problem> {
-    let path = "trainingService.platform";
+    let Some(members) = service.as_object() else {
+        return Ok(Platform::Local); // No object: said where it is opened.
+    };
+    let field = members.iter().find(|(key, _)| folded(key) == "platform");
+    check_platform("trainingService.platform", field.map(|(_, value)| value))
+}
+
+/// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
+pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
     let has = PLATFORMS.map(|(name, _)| name).join(" and ");
-    let members = service.as_object();
-    let field = members.and_then(|m| m.iter().find(|(key, _)| folded(key) == "platform"));
-    let problem = match field.map(|(_, value)| value) {
+    let problem = match name {
         Some(Value::String(name)) => {
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {
                 return Ok(*platform);
@@ -188,8 +196,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
             }
         }
         Some(other) if !other.is_null() => format!("expected a string, found {}", kind(other)),
-        _ if members.is_some() => format!("is missing; allowed: {has}"),
-        _ => return Ok(Platform::Local), // No object: said where it is opened.
+        _ => format!("is missing; allowed: {has}"),
     };
     Err(Problem::new(path, problem))
 }

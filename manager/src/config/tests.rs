@@ -179,6 +179,48 @@ fn a_legacy_file_is_refused_in_its_own_words() {
 }
 
 #[test]
+fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
+    let good = json!({
+        "trialConcurrency": 1, "maxTrialNum": 2, "searchSpacePath": "search_space.json",
+        "tuner": {"builtinTunerName": "TPE"},
+    });
+    #[rustfmt::skip]
+    let table = [
+        ("pai",      json!({"paiConfig": {"userName": "u", "token": "t", "host": "h", "reuse": true}, "trial": {"command": "true", "image": "i", "virtualCluster": "v", "paiStorageConfigName": "s"}})),
+        ("aml",      json!({"amlConfig": {"subscriptionId": "i", "computeTarget": "c"}, "trial": {"command": "true", "image": "i"}})),
+        ("dlts",     json!({"dltsConfig": {"dashboard": "http://d"}})),
+        ("dlc",      json!({"dlcConfig": {"type": "Worker"}})),
+        ("adl",      json!({"trial": {"command": "true", "image": "i", "namespace": "n", "adaptive": true, "checkpoint": {"storageSize": "1Gi"}}})),
+        ("hybrid",   json!({"hybridConfig": {"trainingServicePlatforms": ["local", "remote"]}})),
+        ("remote",   json!({"machineList": [{"ip": "1.2.3.4", "username": "u"}], "sharedStorage": {"storageType": "NFS"}})),
+        ("kubeflow", json!({"kubeflowConfig": {"operator": "tf-operator", "anything": 1}})),
+    ];
+    for (platform, changes) in table {
+        let mut document = good.clone();
+        document["trainingServicePlatform"] = json!(platform);
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let problem = loaded(&document.to_string()).unwrap_err();
+        let has = "is not available in this build, which has local and frameworkcontroller";
+        assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
+    }
+}
+
+#[test]
+fn shared_storage_of_a_legacy_file_is_refused_with_what_there_is_instead() {
+    let document = json!({
+        "trialConcurrency": 1, "trainingServicePlatform": "local",
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
+        "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."},
+        "sharedStorage": {"storageType": "NFS", "localMountPoint": "/mnt", "nfsServer": "s"},
+    });
+    let problem = loaded(&document.to_string()).unwrap_err();
+    let expected = "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
+    assert_eq!(problem, expected);
+}
+
+#[test]
 fn an_empty_string_that_nni_writes_for_an_unset_field_is_absent() {
     // NNI 3.0 writes it for FrameworkController and Kubeflow; a local file can have it from an older loader.
     let service = json!({"platform": "local", "trialCommand": "", "trialCodeDirectory": ""});

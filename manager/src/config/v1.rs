@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section};
+use super::service;
 use crate::nearest::folded;
 
 /// A document in v2 form, and where its fields stood in v1.
@@ -45,11 +46,22 @@ impl Converted {
 
 /// Whether a document is in v1 form.
 pub(super) fn is_v1(document: &Value) -> bool {
-    let is_platform = |key: &String| folded(key) == "trainingserviceplatform";
-    document.as_object().is_some_and(|members| members.keys().any(is_platform))
+    platform_of(document).is_some()
 }
 
-const TOP: [&str; 35] = [
+/// The value of the field that only the v1 form has.
+fn platform_of(document: &Value) -> Option<&Value> {
+    let mut members = document.as_object()?.iter();
+    members.find(|(key, _)| folded(key) == "trainingserviceplatform").map(|(_, value)| value)
+}
+
+/// Refuses a platform that is not built in: its fields are not known either, so this comes before them.
+pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
+    let Some(name) = platform_of(document).filter(|name| !name.is_null()) else { return Ok(()) };
+    service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
+}
+
+const TOP: [&str; 36] = [
     "authorName",
     "experimentName",
     "description",
@@ -78,6 +90,7 @@ const TOP: [&str; 35] = [
     "machineList",
     "kubeflowConfig",
     "frameworkcontrollerConfig",
+    "sharedStorage",
     // Ours, under the same names in both forms.
     "objective",
     "pythonInterpreter",
@@ -104,6 +117,7 @@ const COMMON: Renames = &[
     ("debug", "debug"),
     ("logLevel", "logLevel"),
     ("useAnnotation", "useAnnotation"),
+    ("sharedStorage", "sharedStorage"),
     ("objective", "objective"),
     ("pythonInterpreter", "pythonInterpreter"),
     ("tunerPatience", "tunerPatience"),
@@ -209,8 +223,10 @@ impl Converter {
             _ => ("localConfig", LOCAL),
         };
         self.possible(known, config, "trainingService");
-        self.name("trainingService.storage", &format!("{config}.storage"));
-        self.name("trainingService.storage.storageType", &format!("{config}.storage"));
+        if config == "frameworkcontrollerConfig" {
+            self.name("trainingService.storage", &format!("{config}.storage"));
+            self.name("trainingService.storage.storageType", &format!("{config}.storage"));
+        }
         if v1.boolean("multiPhase")? == Some(true) {
             return Err(v1.fault("multiPhase", "multi-phase trials do not exist any more"));
         }
