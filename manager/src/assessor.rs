@@ -96,6 +96,11 @@ pub fn build(spec: &AssessorSpec) -> Result<Box<dyn Assessor>, Error> {
     Ok(assessor)
 }
 
+/// Whether an assessor of this name is built in.
+pub fn is_known(name: &str) -> bool {
+    algorithm(name).is_ok()
+}
+
 fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
     let wanted = folded(name);
     if let Some(found) = ALGORITHMS.iter().find(|(name, _)| folded(name) == wanted) {

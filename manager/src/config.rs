@@ -12,6 +12,7 @@ mod direction;
 mod document;
 pub mod frameworkcontroller;
 mod notifications;
+mod registered;
 mod section;
 mod service;
 pub mod units;
@@ -169,15 +170,28 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     let base = base.as_path();
     if v1::is_v1(&document) {
         let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
-        let converted = converted.map_err(|problem| problem.in_file(file))?;
-        let original = |problem: Problem| converted.original(problem);
-        return check::check(converted.v2.clone(), base).map_err(|first| {
-            let problems = all::problems(converted.v2.clone(), base, first);
+        let mut converted = converted.map_err(|problem| problem.in_file(file))?;
+        let v2 = std::mem::take(&mut converted.v2);
+        let original = |problem| converted.original(problem);
+        return checked(v2, base).map_err(|problems| {
             Problem::all_in_file(problems.into_iter().map(original).collect(), file)
         });
     }
-    check::check(document.clone(), base)
-        .map_err(|first| Problem::all_in_file(all::problems(document, base, first), file))
+    checked(document, base).map_err(|problems| Problem::all_in_file(problems, file))
+}
+
+/// Checks a document in v2 form; what is wrong with it is told all at once.
+fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
+    let missing = registered::resolve(&mut document, base);
+    check::check(document.clone(), base).map_err(|first| {
+        let mut problems = all::problems(document, base, first);
+        for problem in &mut problems {
+            if let Some(looked) = missing.iter().find(|looked| looked.path == problem.path) {
+                problem.what.push_str(&looked.note);
+            }
+        }
+        problems
+    })
 }
 
 /// Reads a file of another kind, JSON or YAML: a search space, results.

@@ -18,6 +18,7 @@ mod look;
 mod nni;
 mod patience;
 mod process;
+mod registry;
 mod wire;
 
 #[cfg(test)]
@@ -32,10 +33,14 @@ use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
 pub use self::look::{look, look_for};
+pub use self::registry::find_nni_config;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;
 pub use crate::tuner::Sample;
+
+/// The interpreter where `pythonInterpreter` names none: `PATH` finds it.
+pub const DEFAULT_PYTHON: &str = "python3";
 
 /// An algorithm that NNI's dispatcher makes.
 #[derive(Debug, Clone, PartialEq)]

@@ -185,6 +185,11 @@ const NNI_HAS: [(&str, &str); 9] = [
     ("BOHB", "BOHB"),
 ];
 
+/// Whether a tuner of this name is built in, or one of NNI's own.
+pub fn is_known(name: &str) -> bool {
+    algorithm(name).is_ok() || nni_name(name).is_some()
+}
+
 /// The proper name of a tuner that this build has not and NNI has.
 pub fn nni_name(name: &str) -> Option<&'static str> {
     let wanted = folded(name);
@@ -226,7 +231,7 @@ fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
     }
     let names = ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name));
     let problem = format!(
-        "`{name}` is not a tuner; {}; one of your own, also if `nnictl algo register` knows it, is given by its `className`",
+        "`{name}` is not a tuner; {}; one of your own is given by its `className`",
         advice(name, names)
     );
     Err(Error { path: "tuner.name".to_owned(), problem })

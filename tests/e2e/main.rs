@@ -38,6 +38,7 @@ mod parameters;
 mod places;
 mod pods;
 mod portal;
+mod registered;
 mod same_again;
 mod sdk;
 mod secure;

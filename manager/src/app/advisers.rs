@@ -6,13 +6,10 @@ use trial_protocol::ExperimentId;
 
 use super::Error;
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
-use crate::dispatcher::{self, Outside, Program, Setting};
+use crate::dispatcher::{self, DEFAULT_PYTHON, Outside, Program, Setting};
 use crate::experiment::advice::Advice;
 use crate::layout::ExperimentDir;
 use crate::{assessor, tuner};
-
-/// Where nothing else is said, `PATH` finds the interpreter.
-const PYTHON: &str = "python3";
 
 /// Looks whether what is outside the manager can be run: each one's name, and what is wrong with it.
 pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
@@ -24,7 +21,7 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
         Some(AssessorChoice::Nni(algorithm)) => Some(algorithm),
         Some(AssessorChoice::Native(_)) | None => None,
     };
-    let python = spec.python_interpreter.as_deref().unwrap_or(PYTHON);
+    let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
     let mut found = Vec::new();
     if let TunerChoice::Command { command, .. } = &spec.tuner {
         let there = dispatcher::look_for(command, &spec.trial_code_directory);
@@ -52,7 +49,7 @@ pub(super) fn build(
         Some(AssessorChoice::Nni(algorithm)) => (None, Some(algorithm.clone())),
         None => (None, None),
     };
-    let python = || spec.python_interpreter.clone().unwrap_or_else(|| PYTHON.to_owned());
+    let python = || spec.python_interpreter.clone().unwrap_or_else(|| DEFAULT_PYTHON.to_owned());
     let program = match (&spec.tuner, judge_outside) {
         (TunerChoice::Native(_), None) => None,
         (TunerChoice::Native(_), assessor) => {

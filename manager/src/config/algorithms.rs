@@ -1,6 +1,6 @@
 //! The sections `tuner`, `assessor` and `advisor`, and what runs the algorithms that are not built in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -299,16 +299,23 @@ pub(super) fn interpreter(top: &mut Section, base: &Path) -> Result<Option<Strin
     if !given.contains('/') {
         return Ok(Some(given));
     }
-    let home = std::env::var_os("HOME").filter(|_| given.starts_with("~/"));
-    let path = match home {
-        Some(home) => Path::new(&home).join(given.trim_start_matches("~/")),
-        None => base.join(&given),
-    };
+    let path = interpreter_path(&given, base);
     if !path.is_file() {
         let problem = format!("there is no program {}", path.display());
         return Err(top.fault("pythonInterpreter", problem));
     }
     Ok(Some(path.to_string_lossy().into_owned()))
+}
+
+/// The interpreter as it is started: a path if it is given as one, else a name for `PATH` to find.
+pub(super) fn interpreter_path(given: &str, base: &Path) -> PathBuf {
+    if !given.contains('/') {
+        return PathBuf::from(given);
+    }
+    match std::env::var_os("HOME").filter(|_| given.starts_with("~/")) {
+        Some(home) => Path::new(&home).join(given.trim_start_matches("~/")),
+        None => base.join(given),
+    }
 }
 
 /// An algorithm in canonical form.

@@ -301,7 +301,7 @@ fn imported_results_count_as_results() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, PBT, DNGO, NetworkMorphism, RegularizedEvolutionTuner, BOHB; one of your own, also if `nnictl algo register` knows it, is given by its `className`"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, PBT, DNGO, NetworkMorphism, RegularizedEvolutionTuner, BOHB; one of your own is given by its `className`"),
         ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
         ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),

@@ -1,0 +1,203 @@
+//! Algorithms that `nnictl algo register` has made known to NNI, found by their names.
+//!
+//! NNI keeps them in `registered_algorithms.yml` of its configuration folder, which depends on the interpreter. A name that is
+//! neither built in nor NNI's own is replaced by the class that was registered under it, once, when the file is loaded: the
+//! stored form has the class, and needs no registry.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::{algorithms, document};
+use crate::dispatcher::{DEFAULT_PYTHON, find_nni_config};
+use crate::nearest::folded;
+use crate::{assessor, tuner};
+
+/// NNI 3.0's name for the file (`nni/tools/package_utils/config_manager.py`).
+const REGISTRY: &str = "registered_algorithms.yml";
+
+/// An algorithm name that was looked for and not found: what to add to the message about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NotRegistered {
+    /// The field, such as `tuner.name`.
+    pub(super) path: String,
+    /// Where it was looked for.
+    pub(super) note: String,
+}
+
+/// Replaces the names of registered algorithms in a document of the v2 form by their classes.
+pub(super) fn resolve(document: &mut Value, base: &Path) -> Vec<NotRegistered> {
+    let Some(members) = document.as_object_mut() else { return Vec::new() };
+    let given = member(members, "pythonInterpreter").and_then(Value::as_str);
+    let python = given.map_or_else(
+        || PathBuf::from(DEFAULT_PYTHON),
+        |given| algorithms::interpreter_path(given, base),
+    );
+    let mut missing = Vec::new();
+    for section in ["tuner", "advisor", "assessor"] {
+        let wanted = member(members, section).and_then(|value| member(value.as_object()?, "name"));
+        let Some(name) = wanted.and_then(Value::as_str).map(str::to_owned) else { continue };
+        let known = match section {
+            "assessor" => assessor::is_known(&name),
+            _ => tuner::is_known(&name),
+        };
+        if known || name.trim().is_empty() {
+            continue;
+        }
+        match registry(&python).and_then(|(file, registry)| {
+            find(&registry, section, &name)
+                .ok_or_else(|| format!("{} has no {section} of that name", file.display()))
+        }) {
+            Ok(found) => put(members, section, found),
+            Err(why) => {
+                let note = format!("; looked for among those of `nnictl algo register`: {why}");
+                missing.push(NotRegistered { path: format!("{section}.name"), note });
+            }
+        }
+    }
+    missing
+}
+
+/// A field under any of its spellings.
+fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let wanted = folded(name);
+    members.iter().find(|(key, _)| folded(key) == wanted).map(|(_, value)| value)
+}
+
+/// The file of registered algorithms that NNI reads under `python`; an error says what there is instead.
+fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
+    let file = find_nni_config(python)?.join(REGISTRY);
+    let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let registry =
+        document::parse(&bytes).map_err(|problem| format!("{}: {problem}", file.display()))?;
+    Ok((file, registry))
+}
+
+/// An algorithm of the registry.
+#[derive(Debug, PartialEq)]
+struct Registered {
+    class: String,
+    /// Arguments that the registration fixes, unless the experiment gives them.
+    class_args: Map<String, Value>,
+    is_advisor: bool,
+}
+
+/// Finds an algorithm by its name or alias, as NNI does (`AlgoMeta.load`): in any case, and never one of NNI's own.
+fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
+    let kinds: &[&str] =
+        if section == "assessor" { &["assessors"] } else { &["tuners", "advisors"] };
+    let entries = kinds.iter().flat_map(|kind| {
+        let list = registry.get(*kind).and_then(Value::as_array);
+        list.into_iter().flatten().map(move |entry| (*kind, entry))
+    });
+    let wanted = folded(name);
+    let named = |entry: &Value, key: &str| {
+        entry.get(key).and_then(Value::as_str).is_some_and(|found| folded(found) == wanted)
+    };
+    let is_user_s = |entry: &Value| entry.get("source").and_then(Value::as_str) != Some("nni");
+    let (kind, entry) = entries.into_iter().find(|(_, entry)| {
+        is_user_s(entry) && (named(entry, "builtinName") || named(entry, "alias"))
+    })?;
+    let is_advisor = entry.get("isAdvisor").and_then(Value::as_bool);
+    Some(Registered {
+        class: entry.get("className")?.as_str()?.to_owned(),
+        class_args: entry.get("classArgs").and_then(Value::as_object).cloned().unwrap_or_default(),
+        is_advisor: is_advisor.unwrap_or(kind == "advisors"),
+    })
+}
+
+/// Puts a class in the place of the name. A tuner that was registered as an advisor goes where advisors stand.
+fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
+    let wanted = folded(section);
+    let Some(key) = members.keys().find(|key| folded(key) == wanted).cloned() else { return };
+    let Some(Value::Object(mut algorithm)) = members.get(&key).cloned() else { return };
+    algorithm.retain(|key, _| folded(key) != "name");
+    algorithm.insert("className".to_owned(), json!(found.class));
+    let given = algorithm.keys().find(|key| folded(key) == "classargs").cloned();
+    let given = given.and_then(|key| algorithm.shift_remove(&key)).unwrap_or(Value::Null);
+    let class_args = match given {
+        Value::Object(given) => {
+            let mut merged = found.class_args;
+            merged.extend(given);
+            Value::Object(merged)
+        }
+        Value::Null => Value::Object(found.class_args),
+        // What is no object is refused with its own words.
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => given,
+    };
+    algorithm.insert("classArgs".to_owned(), class_args);
+    if section == "tuner" && found.is_advisor && member(members, "advisor").is_none() {
+        members.shift_remove(&key);
+        members.insert("advisor".to_owned(), Value::Object(algorithm));
+    } else {
+        members.insert(key, Value::Object(algorithm));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As NNI 3.0 writes it, with what NNI 2.5 left in it.
+    const FILE: &str = "
+tuners:
+- {builtinName: demotuner, className: demo_tuner.DemoTuner, source: user, nniVersion: '3.0'}
+- {builtinName: fixed, alias: other_name, className: m.Fixed, classArgs: {a: 1, b: 2}, source: user}
+- {builtinName: judge, className: m.Judge, isAdvisor: true, source: user}
+- {builtinName: Old, className: nni.old.Old, source: nni}
+- {builtinName: no_class, source: user}
+advisors:
+- {builtinName: older_judge, className: m.OlderJudge, source: user}
+assessors:
+- {builtinName: demoassessor, className: demo_assessor.DemoAssessor}
+";
+
+    #[test]
+    fn a_registered_algorithm_is_found_by_its_name() {
+        let registry = document::parse(FILE.as_bytes()).unwrap();
+        #[rustfmt::skip]
+        let table = [
+            ("tuner",    "demotuner",    Some(("demo_tuner.DemoTuner", false))),
+            ("tuner",    "DemoTuner",    Some(("demo_tuner.DemoTuner", false))),
+            ("tuner",    "other_name",   Some(("m.Fixed", false))),
+            ("tuner",    "judge",        Some(("m.Judge", true))),
+            ("advisor",  "older_judge",  Some(("m.OlderJudge", true))),
+            ("assessor", "demoassessor", Some(("demo_assessor.DemoAssessor", false))),
+            ("assessor", "demotuner",    None),
+            ("tuner",    "demoassessor", None),
+            ("tuner",    "Old",          None),
+            ("tuner",    "no_class",     None),
+            ("tuner",    "missing",      None),
+        ];
+        for (section, name, expected) in table {
+            let found = find(&registry, section, name);
+            let found = found.as_ref().map(|found| (found.class.as_str(), found.is_advisor));
+            assert_eq!(found, expected, "{section} {name}");
+        }
+        for foreign in [json!(null), json!([1]), json!({"tuners": {"a": 1}})] {
+            assert_eq!(find(&foreign, "tuner", "demotuner"), None);
+        }
+    }
+
+    #[test]
+    fn a_registered_class_stands_in_the_place_of_its_name() {
+        let found = |is_advisor| Registered {
+            class: "m.C".to_owned(),
+            class_args: json!({"a": 1, "b": 2}).as_object().cloned().unwrap(),
+            is_advisor,
+        };
+        let class = |args: Value| json!({"className": "m.C", "classArgs": args});
+        #[rustfmt::skip]
+        let table = [
+            (json!({"tuner": {"name": "x"}}),                       false, json!({"tuner": class(json!({"a": 1, "b": 2}))})),
+            (json!({"tuner": {"Name": "x", "class_args": {"b": 3}}}), false, json!({"tuner": class(json!({"a": 1, "b": 3}))})),
+            (json!({"tuner": {"name": "x"}}),                       true,  json!({"advisor": class(json!({"a": 1, "b": 2}))})),
+            (json!({"tuner": {"name": "x", "classArgs": 7}}),       false, json!({"tuner": class(json!(7))})),
+        ];
+        for (document, is_advisor, expected) in table {
+            let mut members = document.as_object().cloned().unwrap();
+            put(&mut members, "tuner", found(is_advisor));
+            assert_eq!(Value::Object(members), expected, "{document}");
+        }
+    }
+}
