@@ -11,6 +11,7 @@ mod command;
 mod direction;
 mod document;
 pub mod frameworkcontroller;
+mod location;
 mod notifications;
 mod registered;
 mod section;
@@ -30,6 +31,8 @@ use serde_json::Value;
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 pub use self::command::render_command;
 use self::frameworkcontroller::FrameworkControllerSpec;
+pub use self::location::Location;
+use self::location::Places;
 pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec};
 use self::section::Problem;
 use crate::search_space::SearchSpace;
@@ -145,10 +148,12 @@ pub struct LocalSpec {
 
 /// Why an experiment file is refused: names the file, each field that is wrong and what is allowed.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", .file.display())]
+#[error("{}: {}{problem}", .file.display(), .at.map(|at| format!("{at}: ")).unwrap_or_default())]
 pub struct Error {
     /// Which file.
     pub file: PathBuf,
+    /// Where in it. `None`: it is said in `problem`, not known, or the whole file.
+    pub at: Option<Location>,
     /// Which field, what is wrong, what is allowed.
     pub problem: String,
 }
@@ -163,21 +168,62 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
         let folder = |path: PathBuf| path.parent().unwrap_or(Path::new("/")).to_owned();
         (file, std::fs::read(file), std::fs::canonicalize(file).map(folder))
     };
-    let fault = |problem: String| Error { file: file.to_owned(), problem };
+    let fault = |problem: String| Error { file: file.to_owned(), at: None, problem };
     let bytes = bytes.map_err(|error| fault(format!("cannot be read: {error}")))?;
     let document = document::parse(&bytes).map_err(fault)?;
     let base = base.map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
-    let base = base.as_path();
-    if v1::is_v1(&document) {
-        let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
-        let mut converted = converted.map_err(|problem| problem.in_file(file))?;
-        let v2 = std::mem::take(&mut converted.v2);
-        let original = |problem| converted.original(problem);
-        return checked(v2, base).map_err(|problems| {
-            Problem::all_in_file(problems.into_iter().map(original).collect(), file)
-        });
+    of_any_form(document, base.as_path()).map_err(|problems| {
+        let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::each).collect();
+        locate(&mut problems, &bytes);
+        Problem::all_in_file(problems, file)
+    })
+}
+
+/// Checks a document in v1 or v2 form; what is wrong with it is told in its own words.
+fn of_any_form(document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
+    if !v1::is_v1(&document) {
+        return checked(document, base);
     }
-    checked(document, base).map_err(|problems| Problem::all_in_file(problems, file))
+    let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
+    let mut converted = converted.map_err(|problem| vec![problem])?;
+    let v2 = std::mem::take(&mut converted.v2);
+    checked(v2, base).map_err(|problems| {
+        problems.into_iter().map(|problem| converted.original(problem)).collect()
+    })
+}
+
+/// Finds where problems stand: in the text of the experiment file, or in the other file that they name.
+fn locate(problems: &mut [Problem], text: &[u8]) {
+    let here = Places::of(text);
+    for problem in problems {
+        let path = problem.path.as_str();
+        problem.at = match &problem.file {
+            Some(file) => {
+                let there = std::fs::read(file).ok().and_then(|bytes| Places::of(&bytes));
+                there.and_then(|places| {
+                    let inner = path.strip_prefix("searchSpace.").unwrap_or(path);
+                    places.find(path).or_else(|| places.find(inner))
+                })
+            }
+            None => here.as_ref().and_then(|places| match path.strip_prefix("the template, ") {
+                None => places.find(path),
+                Some(inner) => find_in_template(places, inner),
+            }),
+        };
+    }
+}
+
+/// The place of what is wrong with a template: in it, or where the file that has it is named.
+fn find_in_template(places: &Places, path: &str) -> Option<Location> {
+    let found = ["trainingService", "frameworkcontrollerConfig"].iter().find_map(|section| {
+        let template = format!("{section}.template");
+        let within = places.find_exactly(&template).map(|_| format!("{template}.{path}"));
+        within.or_else(|| {
+            let file = format!("{section}.configPath");
+            places.find_exactly(&file).map(|_| file)
+        })
+    });
+    places.find(&found?)
 }
 
 /// Checks a document in v2 form; what is wrong with it is told all at once.
@@ -196,7 +242,7 @@ fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Probl
 
 /// Reads a file of another kind, JSON or YAML: a search space, results.
 pub fn read(file: &Path) -> Result<Value, Error> {
-    let fault = |problem: String| Error { file: file.to_owned(), problem };
+    let fault = |problem: String| Error { file: file.to_owned(), at: None, problem };
     let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
     document::parse(&bytes).map_err(fault)
 }

@@ -89,6 +89,19 @@ fn a_bad_file_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_field_of_an_experiment_is_refused_by_its_line_wherever_the_file_comes_from() {
+    let text = "trialConcurrency: 1\ntrialComand: x\nsearchSpace: {}\n";
+    let bed = TestBed::new();
+    let file = bed.write("experiment.yml", text);
+    let line = "line 2, column 1: trialComand: unknown field; did you mean `trialCommand`?";
+    refused(&bed, bed.manager().arg("run").arg(&file).args(["--port", "0"]), &[line]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" run - --port 0 <\"$1\""]);
+    command.arg(bed.manager().get_program()).arg(file);
+    refused(&bed, &mut command, &["standard input", line]);
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let bed = TestBed::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -362,7 +362,7 @@ async fn give(place: &Place, method: &str, path: &str, file: &Path) -> Result<()
     match place.manager().await?.ask(method, path, Some(&document)).await {
         Ok(_) => Ok(()),
         Err(client::Error::Refused { status: 400, detail }) => {
-            Err(config::Error { file: file.to_owned(), problem: detail }.into())
+            Err(config::Error { file: file.to_owned(), at: None, problem: detail }.into())
         }
         Err(error) => Err(error.into()),
     }

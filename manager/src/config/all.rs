@@ -41,11 +41,9 @@ const DEPENDENT: [(&[&str], &[&str]); 3] = [
 pub(super) fn problems(mut document: Value, base: &Path, first: Problem) -> Vec<Problem> {
     let (mut told, mut repaired) = (Vec::new(), Vec::new());
     let mut next = Some(first);
-    while let Some(problem) = next {
-        let section = match &problem.file {
-            Some(_) => "searchSpace".to_owned(),
-            None => section_of(&problem.path).to_owned(),
-        };
+    while let Some(mut problem) = next {
+        let others = std::mem::take(&mut problem.others);
+        let section = section_of(&problem).to_owned();
         let doubtful = DEPENDENT.iter().any(|(sections, dependent)| {
             dependent.contains(&section.as_str())
                 && repaired.iter().any(|known: &String| sections.contains(&known.as_str()))
@@ -59,18 +57,26 @@ pub(super) fn problems(mut document: Value, base: &Path, first: Problem) -> Vec<
         if !(problem.what.starts_with("is missing") && told.iter().any(is_meant)) {
             told.push(problem);
         }
-        if told.len() >= MOST || !repair(&mut document, &section) {
+        let mut sections = vec![section];
+        for other in others {
+            sections.push(section_of(&other).to_owned());
+            told.push(other);
+        }
+        if told.len() >= MOST || !sections.iter().all(|name| repair(&mut document, name)) {
             break;
         }
-        repaired.push(section);
+        repaired.append(&mut sections);
         next = check(document.clone(), base).err();
     }
     told
 }
 
-/// The first part of a path.
-fn section_of(path: &str) -> &str {
-    path.split(['.', '[']).next().unwrap_or(path)
+/// The field of the document that a problem is about.
+fn section_of(problem: &Problem) -> &str {
+    match &problem.file {
+        Some(_) => "searchSpace",
+        None => problem.path.split(['.', '[']).next().unwrap_or(&problem.path),
+    }
 }
 
 /// Puts something good in the place of a section, or nothing where nothing must be there.

@@ -298,14 +298,17 @@ fn without_effect(
 fn search_space(top: &mut Section, base: &Path, any_form: bool) -> Result<SearchSpace, Problem> {
     let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
-        take_in(json).map_err(|error| Problem {
-            path: if error.path.starts_with("searchSpace") || prefix.is_empty() {
+        take_in(json).map_err(|error| {
+            let path = if error.path.starts_with("searchSpace") || prefix.is_empty() {
                 error.path
             } else {
                 format!("{prefix}.{}", error.path)
-            },
-            what: error.problem,
-            file: file.map(Path::to_owned),
+            };
+            let problem = Problem::new(path, error.problem);
+            match file {
+                Some(file) => problem.in_other_file(file),
+                None => problem,
+            }
         })
     };
     let inline = top.take("searchSpace");
@@ -326,11 +329,8 @@ fn search_space(top: &mut Section, base: &Path, any_form: bool) -> Result<Search
     let bytes = std::fs::read(&path).map_err(|error| {
         top.fault("searchSpaceFile", format!("{} cannot be read: {error}", path.display()))
     })?;
-    let json = document::parse(&bytes).map_err(|what| Problem {
-        path: "the search space".to_owned(),
-        what,
-        file: Some(path.clone()),
-    })?;
+    let json = document::parse(&bytes)
+        .map_err(|what| Problem::new("the search space", what).in_other_file(&path))?;
     parse(&json, "", Some(&path))
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::Error;
-use crate::nearest::{advice, folded};
+use super::{Error, Location};
+use crate::nearest::{advice, folded, nearest};
 
 /// What is wrong with which field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,35 +17,50 @@ pub(super) struct Problem {
     pub(super) what: String,
     /// The file where it stands, if it is not the experiment file.
     pub(super) file: Option<PathBuf>,
+    /// Where it stands in its file. `None`: not known, or the whole file.
+    pub(super) at: Option<Location>,
+    /// What else is wrong with fields of the same object.
+    pub(super) others: Vec<Self>,
 }
 
 impl Problem {
     pub(super) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { path: path.into(), what: problem.into(), file: None }
+        Self { path: path.into(), what: problem.into(), file: None, at: None, others: Vec::new() }
+    }
+
+    /// The same in another file.
+    pub(super) fn in_other_file(mut self, file: &Path) -> Self {
+        self.file = Some(file.to_owned());
+        self
     }
 
     /// The error of an experiment file that has this problem.
     pub(super) fn in_file(self, experiment: &Path) -> Error {
-        Error {
-            file: self.file.unwrap_or_else(|| experiment.to_owned()),
-            problem: format!("{}: {}", self.path, self.what),
-        }
+        Self::all_in_file(vec![self], experiment)
     }
-}
 
-impl Problem {
     /// The error of an experiment file that has these problems, at least one.
-    pub(super) fn all_in_file(mut problems: Vec<Self>, experiment: &Path) -> Error {
+    pub(super) fn all_in_file(problems: Vec<Self>, experiment: &Path) -> Error {
+        let mut problems: Vec<Self> = problems.into_iter().flat_map(Self::each).collect();
         if problems.len() == 1 {
-            return problems.remove(0).in_file(experiment);
+            let Self { path, what, file, at, .. } = problems.remove(0);
+            let file = file.unwrap_or_else(|| experiment.to_owned());
+            return Error { file, at, problem: format!("{path}: {what}") };
         }
-        let lines = problems.iter().map(|problem| {
-            let place = problem.file.as_ref().map(|file| format!("{}: ", file.display()));
-            format!("\n  {}{}: {}", place.unwrap_or_default(), problem.path, problem.what)
+        let lines = problems.iter().map(|Self { path, what, file, at, .. }| {
+            let file = file.as_ref().map(|file| format!("{}: ", file.display()));
+            let at = at.map(|at| format!("{at}: "));
+            format!("\n  {}{}{path}: {what}", file.unwrap_or_default(), at.unwrap_or_default())
         });
         let lines: Vec<_> = lines.collect();
         let problem = format!("{} problems{}", lines.len(), lines.concat());
-        Error { file: experiment.to_owned(), problem }
+        Error { file: experiment.to_owned(), at: None, problem }
+    }
+
+    /// The problem and the others of its object, each alone.
+    pub(super) fn each(mut self) -> Vec<Self> {
+        let others = std::mem::take(&mut self.others);
+        std::iter::once(self).chain(others.into_iter().flat_map(Self::each)).collect()
     }
 }
 
@@ -79,14 +94,12 @@ impl Section {
             });
         };
         let mut section = Self { path: path.to_owned(), fields: Map::new() };
+        let mut unknown = Vec::new();
         for (key, value) in members {
             let plain = folded(&key);
             let Some(name) = known.iter().find(|name| folded(name) == plain) else {
-                let meant =
-                    MEANT.iter().find(|(word, meant)| *word == plain && known.contains(meant));
-                let word = meant.map_or(key.as_str(), |(_, meant)| meant);
-                let advice = advice(word, known.iter().copied());
-                return Err(Problem::new(section.at(&key), format!("unknown field; {advice}")));
+                unknown.push(key);
+                continue;
             };
             if section.fields.contains_key(*name) {
                 return Err(Problem::new(
@@ -96,7 +109,31 @@ impl Section {
             }
             section.fields.insert((*name).to_owned(), value);
         }
-        Ok(section)
+        section.without_unknown(&unknown, known)
+    }
+
+    /// The section, unless it has unknown fields: each is told with the name that is nearest, and the last one with all that
+    /// are allowed.
+    fn without_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
+        let mut problems = unknown.iter().enumerate().map(|(i, key)| {
+            let plain = folded(key);
+            let meant = MEANT.iter().find(|(word, meant)| *word == plain && known.contains(meant));
+            let word = meant.map_or(key.as_str(), |(_, meant)| meant);
+            let what = match nearest(word, known.iter().copied()) {
+                _ if i + 1 == unknown.len() => {
+                    format!("unknown field; {}", advice(word, known.iter().copied()))
+                }
+                Some(name) => format!("unknown field; did you mean `{name}`?"),
+                None => "unknown field".to_owned(),
+            };
+            Problem::new(self.at(key), what)
+        });
+        let Some(mut first) = problems.next() else {
+            drop(problems);
+            return Ok(self);
+        };
+        first.others = problems.collect();
+        Err(first)
     }
 
     /// Where this section stands; empty at the top.

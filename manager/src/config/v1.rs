@@ -28,7 +28,8 @@ impl Converted {
             _ => EXAMPLES.iter().fold(piece.to_owned(), |text, (v2, v1)| text.replace(v2, v1)),
         });
         let what = pieces.collect::<Vec<_>>().join("`");
-        Problem { path: self.path(&problem.path), what, ..problem }
+        let others = problem.others.into_iter().map(|other| self.original(other)).collect();
+        Problem { path: self.path(&problem.path), what, others, ..problem }
     }
 
     /// The v1 path of a v2 path.

@@ -74,11 +74,8 @@ pub(super) fn read(fields: &mut Section, base: &Path) -> Result<Option<Value>, P
     let bytes = std::fs::read(&path).map_err(|error| {
         fields.fault("configPath", format!("{} cannot be read: {error}", path.display()))
     })?;
-    let read = document::parse(&bytes).map_err(|what| Problem {
-        path: "the template".to_owned(),
-        what,
-        file: Some(path.clone()),
-    })?;
+    let read = document::parse(&bytes)
+        .map_err(|what| Problem::new("the template", what).in_other_file(&path))?;
     if read.get("kind").and_then(Value::as_str) != Some("Framework") {
         let what = format!("{} is no object of kind Framework", path.display());
         return Err(fields.fault("configPath", what));

@@ -1,0 +1,231 @@
+//! PURE: where a field stands in a file's text. The text is read a second time for it, and only when something is wrong: a checked
+//! document knows no lines.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use crate::nearest::folded;
+
+/// A place in a text, both counted from 1; columns are characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// The line.
+    pub line: u64,
+    /// The column.
+    pub column: u64,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+impl From<serde_saphyr::Location> for Location {
+    fn from(place: serde_saphyr::Location) -> Self {
+        Self { line: place.line(), column: place.column() }
+    }
+}
+
+/// A text whose fields can be found. JSON is read as the YAML that it is.
+#[derive(Debug)]
+pub(super) struct Places(Node);
+
+impl Places {
+    /// Reads a text that was read as a document before. `None`: it cannot be read so.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        serde_saphyr::from_str(text).ok().map(Self)
+    }
+
+    /// The place of a field, such as `trainingService.taskRoles[0].name`; of one that is missing, the place of the object where
+    /// it belongs. `None`: that is the whole document.
+    pub(super) fn find(&self, path: &str) -> Option<Location> {
+        self.walk(path).0
+    }
+
+    /// The place of a field that must be there.
+    pub(super) fn find_exactly(&self, path: &str) -> Option<Location> {
+        let (place, rest) = self.walk(path);
+        place.filter(|_| rest.is_empty())
+    }
+
+    /// Follows a path as far as it leads: the last place, and what is left of the path.
+    fn walk<'a>(&self, path: &'a str) -> (Option<Location>, &'a str) {
+        let (mut node, mut rest, mut place) = (&self.0, path, None);
+        while let Some((at, child, left)) = node.step(rest) {
+            (node, rest, place) = (child, left, Some(at));
+        }
+        (place, rest)
+    }
+}
+
+/// A value, with the places of what is in it.
+#[derive(Debug)]
+enum Node {
+    Map(Vec<(String, Location, Self)>),
+    List(Vec<(Location, Self)>),
+    Leaf,
+}
+
+impl Node {
+    /// The first step of a path: where it leads, and the rest of the path.
+    fn step<'a>(&self, path: &'a str) -> Option<(Location, &Self, &'a str)> {
+        match self {
+            Self::Map(members) => {
+                // A key may have dots in it: the longest that fits is meant.
+                let below = |key: &str| {
+                    path.strip_prefix(key)
+                        .filter(|left| left.is_empty() || left.starts_with(['.', '[']))
+                };
+                let fits =
+                    members.iter().filter_map(|(key, at, node)| Some((key, at, node, below(key)?)));
+                if let Some((_, at, node, left)) = fits.max_by_key(|(key, ..)| key.len()) {
+                    return Some((*at, node, left.strip_prefix('.').unwrap_or(left)));
+                }
+                let end = path.find(['.', '[']).unwrap_or(path.len());
+                let wanted = folded(&path[..end]);
+                let (_, at, node) = members.iter().find(|(key, ..)| folded(key) == wanted)?;
+                let left = &path[end..];
+                Some((*at, node, left.strip_prefix('.').unwrap_or(left)))
+            }
+            Self::List(items) => {
+                let (index, left) = path.strip_prefix('[')?.split_once(']')?;
+                let (at, node) = items.get(index.parse::<usize>().ok()?)?;
+                Some((*at, node, left.strip_prefix('.').unwrap_or(left)))
+            }
+            Self::Leaf => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element::<Spanned<Node>>()? {
+            list.push((item.referenced.into(), item.value));
+        }
+        Ok(Node::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut members = Vec::new();
+        while let Some(key) = entries.next_key::<Spanned<String>>()? {
+            members.push((key.value, key.referenced.into(), entries.next_value()?));
+        }
+        Ok(Node::Map(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const YAML: &str = "\
+# A comment.
+trial_command: \"ä\"
+trainingService:
+  platform: local
+  taskRoles:
+    - name: ps
+    - {name: worker, gpuNumber: x}
+searchSpace:
+  a.b: {_type: choice, _value: [1, 2]}
+  a:
+    _type: uniform
+tuner: &t
+  name: TPE
+assessor: *t
+";
+
+    #[test]
+    fn a_field_is_found_where_it_stands() {
+        #[rustfmt::skip]
+        let table = [
+            ("trialCommand",                        Some((2, 1))),
+            ("trainingService.platform",            Some((4, 3))),
+            ("trainingService.taskRoles[0].name",   Some((6, 7))),
+            ("trainingService.taskRoles[1].gpuNumber", Some((7, 22))),
+            ("trainingService.taskRoles[1]",        Some((7, 7))),
+            ("searchSpace.a.b._value[1]",           Some((9, 36))),
+            ("searchSpace.a._type",                 Some((11, 5))),
+            // Missing: the object where it belongs.
+            ("trainingService.storage.server",      Some((3, 1))),
+            ("trainingService.taskRoles[9].name",   Some((5, 3))),
+            ("trialConcurrency",                    None),
+            ("",                                    None),
+        ];
+        let json = "{\n\t\"trial_command\": \"ä\",\n\t\"tuner\": {\"name\": 7}\n}";
+        let yaml = Places::of(YAML.as_bytes()).unwrap();
+        for (path, expected) in table {
+            let found = yaml.find(path).map(|at| (at.line, at.column));
+            assert_eq!(found, expected, "{path}");
+        }
+        let json = Places::of(json.as_bytes()).unwrap();
+        let found = ["trialCommand", "tuner.name"].map(|path| json.find(path).unwrap().to_string());
+        assert_eq!(found, ["line 2, column 2", "line 3, column 12"]);
+        assert_eq!(yaml.find_exactly("trainingService.storage"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_in_any_text_is_found_or_not(
+            text in "[ \n:a1{}\\[\\],'\"&*#|>!%@-]{0,40}",
+            path in "[a1.\\[\\]ä]{0,12}",
+        ) {
+            let found = Places::of(text.as_bytes()).and_then(|places| places.find(&path));
+            prop_assert!(found.is_none_or(|at| at.line > 0 && at.column > 0));
+        }
+    }
+}
