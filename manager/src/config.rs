@@ -10,6 +10,7 @@ mod check;
 mod command;
 mod direction;
 mod document;
+mod foreign;
 pub mod frameworkcontroller;
 mod location;
 mod notifications;
@@ -172,6 +173,9 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     let bytes = bytes.map_err(|error| fault(format!("cannot be read: {error}")))?;
     let document = document::parse(&bytes).map_err(fault)?;
     let base = base.map_err(|error| fault(format!("its directory cannot be found: {error}")))?;
+    if let Some(problem) = foreign::recognise(&document) {
+        return Err(fault(problem));
+    }
     of_any_form(document, base.as_path()).map_err(|problems| {
         let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::each).collect();
         locate(&mut problems, &bytes);

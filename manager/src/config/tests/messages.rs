@@ -80,3 +80,11 @@ trialCommand: 'true'
         assert!(line.starts_with(start), "{start}: {problem}");
     }
 }
+
+#[test]
+fn a_file_of_another_tool_is_told_what_its_fields_are_called_here() {
+    let sweep = "program: t.py\nmethod: bayes\nparameters: {lr: {min: 0, max: 1}}\n";
+    let problem = loaded(sweep).unwrap_err();
+    assert!(problem.starts_with("looks like a W&B sweep (by its `program`, "), "{problem}");
+    assert!(problem.contains("\n  program, command    trialCommand\n"), "{problem}");
+}

@@ -1,0 +1,236 @@
+//! PURE: recognises the files of other tools by their keys, and says what their fields are called here.
+
+use serde_json::{Map, Value};
+
+use crate::nearest::folded;
+
+/// A kind of file that another tool reads.
+struct Format {
+    /// What a person calls it.
+    name: &'static str,
+    /// The keys by which a document was recognised; none if it is not one.
+    recognise: fn(&Map<String, Value>) -> Vec<&'static str>,
+    /// Its words, and their counterparts here.
+    counterparts: &'static [(&'static str, &'static str)],
+}
+
+/// Fields that only our own files have: what has one of them is ours, however wrong.
+const OURS: [&str; 8] = [
+    "searchSpace",
+    "searchSpaceFile",
+    "searchSpacePath",
+    "trialCommand",
+    "trialConcurrency",
+    "tuner",
+    "trainingService",
+    "trainingServicePlatform",
+];
+
+const FORMATS: [Format; 4] = [
+    Format {
+        name: "a Katib experiment",
+        recognise: katib,
+        counterparts: &[
+            ("spec.parameters", "searchSpace"),
+            ("spec.algorithm.algorithmName", "tuner.name"),
+            ("spec.objective.objectiveMetricName", "objective"),
+            ("spec.objective.type", "tuner.classArgs.optimize_mode"),
+            ("spec.objective.goal", "targetMetric"),
+            ("spec.parallelTrialCount", "trialConcurrency"),
+            ("spec.maxTrialCount", "maxTrialNumber"),
+            ("spec.maxFailedTrialCount", "maxConsecutiveFailures"),
+            ("spec.earlyStopping", "assessor"),
+            ("spec.trialTemplate", "trialCommand, and trainingService.taskRoles"),
+        ],
+    },
+    Format {
+        name: "a W&B sweep",
+        recognise: wandb,
+        counterparts: &[
+            ("program, command", "trialCommand"),
+            ("method", "tuner.name: Random, GridSearch, or TPE for bayes"),
+            ("metric.name", "objective"),
+            ("metric.goal", "tuner.classArgs.optimize_mode"),
+            ("parameters", "searchSpace"),
+            ("values: [a, b]", "{_type: choice, _value: [a, b]}"),
+            ("min: 0, max: 1", "{_type: uniform, _value: [0, 1]}"),
+            ("log_uniform_values", "{_type: loguniform, _value: [0.001, 1]}"),
+            ("early_terminate", "assessor"),
+            ("run_cap", "maxTrialNumber"),
+        ],
+    },
+    Format {
+        name: "a Ray Tune file",
+        recognise: ray,
+        counterparts: &[
+            ("run, trainable", "trialCommand"),
+            ("config, param_space", "searchSpace"),
+            ("grid_search, choice", "{_type: choice, _value: [a, b]}"),
+            ("uniform", "{_type: uniform, _value: [0, 1]}"),
+            ("num_samples", "maxTrialNumber"),
+            ("max_concurrent_trials", "trialConcurrency"),
+            ("search_alg", "tuner"),
+            ("scheduler", "assessor"),
+            ("metric", "objective"),
+            ("mode", "tuner.classArgs.optimize_mode"),
+            ("time_budget_s", "maxExperimentDuration"),
+        ],
+    },
+    Format {
+        name: "an Optuna space or study",
+        recognise: optuna,
+        counterparts: &[
+            ("FloatDistribution", "{_type: uniform, _value: [0, 1]}, loguniform if log"),
+            ("IntDistribution", "{_type: randint, _value: [0, 10]}, without the 10"),
+            ("CategoricalDistribution", "{_type: choice, _value: [a, b]}"),
+            ("direction", "tuner.classArgs.optimize_mode"),
+            ("sampler", "tuner"),
+            ("pruner", "assessor"),
+            ("n_trials", "maxTrialNumber"),
+            ("n_jobs", "trialConcurrency"),
+            ("timeout", "maxExperimentDuration"),
+            ("study_name", "experimentName"),
+        ],
+    },
+];
+
+/// Which tool's file a document is, and the counterparts of its fields; `None` for one of ours.
+pub(super) fn recognise(document: &Value) -> Option<String> {
+    let members = document.as_object()?;
+    if members.keys().any(|key| OURS.iter().any(|ours| folded(ours) == folded(key))) {
+        return None;
+    }
+    let (format, keys) = FORMATS.iter().find_map(|format| {
+        let keys = (format.recognise)(members);
+        (!keys.is_empty()).then_some((format, keys))
+    })?;
+    let width = format.counterparts.iter().map(|(theirs, _)| theirs.len()).max().unwrap_or(0);
+    let lines = format.counterparts.iter();
+    let lines: Vec<_> =
+        lines.map(|(theirs, here)| format!("\n  {theirs:width$}  {here}")).collect();
+    Some(format!(
+        "looks like {} (by its `{}`), not like an experiment file. Its fields are called here:{}\n\
+         The whole table is in docs/configuration.md, section \"From another tool\".",
+        format.name,
+        keys.join("`, `"),
+        lines.concat(),
+    ))
+}
+
+/// The keys of `wanted` that a document has.
+fn present(members: &Map<String, Value>, wanted: &[&'static str]) -> Vec<&'static str> {
+    wanted.iter().copied().filter(|key| members.contains_key(*key)).collect()
+}
+
+fn katib(members: &Map<String, Value>) -> Vec<&'static str> {
+    let version = members.get("apiVersion").and_then(Value::as_str);
+    if version.is_some_and(|version| version.starts_with("kubeflow.org/"))
+        && members.contains_key("kind")
+    {
+        return vec!["apiVersion", "kind"];
+    }
+    Vec::new()
+}
+
+fn wandb(members: &Map<String, Value>) -> Vec<&'static str> {
+    let found = present(members, &["program", "method", "metric", "parameters", "early_terminate"]);
+    if members.get("parameters").is_some_and(Value::is_object) && found.len() > 1 {
+        return found;
+    }
+    Vec::new()
+}
+
+fn ray(members: &Map<String, Value>) -> Vec<&'static str> {
+    const KEYS: [&str; 8] = [
+        "run",
+        "config",
+        "param_space",
+        "tune_config",
+        "num_samples",
+        "search_alg",
+        "scheduler",
+        "resources_per_trial",
+    ];
+    let found = present(members, &KEYS);
+    if found.len() > 1 {
+        return found;
+    }
+    // `tune run -f`: experiments by their names.
+    let inner = members.values().next().and_then(Value::as_object);
+    let inner = inner.map(|inner| present(inner, &KEYS)).unwrap_or_default();
+    if members.len() == 1 && inner.len() > 1 { inner } else { Vec::new() }
+}
+
+fn optuna(members: &Map<String, Value>) -> Vec<&'static str> {
+    const DISTRIBUTIONS: [&str; 3] =
+        ["FloatDistribution", "IntDistribution", "CategoricalDistribution"];
+    let study = present(
+        members,
+        &["study_name", "direction", "directions", "sampler", "pruner", "n_trials", "search_space"],
+    );
+    if study.len() > 1 {
+        return study;
+    }
+    // As `distribution_to_json` writes them.
+    let named = |name: &str| {
+        let is_named = |value: &Value| value.get("name").and_then(Value::as_str) == Some(name);
+        members.values().any(is_named)
+    };
+    DISTRIBUTIONS.into_iter().filter(|name| named(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_of_other_tools_are_recognised_and_ours_are_not() {
+        #[rustfmt::skip]
+        let table = [
+            ("a W&B sweep (by its `program`, `method`, `metric`, `parameters`)", json!({"program": "t.py", "method": "bayes", "metric": {"name": "loss", "goal": "minimize"}, "parameters": {"lr": {"min": 0, "max": 1}}})),
+            ("a W&B sweep (by its `method`, `parameters`)",   json!({"method": "grid", "parameters": {"lr": {"values": [1]}}})),
+            ("a Katib experiment (by its `apiVersion`, `kind`)", json!({"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "metadata": {"name": "x"}, "spec": {}})),
+            ("a Ray Tune file (by its `config`, `num_samples`)", json!({"config": {"lr": {"grid_search": [1]}}, "num_samples": 3})),
+            ("a Ray Tune file (by its `run`, `config`)",      json!({"cartpole-ppo": {"run": "PPO", "env": "CartPole-v1", "config": {}}})),
+            ("an Optuna space or study (by its `direction`, `n_trials`)", json!({"direction": "minimize", "n_trials": 3})),
+            ("an Optuna space or study (by its `FloatDistribution`)", json!({"lr": {"name": "FloatDistribution", "attributes": {"low": 0, "high": 1}}})),
+        ];
+        for (says, document) in table {
+            let found = recognise(&document).unwrap_or_else(|| panic!("{says}"));
+            assert!(found.starts_with(&format!("looks like {says}, not like")), "{found}");
+        }
+        let sweep = json!({"program": "t.py", "method": "bayes", "parameters": {}});
+        #[rustfmt::skip]
+        let ours = [
+            json!({}),
+            json!([1]),
+            json!({"trialComand": "x"}),
+            json!({"parameters": {}}),
+            json!({"method": "x", "parameters": [1]}),
+            json!({"kind": "Experiment", "apiVersion": "batch/v1"}),
+            json!({"lr": {"name": "FloatDistributions"}}),
+        ];
+        for document in ours {
+            assert_eq!(recognise(&document), None, "{document}");
+        }
+        for field in OURS {
+            let mut document = sweep.clone();
+            document[field] = json!(1);
+            assert_eq!(recognise(&document), None, "{field}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_every_counterpart() {
+        let text = include_str!("../../../docs/configuration.md");
+        let (_, section) = text.split_once("\n## From another tool\n").unwrap();
+        for Format { name, counterparts, .. } in FORMATS {
+            for (theirs, here) in counterparts {
+                let row = format!("| `{theirs}` | `{here}` |");
+                assert!(section.contains(&row), "{name}: {row}");
+            }
+        }
+    }
+}
