@@ -19,11 +19,12 @@ use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+use tokio::sync::oneshot;
 
 use crate::reap::{Reaper, Role};
 use crate::tree;
@@ -70,6 +71,7 @@ pub struct Guard {
     process: u32,
     pipe: PipeWriter,
     reaper: Reaper,
+    end: oneshot::Receiver<ExitStatus>,
 }
 
 impl Guard {
@@ -97,15 +99,19 @@ impl Guard {
             }
         }
         command.env_clear().current_dir("/").process_group(0);
-        let (child, _) = reaper.spawn(&mut command, Role::Helper)?;
-        Ok(Self { process: child.id(), pipe, reaper: reaper.clone() })
+        let (child, end) = reaper.spawn(&mut command, Role::Helper)?;
+        Ok(Self { process: child.id(), pipe, reaper: reaper.clone(), end })
     }
 
     /// The guard `process` that the program before us has started, and `pipe`, the agent's end of its pipe.
     pub fn adopt(reaper: &Reaper, process: u32, pipe: OwnedFd) -> Self {
-        // Nobody waits for its end.
-        drop(reaper.adopt(process, Role::Helper));
-        Self { process, pipe: pipe.into(), reaper: reaper.clone() }
+        let end = reaper.adopt(process, Role::Helper);
+        Self { process, pipe: pipe.into(), reaper: reaper.clone(), end }
+    }
+
+    /// Returns how the guard ended, once, if [`Reaper::sweep`] has seen that. It ends by itself only after the agent.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.end.try_recv().ok()
     }
 
     /// Its process, and the agent's end of its pipe.

@@ -296,6 +296,7 @@ impl World {
     /// Reaps, and says what that means.
     fn child_ended(&mut self, phase: &Phase, memory: &mut Memory) -> Option<Event> {
         let left = self.left();
+        self.replace_guard();
         if let Ok(status) = self.exit.try_recv() {
             let exit = trial_exit(status);
             memory.ending.status = Some(status);

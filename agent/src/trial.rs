@@ -96,16 +96,30 @@ impl Error {
 pub struct Trial {
     pid: Pid,
     reaper: Reaper,
-    /// `None`: it needs no guard, or has one.
-    unguarded: Option<Unguarded>,
+    /// `None`: it needs no guard, or this process does not start one.
+    fate: Option<Fate>,
     guard: Option<Guard>,
+    /// How many guards were started.
+    guards: u32,
     terminal: Option<Terminal>,
     reaped: bool,
 }
 
+/// A guard that has ended before the agent.
+#[derive(Debug)]
+pub struct LostGuard {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Whether another is to be started.
+    pub replaced: bool,
+}
+
+/// How many guards a trial has at most, one after the other.
+const MOST_GUARDS: u32 = 4;
+
 /// What is to become of a trial if the agent is killed.
 #[derive(Debug)]
-enum Unguarded {
+enum Fate {
     /// It ends; this marks its processes.
     Ends(String),
     /// It lives on.
@@ -149,13 +163,13 @@ pub fn start(
         refused(PathBuf::from(&plan.program), source)
     })?;
     // Whatever is below PID 1 ends with it.
-    let unguarded = match std::process::id() {
+    let fate = match std::process::id() {
         1 => None,
-        _ if plan.detach_on_death => Some(Unguarded::LivesOn),
-        _ => Some(Unguarded::Ends(plan.run.clone())),
+        _ if plan.detach_on_death => Some(Fate::LivesOn),
+        _ => Some(Fate::Ends(plan.run.clone())),
     };
     let reaper = reaper.clone();
-    Ok((Trial { pid, reaper, unguarded, guard: None, terminal, reaped: false }, exit))
+    Ok((Trial { pid, reaper, fate, guard: None, guards: 0, terminal, reaped: false }, exit))
 }
 
 fn refused(program: PathBuf, source: io::Error) -> Error {
@@ -177,7 +191,7 @@ impl Trial {
     ) -> (Self, oneshot::Receiver<ExitStatus>) {
         let exit = reaper.adopt(pid.as_raw().unsigned_abs(), Role::Trial);
         let reaper = reaper.clone();
-        (Self { pid, reaper, unguarded: None, guard, terminal: None, reaped: false }, exit)
+        (Self { pid, reaper, fate: None, guard, guards: 0, terminal: None, reaped: false }, exit)
     }
 
     /// Its process id, which is also its process group.
@@ -186,16 +200,19 @@ impl Trial {
     }
 
     /// Starts the process that ends what is left of the trial if we are killed, or else reads its `outputs` then, for the
-    /// files in `dir`: not at once, since a trial must not wait for it, and a short one needs none. Does nothing the
-    /// second time.
+    /// files in `dir`: not at once, since a trial must not wait for it, and a short one needs none. Does nothing while
+    /// there is one.
     pub fn guard(&mut self, outputs: impl FnOnce() -> [Option<OwnedFd>; 2], dir: Option<&Path>) {
-        let started = match self.unguarded.take() {
+        if self.guard.is_some() {
+            return;
+        }
+        let started = match &self.fate {
             None => return,
-            Some(Unguarded::Ends(mark)) => {
+            Some(Fate::Ends(mark)) => {
                 let group = Some(self.pid()).filter(|_| !self.reaped);
-                Guard::start(&self.reaper, Duty::End { mark: &mark, group })
+                Guard::start(&self.reaper, Duty::End { mark, group })
             }
-            Some(Unguarded::LivesOn) => {
+            Some(Fate::LivesOn) => {
                 Guard::start(&self.reaper, Duty::Drain { outputs: outputs(), dir })
             }
         };
@@ -203,6 +220,7 @@ impl Trial {
             Ok(guard) => {
                 hand_over::guarded(&guard);
                 self.guard = Some(guard);
+                self.guards += 1;
             }
             Err(source) => {
                 tracing::debug!(
@@ -210,6 +228,15 @@ impl Trial {
                 );
             }
         }
+    }
+
+    /// Looks whether the guard has ended before us, and takes leave of it then. `None`: it has not.
+    pub fn lost_guard(&mut self) -> Option<LostGuard> {
+        let status = self.guard.as_mut()?.ended()?;
+        self.guard = None;
+        // Whoever kills each of them means it.
+        let replaced = self.fate.is_some() && self.guards < MOST_GUARDS;
+        Some(LostGuard { status, replaced })
     }
 
     /// The trial's own process was reaped; `killed`: by a signal. Returns whether it had our terminal, whose user

@@ -373,7 +373,8 @@ fn meaning(signal: u8) -> (Class, &'static str) {
     match Signal::try_from(i32::from(signal)) {
         Ok(Signal::SIGKILL) => (
             Class::Transient,
-            "a person, the platform or an out-of-memory killer outside this container did; its logs tell",
+            "a process of the trial itself, a person, the platform or an out-of-memory killer outside this container did; \
+             the system's and the platform's logs tell",
         ),
         Ok(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) => {
             (Class::Transient, "a person, the platform or the trial itself did")

@@ -8,6 +8,7 @@ use trial_protocol::{Lane, Stream};
 use super::{LAST_LOOK, Memory, World};
 use crate::output::{Heard, Outlet};
 use crate::spool::Dialect;
+use crate::trial::LostGuard;
 use crate::verdict::{Stop, StopBy};
 
 /// The longest wait for the manager to say why it had the trial ended.
@@ -31,6 +32,22 @@ impl World {
         let Self { trial, outlets, capture, .. } = self;
         let output = |stream| outlets.iter().find_map(|outlet: &Outlet| outlet.source_of(stream));
         trial.guard(|| [Stream::Stdout, Stream::Stderr].map(output), capture.dir());
+    }
+
+    /// Starts another guard in the place of one that has ended, and tells that.
+    pub(super) fn replace_guard(&mut self) {
+        let Some(LostGuard { status, replaced }) = self.trial.lost_guard() else { return };
+        let what = if replaced {
+            self.guard();
+            "another was started"
+        } else {
+            "it is not replaced: if trialkeeper is killed, processes of the trial may live on"
+        };
+        let message = format!(
+            "the process that sees to the trial's end if trialkeeper is killed has ended ({status}); {what}"
+        );
+        tracing::warn!("{message}");
+        self.book.note("guard-lost", message);
     }
 
     /// Ships what the pumps have not: a stream may still be held open by somebody.

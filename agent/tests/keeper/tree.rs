@@ -229,6 +229,57 @@ fn the_guard_is_no_part_of_the_trial_and_goes_with_its_keeper() {
 }
 
 #[test]
+fn a_guard_that_is_killed_is_replaced_and_missed() {
+    let line =
+        "echo $$ > trial; (setsid sleep 600 >/dev/null 2>&1 & echo $! > inner); exec sleep 600";
+    let mut keeper = Keeper::shell(&[], line);
+    keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let running = keeper.start();
+    let (keeper, inner) = (running.pid(), running.wait_for_pid("inner"));
+    let guard = || children(keeper).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
+    for _ in 0..3 {
+        until("the guard", || is_guarded(keeper));
+        let killed = guard().unwrap();
+        send(killed, Signal::SIGKILL);
+        until("another guard", || guard().is_some_and(|other| other != killed));
+    }
+    running.send(Signal::SIGKILL);
+    running.wait();
+    until("what the trial left to end", || !lives(inner));
+}
+
+#[test]
+fn guards_that_are_killed_again_and_again_are_given_up_with_a_word() {
+    let line = "touch ready; while ! test -e go; do sleep 0.02; done";
+    let running = Keeper::shell(&[], line).start().wait_for("ready");
+    let keeper = running.pid();
+    let guard = || children(keeper).into_iter().map(|(pid, _)| pid).find(|pid| is_a_guard(*pid));
+    let mut killed = Vec::new();
+    for _ in 0..4 {
+        until("another guard", || guard().is_some_and(|other| !killed.contains(&other)));
+        killed.push(guard().unwrap());
+        send(killed[killed.len() - 1], Signal::SIGKILL);
+    }
+    until("the last guard is gone", || killed.iter().all(|pid| state(*pid).is_none()));
+    std::fs::write(running.path("go"), "").unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0));
+    let told = ended.stderr;
+    assert_eq!(told.matches("another was started").count(), 3, "{told}");
+    assert_eq!(told.matches("it is not replaced").count(), 1, "{told}");
+}
+
+#[test]
+fn a_trial_that_kills_itself_is_not_said_to_have_been_killed_by_others_only() {
+    for line in ["kill -9 0", "kill -9 $$"] {
+        let ended = Keeper::shell(&[], line).start().wait();
+        assert_eq!(ended.code, Some(137), "{line}");
+        let message = ended.verdict().message;
+        assert!(message.contains("a process of the trial itself"), "{line}: {message}");
+    }
+}
+
+#[test]
 fn unless_it_is_to_live_on() {
     // It prints before and after, as a trial does: a line that nobody reads would end it.
     let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
