@@ -11,19 +11,33 @@ access=${TRIALKEEPER_TOKEN_FILE%/*}
 folder=$2/bin
 to=$folder/trialkeeper
 mkdir -p "$folder" || fail "cannot write $folder"
+# A program that is there and cannot do its work, such as the python3 of python3-minimal, is none: it would fail at every
+# try, and look as if the manager could not be reached.
+imports='import ssl, shutil, sys, urllib.request'
+gnu=
+crippled=
+works() {
+  command -v "$1" >/dev/null 2>&1 || return
+  case $1 in
+    python3) why=$(python3 -c "$imports" 2>&1) ;;
+    curl) why=$(curl --version 2>&1) ;;
+    wget)
+      case $(wget --version 2>/dev/null) in
+        *GNU*) gnu=yes ;;
+        # BusyBox's knows no --ca-certificate, and would give the trial's token to whoever answers.
+        *)
+          why="cannot check the manager's certificate"
+          [ -z "${TRIALKEEPER_CA_FILE:-}" ] ;;
+      esac ;;
+  esac && return
+  crippled="$crippled; $1: $(printf '%s\n' "$why" | tail -n 1)"
+  return 1
+}
 way=
 for program in python3 curl wget; do
-  if command -v "$program" >/dev/null 2>&1; then way=$program; break; fi
+  if works "$program"; then way=$program; break; fi
 done
-[ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with; set agentImage, or build it into the image"
-gnu=
-if [ "$way" = wget ]; then
-  case $(wget --version 2>/dev/null) in
-    *GNU*) gnu=yes ;;
-    # BusyBox's knows no --ca-certificate, and would give the trial's token to whoever answers.
-    *) [ -z "${TRIALKEEPER_CA_FILE:-}" ] || fail "the image has no trialkeeper, and to fetch it with only a wget that cannot check the manager's certificate; set agentImage, or put curl, python3 or trialkeeper into the image" ;;
-  esac
-fi
+[ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
 get() {
   # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent
   # asks no proxy either. (This runs in a shell of its own.)
@@ -33,8 +47,7 @@ get() {
   read -r token <"$TRIALKEEPER_TOKEN_FILE"
   ca=${TRIALKEEPER_CA_FILE:-}
   case $way in
-    python3) printf '%s\n' "$url" "$token" "$ca" "$to.part" | python3 -c '
-import ssl, shutil, sys, urllib.request
+    python3) printf '%s\n' "$url" "$token" "$ca" "$to.part" | python3 -c "$imports"'
 url, token, ca, to = sys.stdin.read().split("\n")[:4]
 request = urllib.request.Request(url, headers={"Authorization": "Bearer " + token})
 context = ssl.create_default_context(cafile=ca or None)

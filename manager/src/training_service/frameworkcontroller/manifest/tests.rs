@@ -1,5 +1,7 @@
 //! The objects against what is known of the controller and of Kubernetes, and one of them whole.
 
+mod bootstrap;
+
 use std::path::Path;
 
 use serde_json::json;
@@ -383,84 +385,6 @@ fn the_barrier_may_write_where_its_image_makes_it_write() {
     assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("worker:2"));
     let line = pod["containers"][0]["command"][3].as_str().unwrap();
     assert!(line.starts_with(". /mnt/frameworkbarrier/injector.sh && "), "{line}");
-}
-
-/// Runs the script that fetches the agent, with nothing but these programs and a shell.
-fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let bin = folder.join("bin");
-    std::fs::create_dir_all(&bin).unwrap();
-    for (name, script) in programs {
-        std::fs::write(bin.join(name), script).unwrap();
-        std::fs::set_permissions(bin.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    for name in ["mkdir", "chmod", "mv", "rm", "tail", "cat"] {
-        drop(std::os::unix::fs::symlink(format!("/bin/{name}"), bin.join(name)));
-        drop(std::os::unix::fs::symlink(format!("/usr/bin/{name}"), bin.join(name)));
-    }
-    std::fs::write(folder.join("token"), "t\n").unwrap();
-    std::fs::write(folder.join("manager.url"), "https://m\n").unwrap();
-    let mut shell = std::process::Command::new("/bin/sh");
-    shell.args(["-c", pod::BOOTSTRAP, "trialkeeper", "true"]).arg(folder).env_clear();
-    shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
-    shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
-    shell.env("https_proxy", "http://proxy.example:3128");
-    let output = shell.output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-#[test]
-fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
-    let nothing: &[(&str, &str)] = &[];
-    let busybox = "#!/bin/sh\ncase $1 in --version) echo 'wget: unrecognized option' >&2; exit 1;; esac\nexit 9\n";
-    for (programs, says) in [
-        (nothing, "none of python3, curl and wget"),
-        (&[("wget", busybox)][..], "cannot check the manager's certificate"),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let (code, stderr) = bootstrap(folder.path(), programs);
-        assert_eq!(code, Some(125), "{stderr}");
-        assert!(stderr.contains(says), "{stderr}");
-    }
-}
-
-#[test]
-fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
-    // Each leaves an agent where it was told to, and beside it its own arguments, its proxy and what it was told in a
-    // file.
-    let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent $https_proxy >&2\\n'";
-    let wget = format!(
-        "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo GNU Wget; exit; }}\nfor to; do [ \"$last\" = -O ] && out=$to; last=$to; done\n\
-         echo \"$@\" $https_proxy >\"$out.args\"; cat \"${{WGETRC:--}}\" >\"$out.told\"; {agent} >\"$out\"\n"
-    );
-    let curl = wget.replace("-O", "-o");
-    for (name, script, bound) in
-        [("wget", wget.as_str(), "-T 10 -t 1"), ("curl", curl.as_str(), "--connect-timeout 10")]
-    {
-        let folder = tempfile::tempdir().unwrap();
-        let (code, stderr) = bootstrap(folder.path(), &[(name, script)]);
-        let agent = "agent http://proxy.example:3128";
-        assert_eq!((code, stderr.trim()), (Some(0), agent), "{name}: the trial has its proxy");
-        let read = |file: &str| std::fs::read_to_string(folder.path().join("bin").join(file));
-        let said = read("trialkeeper.part.args").unwrap();
-        assert!(said.contains(bound), "{said}");
-        assert!(!said.contains("proxy") && !said.contains("Bearer"), "{said}");
-        let told = read("trialkeeper.part.told").unwrap();
-        assert!(
-            told.starts_with("header = ") && told.contains("Authorization: Bearer t"),
-            "{told}"
-        );
-        assert!(read("trialkeeper.rc").is_err(), "the token does not stay");
-    }
-}
-
-#[test]
-fn an_agent_that_does_not_run_in_the_image_is_said_to_be_the_wrong_one() {
-    let curl = "#!/bin/sh\nfor to; do [ \"$last\" = -o ] && out=$to; last=$to; done\necho '#!/no/such/loader' >\"$out\"\n";
-    let folder = tempfile::tempdir().unwrap();
-    let (code, stderr) = bootstrap(folder.path(), &[("curl", curl)]);
-    assert_eq!(code, Some(125), "{stderr}");
-    assert!(stderr.contains("does not run in this image"), "{stderr}");
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! The script that fetches the agent, run by a real shell with programs of the test's.
+
+use std::path::Path;
+
+use super::super::pod;
+
+/// Runs the script that fetches the agent, with nothing but these programs and a shell.
+fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bin = folder.join("bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    for (name, script) in programs {
+        std::fs::write(bin.join(name), script).unwrap();
+        std::fs::set_permissions(bin.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["mkdir", "chmod", "mv", "rm", "tail", "cat"] {
+        drop(std::os::unix::fs::symlink(format!("/bin/{name}"), bin.join(name)));
+        drop(std::os::unix::fs::symlink(format!("/usr/bin/{name}"), bin.join(name)));
+    }
+    std::fs::write(folder.join("token"), "t\n").unwrap();
+    std::fs::write(folder.join("manager.url"), "https://m\n").unwrap();
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", pod::BOOTSTRAP, "trialkeeper", "true"]).arg(folder).env_clear();
+    shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
+    shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
+    shell.env("https_proxy", "http://proxy.example:3128");
+    let output = shell.output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
+    let nothing: &[(&str, &str)] = &[];
+    let busybox = "#!/bin/sh\ncase $1 in --version) echo 'wget: unrecognized option' >&2; exit 1;; esac\nexit 9\n";
+    for (programs, says) in [
+        (nothing, "none of python3, curl and wget"),
+        (&[("wget", busybox)][..], "wget: cannot check the manager's certificate"),
+        (&[("python3", CRIPPLED)][..], "python3: ModuleNotFoundError: No module named 'shutil'"),
+        (
+            &[("python3", CRIPPLED), ("curl", CRIPPLED), ("wget", busybox)][..],
+            "curl: ModuleNotFound",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, stderr) = bootstrap(folder.path(), programs);
+        assert_eq!(code, Some(125), "{stderr}");
+        assert!(stderr.contains(says), "{stderr}");
+    }
+}
+
+#[test]
+fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
+    // Each leaves an agent where it was told to, and beside it its own arguments, its proxy and what it was told in a
+    // file.
+    let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent $https_proxy >&2\\n'";
+    let wget = format!(
+        "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo GNU Wget; exit; }}\nfor to; do [ \"$last\" = -O ] && out=$to; last=$to; done\n\
+         echo \"$@\" $https_proxy >\"$out.args\"; cat \"${{WGETRC:--}}\" >\"$out.told\"; {agent} >\"$out\"\n"
+    );
+    let curl = wget.replace("-O", "-o");
+    for (name, script, bound) in
+        [("wget", wget.as_str(), "-T 10 -t 1"), ("curl", curl.as_str(), "--connect-timeout 10")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, stderr) = bootstrap(folder.path(), &[(name, script)]);
+        let agent = "agent http://proxy.example:3128";
+        assert_eq!((code, stderr.trim()), (Some(0), agent), "{name}: the trial has its proxy");
+        let read = |file: &str| std::fs::read_to_string(folder.path().join("bin").join(file));
+        let said = read("trialkeeper.part.args").unwrap();
+        assert!(said.contains(bound), "{said}");
+        assert!(!said.contains("proxy") && !said.contains("Bearer"), "{said}");
+        let told = read("trialkeeper.part.told").unwrap();
+        assert!(
+            told.starts_with("header = ") && told.contains("Authorization: Bearer t"),
+            "{told}"
+        );
+        assert!(read("trialkeeper.rc").is_err(), "the token does not stay");
+    }
+}
+
+/// A program that is there and never works, such as the `python3` of Debian's `python3-minimal`.
+const CRIPPLED: &str = "#!/bin/sh\necho Traceback >&2\necho \"ModuleNotFoundError: No module named 'shutil'\" >&2\nexit 1\n";
+
+#[test]
+fn a_program_that_cannot_work_is_passed_over_for_the_next() {
+    let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent >&2\\n'";
+    let fetches = |option: &str| {
+        format!(
+            "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo GNU Wget; exit; }}\n\
+             for to; do [ \"$last\" = {option} ] && out=$to; last=$to; done\n{agent} >\"$out\"\n"
+        )
+    };
+    let (curl, wget) = (fetches("-o"), fetches("-O"));
+    let [curl, wget] = [("curl", curl.as_str()), ("wget", wget.as_str())];
+    let crippled = [("python3", CRIPPLED), ("curl", CRIPPLED)];
+    for programs in [vec![crippled[0], curl], vec![crippled[0], crippled[1], wget]] {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, stderr) = bootstrap(folder.path(), &programs);
+        // Not one try in vain: each is told of.
+        assert_eq!((code, stderr.trim()), (Some(0), "agent"), "{programs:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_run_in_the_image_is_said_to_be_the_wrong_one() {
+    let curl = "#!/bin/sh\n[ \"$1\" != --version ] || exit 0\nfor to; do [ \"$last\" = -o ] && out=$to; last=$to; done\necho '#!/no/such/loader' >\"$out\"\n";
+    let folder = tempfile::tempdir().unwrap();
+    let (code, stderr) = bootstrap(folder.path(), &[("curl", curl)]);
+    assert_eq!(code, Some(125), "{stderr}");
+    assert!(stderr.contains("does not run in this image"), "{stderr}");
+}
