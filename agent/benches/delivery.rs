@@ -240,6 +240,7 @@ fn acknowledge(request: &[u8]) -> Vec<u8> {
         directives: Vec::new(),
         lease_ms: None,
         token: None,
+        resend: false,
         other: std::collections::BTreeMap::new(),
     };
     serde_json::to_vec(&ack).unwrap()

@@ -20,12 +20,13 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck};
 
 use crate::dialect::{legacy, native};
-use crate::spool::{Dialect, LaneFiles, Record, Sender, Spool};
+use crate::spool::{Cursor, Dialect, LaneFiles, Record, Sender, Spool};
 
 mod address;
 mod caller;
 mod counts;
 mod line;
+mod older;
 mod packing;
 mod papers;
 mod patience;
@@ -140,12 +141,6 @@ pub async fn deliver_files(
     courier.outcome(undelivered)
 }
 
-/// How many reports of an earlier process's are not acknowledged; at least one.
-async fn left_in(mut files: LaneFiles) -> u64 {
-    let standing = tokio::task::spawn_blocking(move || files.scan(false)).await;
-    standing.ok().and_then(Result::ok).map_or(1, |standing| standing.kept.max(1))
-}
-
 struct Courier {
     settings: Settings,
     spool: Spool,
@@ -157,6 +152,20 @@ struct Courier {
     older_told: watch::Sender<bool>,
     shared: Mutex<Contact>,
     line: Line,
+}
+
+/// The outcome of a batch.
+enum Delivered {
+    /// The manager has everything up to this seq.
+    Through(u64),
+    /// The manager will never take this report, the batch's first and only one.
+    Refused(u64),
+    /// The batch was a heartbeat, and was heard.
+    Nothing,
+    /// The manager has lost what it had acknowledged after this seq, and wants it again.
+    Behind(Option<u64>),
+    /// The time is up.
+    OutOfTime,
 }
 
 /// What both lanes know of the manager.
@@ -289,79 +298,58 @@ impl Courier {
         records: Vec<Record>,
         answer: Option<Result<ReportAck, Error>>,
     ) -> bool {
-        match self.deliver(self.spool.attempt(), lane, records, answer).await {
-            Some(Some(through)) => self.spool.ack(lane, through),
-            Some(None) => {}
-            None => return false,
+        // Of the bulk lane nothing is asked for again: a trial's output lies in its files, too.
+        let cursor = if lane == Lane::Facts { self.spool.cursor() } else { Cursor::default() };
+        match self.deliver(self.spool.attempt(), lane, records, cursor, answer).await {
+            Delivered::Through(through) => self.spool.ack(lane, through),
+            Delivered::Refused(seq) => {
+                if lane == Lane::Facts {
+                    self.spool.give_up(seq);
+                }
+                self.spool.ack(lane, seq);
+            }
+            Delivered::Nothing => {}
+            Delivered::Behind(stored) => self.spool.rewind(stored).await,
+            Delivered::OutOfTime => return false,
         }
         true
     }
 
-    /// Delivers what an earlier process left of one lane; how many reports were not.
-    async fn deliver_older(&self, attempt: &AttemptId, mut files: LaneFiles) -> u64 {
-        loop {
-            let after = files.acked();
-            let read = tokio::task::spawn_blocking(move || {
-                let found = files.read(after, u64::MAX, FACTS_BYTES);
-                (files, found)
-            });
-            let Ok((returned, found)) = read.await else { return 1 };
-            files = returned;
-            let records = match found {
-                Ok(records) => records,
-                Err(error) => {
-                    warn!("cannot read what attempt {attempt} left in the spool: {error}");
-                    return 1;
-                }
-            };
-            let Some(last) = records.last().map(|record| record.seq) else {
-                drop(tokio::task::spawn_blocking(move || files.remove_segments()).await);
-                return 0;
-            };
-            let lane = files.lane();
-            let delivered = self.deliver(attempt, lane, records, None).await;
-            let Some(through) = delivered else { return left_in(files).await };
-            files.ack(through.unwrap_or(last).min(last));
-            let saved = tokio::task::spawn_blocking(move || {
-                let saved = files.save(None);
-                (files, saved)
-            });
-            let Ok((returned, saved)) = saved.await else { return 1 };
-            files = returned;
-            if let Err(error) = saved {
-                // It will be delivered again, and ignored.
-                debug!("cannot note what was delivered of attempt {attempt}: {error}");
-            }
-        }
-    }
-
-    /// Sends a batch until it is taken: through which seq, if any. `None` when the time is up.
+    /// Sends a batch until it is taken or refused.
     async fn deliver(
         &self,
         attempt: &AttemptId,
         lane: Lane,
         mut records: Vec<Record>,
+        cursor: Cursor,
         mut answer: Option<Result<ReportAck, Error>>,
-    ) -> Option<Option<u64>> {
+    ) -> Delivered {
         let mut pause = pause();
         loop {
             let sent = match answer.take() {
                 Some(sent) => sent,
                 None => tokio::select! {
-                    sent = self.send(attempt, lane, &records) => sent,
-                    () = self.deadline_after_end() => return self.lock().taken.take().map(Some),
+                    sent = self.send(attempt, lane, &records, cursor) => sent,
+                    () = self.deadline_after_end() => {
+                        let taken = self.lock().taken.take();
+                        return taken.map_or(Delivered::OutOfTime, Delivered::Through);
+                    }
                 },
             };
             let error = match sent {
                 Ok(ack) => {
                     self.heard(&ack, attempt);
+                    // Only if there is something to send: else a manager that asks again would be answered for ever.
+                    if ack.resend && ack.through.max(cursor.forgotten) < cursor.acknowledged {
+                        return Delivered::Behind(ack.through);
+                    }
                     let (Some(first), Some(last)) = (records.first(), records.last()) else {
-                        return Some(None); // A heartbeat.
+                        return Delivered::Nothing; // A heartbeat.
                     };
                     match ack.through {
                         // What was never sent cannot be acknowledged.
                         Some(through) if through >= first.seq => {
-                            return Some(Some(through.min(last.seq)));
+                            return Delivered::Through(through.min(last.seq));
                         }
                         Some(_) | None => Error::NotStored,
                     }
@@ -375,7 +363,7 @@ impl Courier {
             let wait = match verdict {
                 // Those who are all told the same second must not come back as one, nor at once.
                 Verdict::RetryAfter(after) => after + own_pause(),
-                Verdict::Hopeless if *self.ended.borrow() => return None,
+                Verdict::Hopeless if *self.ended.borrow() => return Delivered::OutOfTime,
                 Verdict::Hopeless => HOPELESS,
                 Verdict::Split | Verdict::Smaller if records.len() > 1 => {
                     records.truncate(records.len() / 2);
@@ -385,12 +373,14 @@ impl Courier {
                 // A single report that will never be taken must not hold up all others.
                 Verdict::Split => {
                     warn!("the manager refuses a report for good; it is passed over: {error}");
-                    return Some(records.first().map(|record| record.seq));
+                    return records
+                        .first()
+                        .map_or(Delivered::Nothing, |record| Delivered::Refused(record.seq));
                 }
             };
             self.refresh();
             if !self.wait(wait).await {
-                return None;
+                return Delivered::OutOfTime;
             }
         }
     }
@@ -400,13 +390,14 @@ impl Courier {
         attempt: &AttemptId,
         lane: Lane,
         records: &[Record],
+        cursor: Cursor,
     ) -> Result<ReportAck, Error> {
         if self.settings.sender.dialect == Dialect::Nni {
             return self.post_lines(records).await;
         }
         let (client, base, token, obeyed) = self.contact()?;
         let ack = loop {
-            let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed);
+            let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed, cursor);
             let Packed { bytes, gzip } = self.pack(&base, body).await;
             match native::post(&client, &base, token.as_deref(), bytes, gzip).await {
                 Err(error) if gzip && self.refused_packing(&error) => debug!("{error}; sent plain"),
@@ -437,6 +428,7 @@ impl Courier {
             directives: Vec::new(),
             lease_ms: None,
             token: None,
+            resend: false,
             other: BTreeMap::new(),
         })
     }

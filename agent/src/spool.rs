@@ -28,11 +28,13 @@
 //! <dir>/<attempt>/sender.json            whose reports these are; written before the first, replaced atomically
 //! <dir>/<attempt>/<lane>-<first seq>.seg 20 digits, so that names sort as numbers
 //! <dir>/<attempt>/<lane>.ack             "<seq>\n": acknowledged through; replaced atomically
+//! <dir>/<attempt>/<lane>.forgotten       "<seq>\n": deleted through, where some is left; replaced atomically
 //! ```
 //!
 //! A segment is the eight bytes `TKSPOOL1` and then records: length of the payload (u32, little endian),
 //! CRC32C of seq and payload (u32), seq (u64), payload (the report as JSON). A segment is deleted when all
-//! of it is acknowledged; the cursor stays, which keeps invariant 1.
+//! of it is acknowledged (of facts, the newest few stay until the attempt's end: a manager whose database was replaced by
+//! an older copy asks for them again); the cursor stays, which keeps invariant 1.
 
 use std::collections::VecDeque;
 use std::io;
@@ -44,6 +46,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use trial_protocol::{AttemptId, ExperimentId, Lane, ReportBody, Shed, TrialJobId};
 
+mod again;
 mod disk;
 pub mod lane_files;
 pub mod lock;
@@ -53,6 +56,7 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
+pub use again::Cursor;
 pub use lane_files::LaneFiles;
 pub use lock::Claim;
 use queue::{DiskState, Entry, LaneState, Life, State, take};
@@ -230,9 +234,9 @@ impl Spool {
             match disk::Files::open(&own, options.sender.clone()) {
                 Ok(opened) => {
                     state.disk = DiskState::Well;
-                    for (lane, found) in [
-                        (&mut state.facts, opened.facts.standing()),
-                        (&mut state.bulk, opened.bulk.standing()),
+                    for (lane, found, forgotten) in [
+                        (&mut state.facts, opened.facts.standing(), opened.facts.forgotten()),
+                        (&mut state.bulk, opened.bulk.standing(), opened.bulk.forgotten()),
                     ] {
                         if known {
                             lane.next_seq = found.next_seq.saturating_add(UNTOLD);
@@ -242,6 +246,7 @@ impl Spool {
                             lane.next_seq = lane.next_seq.max(own_time);
                         }
                         lane.acked = found.acked;
+                        lane.forgotten = forgotten;
                         (lane.spilled, lane.spilled_bytes) = (found.kept, found.kept_bytes);
                         lane.spilled_through = found.last_kept;
                     }
@@ -364,6 +369,7 @@ impl Spool {
                 let own = state.lane_mut(lane);
                 if let Some(through) = own.spilled_through {
                     own.forget(through);
+                    own.forgotten = own.forgotten.max(Some(through));
                 }
                 drop(state);
                 self.shared.notify_readers();

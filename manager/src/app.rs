@@ -7,6 +7,7 @@ mod door;
 mod error;
 mod idle;
 mod reach;
+mod restored;
 mod service;
 mod stored;
 mod telling;
@@ -177,20 +178,26 @@ async fn begin(
         None if !dir.database().exists() => {
             return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
         }
+        // The secret is made after the record: where it is, the record was lost. The file is left as it is, for its log may
+        // be found.
+        None if dir.secret().exists() && Store::is_blank(&dir.database())? => {
+            return Err(Error::RecordLost { id, database: dir.database() });
+        }
         None => {
             let store = Store::open(&dir.database())?;
             let Some((spec, seed)) = recall(&store, &id).await? else {
-                // A manager died before it had recorded anything. Who starts over is not to find it again.
                 store.close().await;
-                // The secret is made after the record: where it is, the record was lost, and what is left is somebody's work.
-                if !dir.secret().exists() {
-                    drop(std::fs::remove_dir_all(dir.path()));
+                if dir.secret().exists() {
+                    return Err(Error::RecordLost { id, database: dir.database() });
                 }
+                // A manager died before it had recorded anything. Who starts over is not to find it again.
+                drop(std::fs::remove_dir_all(dir.path()));
                 return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
             };
             let ready =
                 Ready::find(settings.agent.clone(), &spec.training_service, &id, false).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
+            restored::announce(&store, &dir).await?;
             (ready, listener, store, spec, seed)
         }
     };

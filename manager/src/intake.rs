@@ -143,6 +143,7 @@ impl Intake {
             directives: Vec::new(),
             lease_ms: self.lease_ms,
             token: None,
+            resend: false,
             other: std::collections::BTreeMap::new(),
         }
     }
@@ -151,19 +152,21 @@ impl Intake {
 impl Inner {
     async fn accept(&self, arrival: Arc<Arrival>) -> Result<ReportAck, Error> {
         let (trial, attempt) = (arrival.batch.trial.clone(), arrival.batch.attempt.clone());
-        let through = self.take_in(arrival).await?;
+        let (through, resend) = self.take_in(arrival).await?;
         Ok(ReportAck {
             offer: self.offer.clone(),
             through,
             directives: self.handle.directives(&trial, &attempt),
             lease_ms: None,
             token: None,
+            resend,
             other: std::collections::BTreeMap::new(),
         })
     }
 
-    /// Stores a batch and tells of what is new in it; how far its lane is stored then.
-    async fn take_in(&self, arrival: Arc<Arrival>) -> Result<Option<u64>, Error> {
+    /// Stores a batch and passes on what is new in it. Returns how far its lane is stored then, and whether the agent
+    /// has to send again what comes after that.
+    async fn take_in(&self, arrival: Arc<Arrival>) -> Result<(Option<u64>, bool), Error> {
         let batch = &arrival.batch;
         if let Err(source) = self.offer.agree(&batch.offer) {
             return Err(Error::NoCommonVersion { offer: self.offer.clone(), source });
@@ -173,6 +176,8 @@ impl Inner {
         }
         let (trial, attempt, lane) = (batch.trial.clone(), batch.attempt.clone(), batch.lane);
         let obeyed = batch.obeyed.clone();
+
+        let acknowledged = batch.acknowledged;
 
         let turn = self.hasher.hash_one((&trial, &attempt, lane));
         let turn = usize::try_from(turn % TURNS).expect("it is small");
@@ -187,6 +192,12 @@ impl Inner {
                 return Err(error.into());
             }
         };
+        if ingested.resend {
+            tracing::warn!(
+                %trial, %attempt, stored = ingested.through, acknowledged,
+                "the database is older than what it has confirmed: the agent is asked to send its reports again"
+            );
+        }
         let fresh = match lane {
             Lane::Facts => ingested.fresh,
             Lane::Bulk => Vec::new(),
@@ -194,6 +205,6 @@ impl Inner {
         self.handle.obeyed(&trial, &attempt, &obeyed);
         self.handle.reported(trial, attempt, fresh).await;
         drop(turn);
-        Ok(ingested.through)
+        Ok((ingested.through, ingested.resend))
     }
 }

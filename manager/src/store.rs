@@ -11,6 +11,7 @@
 //! times come in as values.
 
 mod error;
+mod gap;
 mod notifications;
 mod query;
 mod read;
@@ -368,7 +369,7 @@ impl Store {
                 reports.filter(|(_, new)| **new).map(|(report, _)| report.clone()).collect()
             }
         };
-        Ok(Ingested { through: written.through, fresh })
+        Ok(Ingested { through: written.through, fresh, resend: written.resend })
     }
 
     /// How many commits were made since the store was opened.
@@ -433,6 +434,12 @@ impl Store {
             Ok(())
         })
         .await
+    }
+
+    /// Has commits fail as on a full disk while the log beside the database is larger than `bytes`.
+    #[cfg(test)]
+    pub(crate) fn bound_log(&self, bytes: u64) {
+        self.inner.shared.room.store(bytes, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Has every commit fail as on a full disk, or none any more.

@@ -143,6 +143,15 @@ pub struct ReportBatch {
     /// Directives the agent has carried out or refused since its last batch, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub obeyed: Vec<u64>,
+    /// Highest `seq` of this lane and attempt that a manager has acknowledged to the agent. A manager that has less
+    /// stored has lost what it confirmed: its store was replaced by an older copy. Absence means none, or an agent
+    /// that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<u64>,
+    /// Highest `seq` of this lane and attempt that the agent cannot send again. Absence means that it has kept
+    /// everything, or an agent that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten: Option<u64>,
 }
 
 /// The manager's answer to a batch: everything up to and including `through` is stored for good.
@@ -164,6 +173,10 @@ pub struct ReportAck {
     /// The token to show from now on, before the present one expires. Absence means the present one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<BearerToken>,
+    /// Whether the manager lacks what it acknowledged after `through`. Nothing of the batch was stored; the agent
+    /// sends again what it has kept after `through`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resend: bool,
     /// Members of a later version, kept so that they can be shown.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,

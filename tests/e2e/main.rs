@@ -39,6 +39,7 @@ mod places;
 mod pods;
 mod portal;
 mod registered;
+mod restored;
 mod same_again;
 mod sdk;
 mod secure;

@@ -119,7 +119,14 @@ impl Courier {
         let attempt = self.spool.attempt();
         let sender = &self.settings.sender;
         // Nobody takes it if the request is over by now; its answer says so.
-        drop(fill.send(native::body(sender, attempt, lane, &records, &obeyed)));
+        drop(fill.send(native::body(
+            sender,
+            attempt,
+            lane,
+            &records,
+            &obeyed,
+            self.spool.cursor(),
+        )));
         let answer = tokio::select! {
             answer = &mut answer => answer,
             () = self.deadline_after_end() => return Some(Waited { records, answer: None }),

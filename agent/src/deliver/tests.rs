@@ -237,6 +237,7 @@ fn acknowledge(through: Option<u64>, directives: &[Directive]) -> String {
         directives: directives.to_vec(),
         lease_ms: None,
         token: None,
+        resend: false,
         other: BTreeMap::new(),
     };
     reply(200, "", &serde_json::to_string(&ack).unwrap())

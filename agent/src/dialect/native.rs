@@ -12,7 +12,7 @@ use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability}
 
 use super::Error;
 use crate::http::{self, ANSWER};
-use crate::spool::{Record, Sender};
+use crate::spool::{Cursor, Record, Sender};
 
 pub use later::{Fill, later};
 
@@ -47,6 +47,7 @@ pub fn body(
     lane: Lane,
     records: &[Record],
     obeyed: &[u64],
+    cursor: Cursor,
 ) -> Vec<u8> {
     let envelope = ReportBatch {
         offer: offer(),
@@ -56,6 +57,8 @@ pub fn body(
         lane,
         reports: Vec::new(),
         obeyed: obeyed.to_vec(),
+        acknowledged: cursor.acknowledged,
+        forgotten: cursor.forgotten,
     };
     let mut body = serde_json::to_vec(&envelope).expect("a batch has string keys only");
     let empty = b"\"reports\":[]";
@@ -196,7 +199,7 @@ mod tests {
                 .iter()
                 .map(|r| Record { seq: r.seq, json: serde_json::to_string(r).unwrap().into() })
                 .collect();
-            let bytes = body(&sender, &attempt, Lane::Facts, &records, &[4]);
+            let bytes = body(&sender, &attempt, Lane::Facts, &records, &[4], Cursor::default());
             let batch: ReportBatch = serde_json::from_slice(&bytes).unwrap();
             assert_eq!((batch.reports, batch.obeyed), (reports, vec![4]), "{count} reports");
         }

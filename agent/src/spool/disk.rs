@@ -16,6 +16,7 @@ use super::queue::{Class, DiskState, LaneState, Life};
 use super::record::{self, Record};
 use super::{SENDER, Sender, Shared};
 
+mod again;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +43,8 @@ pub(super) enum Order {
     },
     /// Remember an acknowledgement.
     Ack { lane: Lane, through: u64 },
+    /// Take back the acknowledgement of the facts after `to`, as far as they can be read again.
+    Rewind { to: Option<u64>, done: oneshot::Sender<()> },
 }
 
 /// The open files of an attempt.
@@ -134,6 +137,11 @@ impl LaneWriter {
     /// What the files held when they were opened.
     pub(super) fn standing(&self) -> Standing {
         self.standing
+    }
+
+    /// Highest seq that cannot be read again.
+    pub(super) fn forgotten(&self) -> Option<u64> {
+        self.files.forgotten()
     }
 
     /// Writes records in one go; after a failure the segment ends where it ended before, or is left.
@@ -336,7 +344,7 @@ impl Disk {
     fn write(&mut self, round: &Round) -> bool {
         let mut facts = self.write_facts(round);
         let full = facts.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
-        let shed = full && self.shed_written_bulk();
+        let shed = full && (self.delete_acked_facts() | self.shed_written_bulk());
         if shed {
             facts = self.write_facts(round);
         }
@@ -424,6 +432,11 @@ impl Disk {
                     lane.files.ack(through);
                     lane.acked_unsaved = true;
                 }
+                Order::Rewind { to, done } => {
+                    self.rewind(to);
+                    // The one who waits may have gone away.
+                    done.send(()).ok();
+                }
                 Order::Read { lane, after, through, max_bytes, sender } => {
                     let found = self.files.lane(lane).files.read(after, through, max_bytes);
                     if let Err(error) = &found {
@@ -440,7 +453,10 @@ impl Disk {
         if self.sync_interval == Duration::MAX {
             return Ok(());
         }
-        self.files.sync()
+        let synced = self.files.sync();
+        let mut state = self.shared.lock();
+        state.facts.forgotten = state.facts.forgotten.max(self.files.facts.files.forgotten());
+        synced
     }
 
     /// Leaves the directory as it should be found: nothing where nothing is left to deliver.

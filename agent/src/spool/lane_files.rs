@@ -11,6 +11,10 @@ use super::record::{self, Decoded, MAGIC, Record};
 /// How much is read from a segment at a time.
 const READ: usize = 64 << 10;
 
+/// How many acknowledged segments of facts stay beside the one that is written: a manager whose database was replaced by
+/// an older copy asks for them again.
+const SPARED: usize = 3;
+
 /// The files of one lane of one attempt.
 #[derive(Debug)]
 pub struct LaneFiles {
@@ -19,6 +23,8 @@ pub struct LaneFiles {
     /// First seq of each segment, rising.
     segments: Vec<u64>,
     acked: Option<u64>,
+    /// Highest seq that was deleted, or never written: it cannot be read again.
+    forgotten: Option<u64>,
     /// Where reading left off: the segment, the byte, and the seq before it.
     position: Option<Position>,
 }
@@ -72,10 +78,10 @@ pub fn lane_name(lane: Lane) -> &'static str {
 impl LaneFiles {
     /// Looks at what there is in an attempt's directory; nothing there is nothing wrong.
     pub fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
-        let mut files =
-            Self { dir: dir.to_owned(), lane, segments: Vec::new(), acked: None, position: None };
+        let (segments, dir) = (Vec::new(), dir.to_owned());
+        let mut files = Self { dir, lane, segments, acked: None, forgotten: None, position: None };
         let prefix = format!("{}-", lane_name(lane));
-        match fs::read_dir(dir) {
+        match fs::read_dir(&files.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
             Err(error) => return Err(error),
             Ok(entries) => {
@@ -94,6 +100,13 @@ impl LaneFiles {
             Ok(text) => text.trim().parse().ok(),
             Err(_) => None,
         };
+        files.forgotten = match fs::read_to_string(files.forgotten_path()) {
+            Ok(text) => text.trim().parse().ok(),
+            Err(_) => None,
+        };
+        if files.segments.is_empty() {
+            files.forgotten = files.forgotten.max(files.acked);
+        }
         Ok(files)
     }
 
@@ -237,6 +250,45 @@ impl LaneFiles {
         self.acked = self.acked.max(Some(through));
     }
 
+    /// Highest seq that cannot be read again. `None`: everything is there.
+    pub fn forgotten(&self) -> Option<u64> {
+        self.forgotten
+    }
+
+    /// Gives up a report that will never be delivered.
+    pub fn give_up(&mut self, seq: u64) {
+        self.forgotten = self.forgotten.max(Some(seq));
+    }
+
+    /// Takes back the acknowledgement of what comes after `to`, as far as it can be read again. Returns how many reports
+    /// these are, how many bytes, and the last one.
+    pub fn rewind(&mut self, to: Option<u64>) -> Standing {
+        let before = self.acked;
+        let mut found =
+            Standing { next_seq: 0, acked: None, last_kept: None, kept: 0, kept_bytes: 0 };
+        let mut after = to.max(self.forgotten);
+        found.acked = after;
+        while after < before {
+            // What cannot be read now would be promised in vain.
+            let Ok(records) = self.read(after, before.unwrap_or(0), READ) else {
+                found.kept = 0;
+                break;
+            };
+            let Some(last) = records.last() else { break };
+            after = Some(last.seq);
+            found.last_kept = after;
+            found.kept += u64::try_from(records.len()).unwrap_or(u64::MAX);
+            found.kept_bytes += records.iter().map(record::disk_size).sum::<u64>();
+        }
+        if found.kept == 0 {
+            // Nothing of it is left, whatever became of it. Else it would be asked for without end.
+            self.forgotten = before.max(self.forgotten);
+            found = Standing { acked: before, last_kept: None, kept_bytes: 0, ..found };
+        }
+        self.acked = found.acked;
+        found
+    }
+
     /// Which lane.
     pub fn lane(&self) -> Lane {
         self.lane
@@ -254,16 +306,38 @@ impl LaneFiles {
         let new = path.with_extension("ack.new");
         fs::write(&new, format!("{acked}\n"))?;
         fs::rename(&new, &path)?;
-        while let [first, rest @ ..] = self.segments.as_slice() {
-            let ends = rest.first().copied();
-            let acked_whole = ends.is_some_and(|next| next <= acked.saturating_add(1));
-            if !acked_whole || open == Some(*first) {
-                break;
-            }
-            fs::remove_file(self.path(*first))?;
-            self.segments.remove(0);
+        let spared = match self.lane {
+            Lane::Facts => SPARED,
+            Lane::Bulk => 0,
+        };
+        self.delete_acked(open, spared)
+    }
+
+    /// Deletes the segments that are acknowledged, the oldest first, all but the `open` one and the newest `spared`.
+    pub fn delete_acked(&mut self, open: Option<u64>, spared: usize) -> io::Result<()> {
+        let Some(acked) = self.acked else { return Ok(()) };
+        let whole = self.segments.windows(2).map(|pair| (pair[0], pair[1]));
+        let whole = whole
+            .take_while(|(first, next)| *next <= acked.saturating_add(1) && open != Some(*first));
+        let count = whole.count().saturating_sub(spared);
+        if count == 0 {
+            return Ok(());
+        }
+        self.note_forgotten(self.segments[count].checked_sub(1))?;
+        for first in self.segments.drain(..count).collect::<Vec<_>>() {
+            fs::remove_file(self.path(first))?;
         }
         Ok(())
+    }
+
+    /// Notes what cannot be read again, before it is deleted.
+    fn note_forgotten(&mut self, through: Option<u64>) -> io::Result<()> {
+        self.forgotten = self.forgotten.max(through);
+        let Some(forgotten) = self.forgotten else { return Ok(()) };
+        let path = self.forgotten_path();
+        let new = path.with_extension("forgotten.new");
+        fs::write(&new, format!("{forgotten}\n"))?;
+        fs::rename(&new, &path)
     }
 
     /// Whether there is a segment.
@@ -276,13 +350,18 @@ impl LaneFiles {
         for segment in self.segments.drain(..) {
             fs::remove_file(self.dir.join(segment_name(self.lane, segment)))?;
         }
+        // Not noted in a file: where there is no segment, everything acknowledged is forgotten.
+        self.forgotten = self.forgotten.max(self.acked);
         self.position = None;
         Ok(())
     }
 
-    /// Has the disk keep the segment that begins with `first`, unless it was deleted meanwhile.
+    /// Has the disk keep the segment that begins with `first`, unless it was acknowledged or deleted meanwhile.
     pub fn sync(&self, first: u64) -> io::Result<()> {
+        let is_acked =
+            |next: &u64| self.acked.is_some_and(|acked| *next <= acked.saturating_add(1));
         match self.segments.binary_search(&first) {
+            Ok(index) if self.segments.get(index + 1).is_some_and(is_acked) => Ok(()),
             Ok(_) => File::open(self.path(first))?.sync_data(),
             Err(_) => Ok(()),
         }
@@ -291,6 +370,9 @@ impl LaneFiles {
     /// Makes a new segment that begins with `first`. One of that name is of a write that failed.
     pub fn create(&mut self, first: u64) -> io::Result<File> {
         use std::io::Write as _;
+        if self.segments.is_empty() && self.forgotten.is_some() {
+            self.note_forgotten(self.forgotten)?;
+        }
         let mut file = File::options().create(true).append(true).open(self.path(first))?;
         if file.metadata()?.len() > 0 {
             file.set_len(0)?;
@@ -304,6 +386,10 @@ impl LaneFiles {
 
     fn path(&self, segment: u64) -> PathBuf {
         self.dir.join(segment_name(self.lane, segment))
+    }
+
+    fn forgotten_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.forgotten", lane_name(self.lane)))
     }
 
     fn ack_path(&self) -> PathBuf {

@@ -7,6 +7,7 @@ use trial_protocol::{Lane, Report, ReportBody, Shed};
 
 use super::Keep;
 use super::disk;
+use super::lane_files::Standing;
 use super::record::{self, Record};
 
 /// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
@@ -39,6 +40,8 @@ pub(super) struct Entry {
 pub(super) struct LaneState {
     pub(super) next_seq: u64,
     pub(super) acked: Option<u64>,
+    /// Highest seq that cannot be delivered again. `None`: all of them can.
+    pub(super) forgotten: Option<u64>,
     /// In order of seq; what is older and not acknowledged is on the disk only.
     pub(super) memory: VecDeque<Entry>,
     pub(super) memory_bytes: usize,
@@ -245,6 +248,9 @@ impl LaneState {
             if let Some(entry) = self.memory.pop_front() {
                 self.handed = self.handed.saturating_sub(1);
                 self.memory_bytes -= entry.record.json.len();
+                if !entry.written {
+                    self.forgotten = Some(entry.record.seq);
+                }
             }
         }
         while let Some((_, bytes)) = self.read_back.pop_front_if(|(seq, _)| *seq <= through) {
@@ -255,6 +261,16 @@ impl LaneState {
             self.spilled_through = None;
             (self.spilled, self.spilled_bytes) = (0, 0);
         }
+    }
+
+    /// Takes back acknowledgements: `found` is what can be read again, and everything up to `forgotten` cannot.
+    pub(super) fn rewind(&mut self, found: Standing, forgotten: Option<u64>) {
+        self.acked = found.acked;
+        self.forgotten = self.forgotten.max(forgotten);
+        self.spilled += found.kept;
+        self.spilled_bytes += found.kept_bytes;
+        self.spilled_through = self.spilled_through.max(found.last_kept);
+        self.read_back.clear();
     }
 
     /// Gives back memory: what is written and far from delivery stays on the disk only.

@@ -126,6 +126,7 @@ fn file(batch: ReportBatch, desk: &mut Desk) -> ReportAck {
         directives,
         lease_ms: None,
         token: None,
+        resend: false,
         other: std::collections::BTreeMap::new(),
     }
 }

@@ -40,6 +40,19 @@ pub enum Error {
         /// Where.
         data_dir: PathBuf,
     },
+    /// The experiment's folder is there, and its database says nothing.
+    #[error(
+        "the record of experiment {id} is lost: {} holds no experiment, as it does when trialkeeper.db-wal was removed or \
+         left behind; put that file back, or a backup in the place of trialkeeper.db. What the trials printed is in their \
+         folders beside it",
+        .database.display()
+    )]
+    RecordLost {
+        /// Which.
+        id: ExperimentId,
+        /// Its database.
+        database: PathBuf,
+    },
     /// Nothing is left to do but to show the results.
     #[error("experiment {} is done; there is nothing to resume", .finished.id)]
     AlreadyDone {
@@ -47,7 +60,7 @@ pub enum Error {
         finished: Box<Finished>,
     },
     /// A folder or file under the data directory.
-    #[error("cannot write {}; choose a writable folder with --data-dir", .path.display())]
+    #[error("cannot write {}; {}", .path.display(), data_dir_hint(.source.kind()))]
     DataDir {
         /// Which.
         path: PathBuf,
@@ -136,6 +149,7 @@ impl Error {
             | Self::Arguments(_)
             | Self::Id(_)
             | Self::NoSuchExperiment { .. }
+            | Self::RecordLost { .. }
             | Self::AlreadyDone { .. }
             | Self::DataDir { .. }
             | Self::Listen { .. }
@@ -159,6 +173,16 @@ impl Error {
             Self::Refused(refused) => matches!(refused, Refused::UnknownTrial(_)),
             Self::Left { .. } | Self::Lost => false,
         }
+    }
+}
+
+/// Returns what helps against a folder that cannot be written. An experiment that exists cannot move to another one.
+fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "no space is left there: free some, and try again"
+        }
+        _ => "choose a writable folder with --data-dir",
     }
 }
 

@@ -200,6 +200,9 @@ fn csv(trials: &[Value]) -> String {
     };
     let header = OWN.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
+    // A column of its own only where there is something to say: reports that are gone for good.
+    let has_losses = trials.iter().any(|trial| !text(trial, "lost").is_empty());
+    let header = header.chain(has_losses.then(|| "lost".to_owned()));
     let mut lines = vec![header.collect::<Vec<_>>().join(",")];
     for trial in trials {
         let known = parameters(trial);
@@ -208,7 +211,8 @@ fn csv(trials: &[Value]) -> String {
             .map(|name| field(&inert(trial.get(name).map(plain).unwrap_or_default())));
         let rest =
             names.iter().map(|name| known.get(name).map(|text| field(text)).unwrap_or_default());
-        lines.push(own.chain(rest).collect::<Vec<_>>().join(","));
+        let lost = has_losses.then(|| field(text(trial, "lost")));
+        lines.push(own.chain(rest).chain(lost).collect::<Vec<_>>().join(","));
     }
     lines.push(String::new());
     lines.join("\r\n")

@@ -26,6 +26,8 @@ struct WireBatch {
     reports: Vec<WireReport>,
     #[serde(default)]
     obeyed: Vec<u64>,
+    acknowledged: Option<u64>,
+    forgotten: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -54,6 +56,8 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
             lane: wire.lane,
             reports,
             obeyed: wire.obeyed,
+            acknowledged: wire.acknowledged,
+            forgotten: wire.forgotten,
         },
         bodies,
         about: None,

@@ -84,6 +84,8 @@ fn batch(lane: Lane, reports: Vec<Report>) -> ReportBatch {
         lane,
         reports,
         obeyed: Vec::new(),
+        acknowledged: None,
+        forgotten: None,
     }
 }
 
@@ -188,4 +190,43 @@ async fn repeated_deliveries_at_once_are_told_once_and_in_order() {
     }
     drop(bed.intake);
     assert_eq!(listener.await.unwrap(), (0..22).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn an_agent_is_asked_again_for_what_a_restored_database_lacks() {
+    let mut bed = bed(16).await;
+    bed.intake.accept(facts(0..3)).await.unwrap();
+    let told = |acknowledged, forgotten, batch| ReportBatch { acknowledged, forgotten, ..batch };
+
+    for batch in [facts(0..0), facts(6..8)] {
+        let ack = bed.intake.accept(told(Some(5), None, batch)).await.unwrap();
+        assert_eq!((ack.through, ack.resend), (Some(2), true));
+    }
+    let ack = bed.intake.accept(told(Some(2), None, facts(3..8))).await.unwrap();
+    assert_eq!((ack.through, ack.resend), (Some(7), false));
+    let ack = bed.intake.accept(told(Some(7), Some(5), facts(8..9))).await.unwrap();
+    assert_eq!((ack.through, ack.resend), (Some(8), false));
+    assert_eq!(bed.told(), [vec![0, 1, 2], vec![], vec![], vec![3, 4, 5, 6, 7], vec![8]]);
+    assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_a_restored_database_lacks_for_good_is_noted_once() {
+    let bed = bed(16).await;
+    let trial = TrialJobId::new("t").unwrap();
+    bed.intake.accept(facts(0..3)).await.unwrap();
+    let gone = |batch| ReportBatch { acknowledged: Some(5), forgotten: Some(5), ..batch };
+    for batch in [facts(0..0), facts(6..8), facts(6..9)] {
+        assert!(!bed.intake.accept(gone(batch)).await.unwrap().resend);
+    }
+    let rows = bed.store.reports(&trial, Lane::Facts).await.unwrap();
+    let kinds: Vec<_> = rows.iter().map(|row| (row.seq, row.kind.as_str())).collect();
+    let expected = [(0, "metric"), (1, "metric"), (2, "metric"), (5, "note")];
+    assert_eq!(kinds[..4], expected);
+    assert_eq!(kinds[4..], [(6, "metric"), (7, "metric"), (8, "metric")]);
+    assert_eq!(rows[3].body["code"], "reports-lost");
+    let message = rows[3].body["message"].as_str().unwrap();
+    assert!(message.starts_with("Reports 3 to 5 "), "{message}");
+    let wrong = bed.store.check().await.unwrap();
+    assert_eq!(wrong, [format!("trial t, attempt a: {message}")]);
 }

@@ -209,6 +209,8 @@ impl All {
                 lane,
                 reports,
                 obeyed: Vec::new(),
+                acknowledged: None,
+                forgotten: None,
             };
             let arrival = Arrival { about: Some(position.about.clone()), ..Arrival::from(batch) };
             let arrival = Arc::new(arrival);

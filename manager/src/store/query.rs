@@ -8,6 +8,7 @@ mod tests;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use trial_protocol::{AttemptId, Lane, Metric, MetricKind, OBJECTIVE, TrialJobId, Verdict};
 
+use super::gap;
 use super::read::{json, parsed, unsigned, unsigned_if_any};
 use super::reports::{CONCLUDED, JUDGED, metric_row};
 use super::trials::{TRIAL_COLUMNS, known, trial_row};
@@ -73,6 +74,8 @@ pub struct Glance {
     pub latest: Vec<Metric>,
     /// How it ended. `None` if it has not, or nobody lived to tell.
     pub verdict: Option<Box<Verdict>>,
+    /// What is said of its reports that are gone for good. `None`: none are.
+    pub lost: Option<String>,
 }
 
 /// An incarnation of a trial that was heard of.
@@ -239,6 +242,7 @@ fn glance(c: &Connection, key: i64, objective: Option<&str>) -> Result<Option<Gl
         finals: Vec::new(),
         latest: Vec::new(),
         verdict: None,
+        lost: None,
     };
     let voices = Voices::of(c, key)?;
     glance.facts_through = voices.facts();
@@ -272,6 +276,9 @@ fn look(
                 Some(before) if row.get::<_, i64>("seq")? != JUDGED => Some(before),
                 before => verdict.or(before),
             };
+        } else if row.get_ref("kind")?.as_str() == Ok("note") {
+            let body: String = row.get("body")?;
+            glance.lost = gap::lost_in(&body).or(glance.lost.take());
         } else if let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) {
             glance.finals.push(metric);
         }

@@ -10,6 +10,7 @@ use trial_protocol::{
     TrialJobId, Verdict,
 };
 
+use super::gap::{self, Gap};
 use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
 use super::trials::{append_event, known};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
@@ -34,6 +35,8 @@ pub(super) struct Written {
     pub(super) through: Option<u64>,
     /// For each report of the batch, whether it was new.
     pub(super) fresh: Vec<bool>,
+    /// Whether nothing was stored, since reports are missing that the agent can send again.
+    pub(super) resend: bool,
 }
 
 /// Stores what of the batch is not stored yet, and that its attempt spoke. Everything that can be
@@ -41,7 +44,10 @@ pub(super) struct Written {
 pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
     let batch = &arrival.batch;
     check(batch)?;
-    let Heard { trial, attempt, through, over } = heard(c, arrival, now_ms)?;
+    let Heard { trial, attempt, through, over } = match heard(c, arrival, now_ms)? {
+        Spoken::Heard(heard) => heard,
+        Spoken::Behind(through) => return Ok(Written { through, fresh: Vec::new(), resend: true }),
+    };
 
     let mut insert_report = c.prepare_cached(
         "INSERT OR IGNORE INTO report \
@@ -98,7 +104,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
     if over && batch.lane == Lane::Facts && fresh.contains(&true) {
         append_event(c, trial, now_ms, None)?;
     }
-    Ok(Written { through, fresh })
+    Ok(Written { through, fresh, resend: false })
 }
 
 /// The number of a concluded metric on the facts lane: after everything that an agent may say.
@@ -154,6 +160,9 @@ pub(super) fn derive(
 
 /// Refuses what cannot be stored, before anything is.
 fn check(batch: &ReportBatch) -> Result<(), Error> {
+    for (what, number) in [("acknowledged", batch.acknowledged), ("forgotten", batch.forgotten)] {
+        number.map(|number| storable(what, number)).transpose()?;
+    }
     for report in &batch.reports {
         storable("seq", report.seq)?;
         if let ReportBody::Log(chunk) = &report.body {
@@ -175,8 +184,16 @@ struct Heard {
     over: bool,
 }
 
+/// The outcome of [`heard`].
+enum Spoken {
+    /// It was noted.
+    Heard(Heard),
+    /// Nothing was: the store lacks what it confirmed after this number, and the agent can send it again.
+    Behind(Option<u64>),
+}
+
 /// Notes that the batch's attempt spoke, and how far it is stored with this batch.
-fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error> {
+fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error> {
     let batch = &arrival.batch;
     let last = batch.reports.iter().map(|report| report.seq).max();
     // By its name: a verdict in words that this build does not know is still the last report.
@@ -199,7 +216,12 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
         Lane::Facts => unsigned_if_any(row, "facts_through")?,
         Lane::Bulk => unsigned_if_any(row, "bulk_through")?,
     };
-    let through = before.max(last);
+    let lost = match Gap::between(before, batch.acknowledged, batch.forgotten) {
+        Gap::None => None,
+        Gap::Recoverable => return Ok(Spoken::Behind(before)),
+        Gap::Lost { through } => Some(through),
+    };
+    let through = before.max(lost).max(last);
     let number = through.map(|seq| storable("seq", seq)).transpose()?;
     let (facts, bulk) = match batch.lane {
         Lane::Facts => (number, None),
@@ -221,7 +243,31 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Heard, Error>
         .execute(params![trial, name, now_ms, ended, facts, bulk])?;
         c.last_insert_rowid()
     };
-    Ok(Heard { trial, attempt, through, over })
+    if let Some(lost) = lost {
+        note_loss(c, attempt, batch.lane, before, lost, now_ms)?;
+    }
+    Ok(Spoken::Heard(Heard { trial, attempt, through, over }))
+}
+
+/// Puts a note in the place of reports that are gone for good. Its number is the last of theirs, which nothing else will
+/// ever have.
+fn note_loss(
+    c: &Connection,
+    attempt: i64,
+    lane: Lane,
+    stored: Option<u64>,
+    through: u64,
+    now_ms: i64,
+) -> Result<(), Error> {
+    let seq = storable("forgotten", through)?;
+    let body = gap::note(stored, through).to_string();
+    c.prepare_cached(
+        "INSERT OR IGNORE INTO report \
+         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
+         VALUES (?, ?, ?, ?, ?, 'note', ?, 1)",
+    )?
+    .execute(params![attempt, lane_number(lane), seq, now_ms, now_ms, body])?;
+    Ok(())
 }
 
 /// The chunk's bytes. `None` if they are not what they say they are: then the report is kept raw.

@@ -235,6 +235,9 @@ pub struct Ingested {
     pub through: Option<u64>,
     /// The reports that were stored now for the first time, in order.
     pub fresh: Vec<Report>,
+    /// Whether the store lacks what it once confirmed after `through`, and the agent has it still. Nothing of the batch
+    /// was stored.
+    pub resend: bool,
 }
 
 /// What is known of an attempt that is over.

@@ -77,6 +77,8 @@ fn batch(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> ReportBatch {
         lane,
         reports,
         obeyed: Vec::new(),
+        acknowledged: None,
+        forgotten: None,
     }
 }
 

@@ -6,7 +6,11 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::schema;
-use super::{Error, Store, reports, trials};
+use super::{Error, Store, gap, reports, trials};
+
+/// What is wrong with a database without an experiment.
+const BLANK: &str = "the experiment's record is lost: the database holds no experiment, as a file trialkeeper.db does \
+     whose trialkeeper.db-wal was removed or left behind; restore a backup";
 
 /// How many problems are listed; more would not help anybody.
 const LISTED: usize = 100;
@@ -29,6 +33,13 @@ impl Store {
         let path = self.inner.readers.path().to_owned();
         let checking = tokio::task::spawn_blocking(move || check(&path));
         checking.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Returns whether the database at `path` holds nothing at all, not even tables: it is new, or its log was lost.
+    /// Changes nothing.
+    pub fn is_blank(path: &Path) -> Result<bool, Error> {
+        let connection = schema::open_reader(path)?;
+        Ok(schema::recognise(&connection, path)? == 0)
     }
 
     /// Likewise without a running manager, or beside one. Blocks.
@@ -62,12 +73,30 @@ fn backup(from: &Path, to: &Path) -> Result<(), Error> {
 /// Everything that is wrong with the database at `path`; nothing if all is well. Reads all of it.
 fn check(path: &Path) -> Result<Vec<String>, Error> {
     let connection = schema::open_reader(path)?;
-    schema::recognise(&connection, path)?;
+    if schema::recognise(&connection, path)? == 0 {
+        return Ok(vec![BLANK.to_owned()]);
+    }
     let mut problems = schema::problems(&connection, &format!("integrity_check({LISTED})"))?;
     if problems.is_empty() {
         problems = meanings(&connection)?;
     }
     Ok(problems)
+}
+
+/// A line for each attempt of which reports are gone for good.
+fn losses(c: &Connection) -> Result<Vec<String>, Error> {
+    let query = format!(
+        "SELECT t.id, a.name, r.body ->> 'message' FROM report r JOIN attempt a ON r.attempt = a.key \
+         JOIN trial t ON a.trial = t.key WHERE r.lane = 0 AND r.kind = 'note' AND json_valid(r.body) \
+         AND r.body ->> 'code' = ? ORDER BY a.key, r.seq LIMIT {LISTED}"
+    );
+    let mut statement = c.prepare(&query)?;
+    let lines = statement.query_map([gap::LOST], |row| {
+        let (trial, attempt, message): (String, String, String) =
+            (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(format!("trial {trial}, attempt {attempt}: {message}"))
+    })?;
+    Ok(lines.collect::<Result<_, _>>()?)
 }
 
 /// What SQLite cannot know: whether the rows mean something to us.
@@ -93,6 +122,13 @@ fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
         if count > 0 {
             problems.push(format!("{count} {broken}"));
         }
+    }
+    problems.extend(losses(c)?);
+    // The experiment is recorded before any trial.
+    if matches!(trials::experiment(c), Ok(None))
+        && trials::trials(c).is_ok_and(|all| all.is_empty())
+    {
+        problems.push(BLANK.to_owned());
     }
     // There may be more metrics than memory has room for.
     let metrics = reports::each_metric(c, |_, _| ());

@@ -7,16 +7,22 @@
 //! 3. The last commit's fate is known to everyone ([`Shared::ailment`]), and forgotten at the next success.
 
 use std::fs::File;
+use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
-use super::Error;
+use super::error::{Class, Error};
 use super::schema::Opened;
 
 /// How many reports one commit holds at most, about 50 ms of work: what a caller waits for at worst.
 const COMMIT_WEIGHT: usize = 10_000;
+
+/// How long commits stay in the log alone, at most, while there are new ones: a copy of the database file without its
+/// log is never older than this. The log of so long a time is folded in some tens of milliseconds.
+const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What the writer tells everyone.
 #[derive(Debug, Default)]
@@ -28,11 +34,22 @@ pub(super) struct Shared {
     /// A test has it that the disk is full.
     #[cfg(test)]
     pub(super) full: std::sync::atomic::AtomicBool,
+    /// A test has it that the disk has so much room for the log, in bytes; 0: enough.
+    #[cfg(test)]
+    pub(super) room: std::sync::atomic::AtomicU64,
 }
 
 impl Shared {
     pub(super) fn ailment(&self) -> Option<Error> {
         self.ailment.borrow().clone()
+    }
+
+    #[cfg(test)]
+    fn is_disk_full(&self, connection: &Connection) -> bool {
+        use std::sync::atomic::Ordering::SeqCst;
+        let room = self.room.load(SeqCst);
+        let log = connection.path().and_then(|path| std::fs::metadata(format!("{path}-wal")).ok());
+        self.full.load(SeqCst) || (room > 0 && log.is_some_and(|log| log.len() > room))
     }
 
     fn set_ailment(&self, ailment: Option<Error>) {
@@ -115,9 +132,16 @@ pub(super) fn run(
     callers: Option<&Handle>,
 ) {
     let Opened { mut connection, lock } = opened;
+    let mut folded_at: Option<Instant> = None;
     while let Some(message) = queue.blocking_recv() {
         match message {
-            Message::Write(job) => write_group(&mut connection, job, &mut queue, shared, callers),
+            Message::Write(job) => {
+                write_group(&mut connection, job, &mut queue, shared, callers);
+                if folded_at.is_none_or(|at| at.elapsed() >= FOLD_INTERVAL) {
+                    fold(&connection);
+                    folded_at = Some(Instant::now());
+                }
+            }
             Message::Close => queue.close(),
         }
     }
@@ -135,7 +159,8 @@ fn write_group(
     let mut group = Vec::new();
     let mut waiting = Some(first);
     let mut weight = 0_usize;
-    let result = commit(connection, shared, |transaction| {
+    let before = connection.total_changes();
+    let result = attempt(connection, shared, |transaction| {
         while let Some(mut job) = waiting.take() {
             weight = weight.saturating_add(job.weight());
             let result = job.run(transaction);
@@ -149,7 +174,10 @@ fn write_group(
     });
     match result {
         // Alone, each has its own fate; the commonest reason is one write too large for a nearly full disk.
-        Err(_) if group.len() > 1 => {
+        // On a full disk the log, folded into the file, may leave room for all of them.
+        Err(error)
+            if group.len() > 1 || (!group.is_empty() && is_room_made(connection, &error)) =>
+        {
             for mut job in group {
                 let result = commit(connection, shared, |transaction| job.run(transaction));
                 job.finish(result);
@@ -157,11 +185,13 @@ fn write_group(
         }
         // The transaction did not even begin.
         Err(error) if group.is_empty() => {
+            note(shared, false, &Err(error.clone()));
             if let Some(job) = waiting {
                 job.finish(Err(error));
             }
         }
         result => {
+            note(shared, connection.total_changes() > before, &result);
             let answer = move || group.into_iter().for_each(|job| job.finish(result.clone()));
             match callers {
                 // Woken from this thread, each of them would cost it a call of the system's.
@@ -183,29 +213,43 @@ fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn Job>> {
     }
 }
 
-/// Runs `work` in a transaction of its own and makes it durable.
+/// Runs `work` in a transaction of its own and makes it durable; everyone is told how that went.
 fn commit(
     connection: &mut Connection,
     shared: &Shared,
     work: impl FnOnce(&Connection) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let before = connection.total_changes();
-    let result = (|| {
-        // Immediate: a stranger's lock shows here, before any work is done.
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        work(&transaction)?;
-        #[cfg(test)]
-        if shared.full.load(std::sync::atomic::Ordering::SeqCst) {
-            let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
-            return Err(rusqlite::Error::SqliteFailure(full, None).into());
-        }
-        transaction.commit()?;
-        Ok(())
-    })();
-    match &result {
+    let result = attempt(connection, shared, work);
+    note(shared, connection.total_changes() > before, &result);
+    result
+}
+
+/// Likewise, and tells no one.
+#[cfg_attr(not(test), expect(unused_variables, reason = "a test's full disk is in `shared`"))]
+fn attempt(
+    connection: &mut Connection,
+    shared: &Shared,
+    work: impl FnOnce(&Connection) -> Result<(), Error>,
+) -> Result<(), Error> {
+    // Immediate: a stranger's lock shows here, before any work is done.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    work(&transaction)?;
+    #[cfg(test)]
+    if shared.is_disk_full(&transaction) {
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        return Err(rusqlite::Error::SqliteFailure(full, None).into());
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Has everyone know how a commit went.
+fn note(shared: &Shared, changed: bool, result: &Result<(), Error>) {
+    match result {
         Ok(()) => {
             // A commit that changes nothing does not touch the disk and proves nothing.
-            if connection.total_changes() > before {
+            if changed {
                 shared.commits.send_modify(|commits| *commits += 1);
                 if shared.ailment().is_some() {
                     tracing::info!("the database can be written again");
@@ -220,7 +264,29 @@ fn commit(
             shared.set_ailment(Some(error.clone()));
         }
     }
-    result
+}
+
+/// Folds what of the log no reader needs into the file, and waits for none. Nothing depends on it.
+fn fold(connection: &Connection) {
+    if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        tracing::debug!(%error, "the database's log could not be folded into its file yet");
+    }
+}
+
+/// Gives back the log's room after a commit that failed since the disk is full. `false`: that was not why, the log is
+/// empty, a reader still needs it, or the file cannot take it.
+fn is_room_made(connection: &Connection, error: &Error) -> bool {
+    if error.class() != Some(Class::Full) {
+        return false;
+    }
+    let log_bytes = || {
+        let path = connection.path()?;
+        Some(std::fs::metadata(format!("{path}-wal")).ok()?.len())
+    };
+    let before = log_bytes();
+    // A row tells whether a reader was in the way; the log's size tells that, too.
+    let folded = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    folded.is_ok() && log_bytes() < before
 }
 
 /// The error and its sources in one line.

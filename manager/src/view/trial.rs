@@ -51,6 +51,10 @@ pub struct TrialSummary {
     pub message: Option<String>,
     /// Its exit code as a shell shows it.
     pub exit_code: Option<i32>,
+    /// What is said of reports of the current attempt that are gone for good, results perhaps among them: the database
+    /// was replaced by an older copy. Absence means that none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
     /// The verdict's cause, such as `oom-kernel`. Absence means no verdict.
     pub cause: Option<String>,
     /// What a retry would do, such as `transient`.
@@ -100,7 +104,7 @@ impl TrialSummary {
     }
 
     pub(super) fn new(glance: Glance, objective: Option<&str>, change: i64, revision: u64) -> Self {
-        let Glance { key, row, facts_through, finals, latest, verdict } = glance;
+        let Glance { key, row, facts_through, finals, latest, verdict, lost } = glance;
         let own = finals.iter().map(|metric| (&row.attempt, metric));
         let result = pick(own, &row.attempt, objective);
         let name = result.name.or_else(|| objective.map(str::to_owned));
@@ -125,6 +129,7 @@ impl TrialSummary {
             stopping: row.intent.filter(|_| !row.state.is_final()).and_then(json_word),
             message: row.message,
             exit_code: row.exit_code,
+            lost,
             cause: verdict.as_ref().and_then(|verdict| json_word(verdict.cause)),
             class: verdict.as_ref().and_then(|verdict| json_word(verdict.class)),
             change,

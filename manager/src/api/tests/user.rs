@@ -94,6 +94,8 @@ impl Bed {
             lane,
             reports: reports.map(|(seq, body)| Report { seq, observed_at_ms: 5, body }).collect(),
             obeyed: Vec::new(),
+            acknowledged: None,
+            forgotten: None,
         };
         self.state.store.ingest(batch, 6).await.unwrap();
     }

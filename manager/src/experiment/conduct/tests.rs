@@ -207,6 +207,8 @@ impl Bed {
             lane: Lane::Facts,
             reports: (seq..).zip(bodies).map(report).collect(),
             obeyed: Vec::new(),
+            acknowledged: None,
+            forgotten: None,
         };
         self.intake.accept(batch).await
     }

@@ -63,6 +63,8 @@ impl Bed {
                 .map(|(seq, body)| Report { seq, observed_at_ms: 5000, body })
                 .collect(),
             obeyed: Vec::new(),
+            acknowledged: None,
+            forgotten: None,
         };
         self.store.ingest(batch, 6000).await.unwrap();
     }

@@ -172,3 +172,25 @@ async fn closing_writes_what_waits_and_refuses_what_comes_after() {
     let bed = bed.reopened().await;
     assert_eq!(bed.store.trials().await.unwrap().len(), 2);
 }
+
+#[tokio::test]
+async fn a_full_disk_is_given_the_log_s_room_before_a_write_fails() {
+    let bed = Bed::with_trial().await;
+    bed.store.bound_log(300_000);
+    for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        bed.store.ingest(large(attempt), 1).await.unwrap();
+        assert!(bed.store.ailment().is_none(), "{attempt}");
+    }
+}
+
+#[tokio::test]
+async fn the_file_alone_holds_an_experiment_from_its_first_commit_on() {
+    let bed = Bed::with_trial().await;
+    // The log is folded after a commit and before the next.
+    bed.store.probe().await.unwrap();
+    let copy = bed.folder.path().join("alone.db");
+    std::fs::copy(bed.path(), &copy).unwrap();
+    assert!(!crate::store::Store::is_blank(&copy).unwrap());
+    let alone = crate::store::Store::open_to_read(&copy).unwrap();
+    assert_eq!(alone.trials().await.unwrap().len(), 1);
+}

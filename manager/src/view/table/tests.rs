@@ -40,6 +40,7 @@ fn trial(
         finals: finals.into_iter().collect(),
         latest: Vec::new(),
         verdict: None,
+        lost: None,
     };
     Arc::new(TrialSummary::new(glance, None, 0, 0))
 }

@@ -152,6 +152,7 @@ fn acknowledge(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
         directives: Vec::new(),
         lease_ms: None,
         token: None,
+        resend: false,
         other: BTreeMap::new(),
     };
     serde_json::to_vec(&ack).expect("an ack is JSON")

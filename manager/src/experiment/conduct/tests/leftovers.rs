@@ -15,6 +15,8 @@ fn rest(trial: &TrialRow) -> ReportBatch {
         lane: Lane::Facts,
         reports: (1..).zip(bodies).map(report).collect(),
         obeyed: Vec::new(),
+        acknowledged: None,
+        forgotten: None,
     }
 }
 

@@ -1,0 +1,47 @@
+//! Delivering again what was acknowledged: a manager whose store was replaced by an older copy has lost it.
+
+use tokio::sync::oneshot;
+
+use super::queue::{DiskState, Life};
+use super::{Spool, disk};
+
+/// How far a lane has come, as its manager is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Highest seq that a manager has acknowledged. `None`: nothing.
+    pub acknowledged: Option<u64>,
+    /// Highest seq that cannot be delivered again. `None`: everything can.
+    pub forgotten: Option<u64>,
+}
+
+impl Spool {
+    /// Offers the facts after `to` for delivery again, as far as they are on the disk: the manager has lost them after it
+    /// had acknowledged them.
+    pub async fn rewind(&self, to: Option<u64>) {
+        let done = {
+            let mut state = self.shared.lock();
+            if state.disk == DiskState::Absent || state.life != Life::Open {
+                state.facts.forgotten = state.facts.acked;
+                return;
+            }
+            let (done, waits) = oneshot::channel();
+            state.orders.push_back(disk::Order::Rewind { to, done });
+            self.shared.wake(state);
+            waits
+        };
+        // Without an answer the thread has ended, and with it the spool.
+        drop(done.await);
+    }
+
+    /// Gives up a fact that the manager refuses for good.
+    pub fn give_up(&self, seq: u64) {
+        let mut state = self.shared.lock();
+        state.facts.forgotten = state.facts.forgotten.max(Some(seq));
+    }
+
+    /// Returns how far the facts are acknowledged, and up to where they cannot be delivered again.
+    pub fn cursor(&self) -> Cursor {
+        let state = self.shared.lock();
+        Cursor { acknowledged: state.facts.acked, forgotten: state.facts.forgotten }
+    }
+}

@@ -1,0 +1,191 @@
+//! A backup is put in the place of the database while the trials' agents go on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
+use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
+
+const STEPS: usize = 10;
+
+/// Takes ten steps, each when the gate lets it, and prints a metric at each.
+const STEADY: &str = r#"#!/bin/sh
+step=0
+while [ $step -lt 10 ]; do
+    read _ <"$BED/gate$NNI_TRIAL_SEQ_ID"
+    echo "loss=$step"
+    echo "$NNI_TRIAL_JOB_ID" >>"$BED/record"
+    step=$((step + 1))
+done
+"#;
+
+struct Story {
+    bed: TestBed,
+    gates: [Gate; 2],
+    id: String,
+    manager: Running,
+}
+
+fn database(bed: &TestBed, id: &str) -> PathBuf {
+    bed.data().join(id).join("trialkeeper.db")
+}
+
+/// How many metrics are stored, and how far each attempt's facts are: trial, attempt, number.
+fn stored(bed: &TestBed, id: &str) -> (isize, Vec<(String, String, i64)>) {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let store = Connection::open_with_flags(database(bed, id), flags).unwrap();
+    let metrics = "SELECT count(*) FROM report WHERE kind = 'metric'";
+    let metrics = store.query_row(metrics, [], |row| row.get(0)).unwrap();
+    let query =
+        "SELECT t.id, a.name, a.facts_through FROM attempt a JOIN trial t ON t.key = a.trial";
+    let mut attempts = store.prepare(query).unwrap();
+    let rows = attempts.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+    (metrics, rows.collect::<Result<_, _>>().unwrap())
+}
+
+fn run(bed: &TestBed, words: &[&str]) -> Finished {
+    let mut command = bed.manager();
+    command.args(words).arg("--data-dir").arg(bed.data());
+    bed.start(&mut command).finish(BOUND)
+}
+
+impl Story {
+    fn begin() -> Self {
+        let bed = TestBed::new();
+        let gates = ["gate0", "gate1"].map(|gate| Gate::new(&bed.path(gate)));
+        bed.script("code/steady.sh", STEADY);
+        let command = format!("BED='{}' ./steady.sh", bed.folder().display());
+        let manager = Search::new(&command, 2).with("trialConcurrency", 2).start(&bed);
+        let id = wait_for("the experiment's folder", BOUND, || {
+            let entry = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
+            Some(entry.file_name().into_string().unwrap())
+        });
+        Self { bed, gates, id, manager }
+    }
+
+    /// Lets each trial take steps, and waits until the store has all `so_far` of them.
+    fn take(&self, steps: usize, so_far: isize) {
+        self.gates.iter().for_each(|gate| gate.open(steps));
+        wait_for(&format!("{so_far} metrics in the store"), BOUND, || {
+            // The first look may come before the tables.
+            database(&self.bed, &self.id).exists().then_some(())?;
+            let lines = self.bed.read("record").lines().count().cast_signed();
+            (lines == so_far && stored(&self.bed, &self.id).0 == so_far).then_some(())
+        });
+    }
+
+    /// Waits until every agent knows, and has noted, that everything of its is stored.
+    fn wait_for_acks(&self) {
+        wait_for("the agents to note what is acknowledged", BOUND, || {
+            let (_, attempts) = stored(&self.bed, &self.id);
+            let all = attempts.iter().all(|(trial, attempt, through)| {
+                let file = format!("data/{}/{trial}/spool/{attempt}/facts.ack", self.id);
+                self.bed.read(&file).trim() == through.to_string()
+            });
+            (attempts.len() == 2 && all).then_some(())
+        });
+    }
+
+    /// Copies the database after six steps, lets the trials take six more, kills the manager, does `meanwhile` to the
+    /// folder of each attempt's spool, and puts the copy back.
+    fn restored(meanwhile: impl Fn(&Path)) -> Self {
+        let story = Self::begin();
+        story.take(3, 6);
+        let copy = story.bed.path("copy.db");
+        let made = run(&story.bed, &["backup", &story.id, copy.to_str().unwrap()]);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        story.take(3, 12);
+        story.wait_for_acks();
+        let Self { bed, gates, id, manager } = story;
+        manager.signal(Signal::SIGKILL);
+        manager.finish(BOUND);
+        for (trial, attempt, _) in stored(&bed, &id).1 {
+            meanwhile(&bed.data().join(&id).join(trial).join("spool").join(attempt));
+        }
+        let database = database(&bed, &id);
+        for more in ["-wal", "-shm"] {
+            fs::remove_file(format!("{}{more}", database.display())).unwrap();
+        }
+        fs::rename(copy, database).unwrap();
+        let manager = Outcome::resume(&bed, &id);
+        Self { bed, gates, id, manager }
+    }
+
+    fn end(self) -> (TestBed, String, Outcome) {
+        self.gates.iter().for_each(|gate| gate.open(STEPS - 6));
+        (self.bed, self.id, Outcome::of(self.manager.finish(BOUND)))
+    }
+}
+
+fn steps() -> Vec<Value> {
+    (0..STEPS).map(Value::from).collect()
+}
+
+#[test]
+fn agents_send_again_what_a_restored_backup_lacks() {
+    let (bed, id, outcome) = Story::restored(|_| ()).end();
+    outcome.expect_done(2, 0);
+    for trial in &outcome.trials {
+        assert_eq!(trial.intermediate, steps(), "{trial:?}\n{}", outcome.stderr);
+    }
+    assert_eq!(bed.read("record").lines().count(), 2 * STEPS, "no trial ran twice");
+    assert!(outcome.stderr.contains("older than what it has confirmed"), "{}", outcome.stderr);
+    let check = run(&bed, &["check", &id]);
+    assert_eq!((check.code, check.stdout.as_slice()), (Some(0), &b""[..]), "{}", check.stderr);
+}
+
+#[test]
+fn what_a_restored_backup_lacks_for_good_is_named() {
+    let forget = |spool: &Path| {
+        for entry in fs::read_dir(spool).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "seg") {
+                fs::remove_file(path).unwrap();
+            }
+        }
+    };
+    let (bed, id, outcome) = Story::restored(forget).end();
+
+    outcome.expect_done(2, 0);
+    let check = run(&bed, &["check", &id]);
+    let wrong = String::from_utf8(check.stdout).unwrap();
+    assert_eq!((check.code, wrong.lines().count()), (Some(1), 2), "{wrong}");
+    for trial in &outcome.trials {
+        assert!(trial.intermediate.len() < STEPS, "{trial:?}");
+        assert!(wrong.contains(&format!("trial {}", trial.id)), "{wrong}");
+        let why = run(&bed, &["trial", "why", &trial.id, "--experiment", &id]);
+        let why = String::from_utf8(why.stdout).unwrap();
+        assert!(why.contains("reports-lost"), "{why}");
+    }
+    let export = run(&bed, &["experiment", "export", "--form", "csv", "--experiment", &id]);
+    let export = String::from_utf8(export.stdout).unwrap();
+    let (head, lines) = export.split_once("\r\n").unwrap();
+    assert!(head.ends_with(",lost"), "{export}");
+    assert_eq!(lines.matches("may be lost").count(), 2, "{export}");
+}
+
+#[test]
+fn a_database_without_its_log_is_said_to_have_lost_its_record() {
+    let bed = TestBed::new();
+    let outcome = Search::new("echo score=1", 1).run(&bed);
+    let id = outcome.id.as_str();
+    // The header of a database whose every page was in the log.
+    let file = database(&bed, id);
+    fs::remove_file(&file).unwrap();
+    let blank = Connection::open(&file).unwrap();
+    blank.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
+    drop(blank);
+    let before = fs::read(&file).unwrap();
+
+    let check = run(&bed, &["check", id]);
+    let wrong = String::from_utf8(check.stdout).unwrap();
+    assert_eq!(check.code, Some(1), "{wrong}{}", check.stderr);
+    assert!(wrong.contains("record is lost"), "{wrong}");
+    let resume = bed.start(&mut Outcome::resume_command(&bed, id)).finish(BOUND);
+    assert_eq!(resume.code, Some(2), "{}", resume.stderr);
+    assert!(resume.stderr.contains("is lost"), "{}", resume.stderr);
+    assert!(resume.stderr.contains("trialkeeper.db-wal"), "{}", resume.stderr);
+    assert_eq!(fs::read(&file).unwrap(), before, "it is left as it is");
+}
