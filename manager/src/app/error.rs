@@ -194,3 +194,21 @@ fn hint(kind: io::ErrorKind) -> &'static str {
         "; --port 0 picks a free port"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_not_answered_with_another_folder() {
+        for (kind, advice) in [
+            (io::ErrorKind::StorageFull, "free some"),
+            (io::ErrorKind::QuotaExceeded, "free some"),
+            (io::ErrorKind::PermissionDenied, "--data-dir"),
+            (io::ErrorKind::ReadOnlyFilesystem, "--data-dir"),
+        ] {
+            let error = Error::DataDir { path: PathBuf::from("/d/netrc"), source: kind.into() };
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
+}
