@@ -178,11 +178,10 @@ impl Error {
 
 /// Returns what helps against a folder that cannot be written. An experiment that exists cannot move to another one.
 fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
-    match kind {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "no space is left there: free some, and try again"
-        }
-        _ => "choose a writable folder with --data-dir",
+    if matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        "no space is left there: free some, and try again"
+    } else {
+        "choose a writable folder with --data-dir"
     }
 }
 

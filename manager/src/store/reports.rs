@@ -216,12 +216,12 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error
         Lane::Facts => unsigned_if_any(row, "facts_through")?,
         Lane::Bulk => unsigned_if_any(row, "bulk_through")?,
     };
-    let lost = match Gap::between(before, batch.acknowledged, batch.forgotten) {
+    let gone = match Gap::between(before, batch.acknowledged, batch.forgotten) {
         Gap::None => None,
         Gap::Recoverable => return Ok(Spoken::Behind(before)),
         Gap::Lost { through } => Some(through),
     };
-    let through = before.max(lost).max(last);
+    let through = before.max(gone).max(last);
     let number = through.map(|seq| storable("seq", seq)).transpose()?;
     let (facts, bulk) = match batch.lane {
         Lane::Facts => (number, None),
@@ -243,8 +243,8 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error
         .execute(params![trial, name, now_ms, ended, facts, bulk])?;
         c.last_insert_rowid()
     };
-    if let Some(lost) = lost {
-        note_loss(c, attempt, batch.lane, before, lost, now_ms)?;
+    if let Some(gone) = gone {
+        note_loss(c, attempt, batch.lane, before, gone, now_ms)?;
     }
     Ok(Spoken::Heard(Heard { trial, attempt, through, over }))
 }
