@@ -106,6 +106,11 @@ impl ExperimentSpec {
             )
         })
     }
+
+    /// The variables of the manager's environment that hold a secret; none of them reaches a trial or an algorithm.
+    pub fn secret_variables(&self) -> Vec<String> {
+        self.notifications.as_ref().map_or_else(Vec::new, NotificationsSpec::secret_variables)
+    }
 }
 
 /// Where trials run.

@@ -129,6 +129,8 @@ pub struct Setting {
     pub gpus: Option<Vec<u64>>,
     /// How long it may owe an answer without a word before it is replaced.
     pub patience: Duration,
+    /// Variables that the program is started without.
+    pub secret_variables: Vec<String>,
 }
 
 /// What the experiment tells.

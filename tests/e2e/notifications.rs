@@ -57,6 +57,41 @@ fn an_end_reaches_a_server_that_misbehaves_and_a_program() {
 }
 
 #[test]
+fn a_variable_that_is_named_as_a_secret_reaches_no_trial_and_no_tuner() {
+    let bed = TestBed::new();
+    let hook = Hook::start(&[]);
+    let tuner = "import json, os, sys
+open('../tuner-environment', 'w').write(repr(dict(os.environ)))
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked['type'] == 'hello':
+        print(json.dumps({'type': 'ready'}), flush=True)
+    elif asked['type'] == 'propose':
+        print(json.dumps({'type': 'proposal', 'id': asked['id'], 'parameters': {'x': 0.5}}), flush=True)
+";
+    bed.write("code/tuner.py", tuner);
+    let search = Search::new("env >../environment; echo score=1", 1)
+        .with("tuner", json!({"command": ["python3", "tuner.py"]}))
+        .with(
+            "notifications",
+            json!({"webhookUrlVariable": "TEST_SECRET_URL", "webhookTokenVariable": "TEST_SECRET_TOKEN"}),
+        );
+    let mut command = search.command(&bed);
+    command
+        .env("TEST_SECRET_URL", hook.url())
+        .env("TEST_SECRET_TOKEN", "s3cret")
+        .env("ORDINARY", "one");
+    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    outcome.expect_done(1, 0);
+    assert_eq!(hook.told().len(), 1, "the manager itself reads them");
+    for environment in ["environment", "tuner-environment"] {
+        let environment = bed.read(environment);
+        assert!(environment.contains("ORDINARY"), "{environment}");
+        assert!(!environment.contains("TEST_SECRET"), "{environment}");
+    }
+}
+
+#[test]
 fn a_manager_that_is_killed_while_it_tells_has_its_end_told_by_the_next() {
     let bed = TestBed::new();
     let command = "if [ ! -e ../open ]; then echo >>../tried; exec sleep 1000; fi; cat >>../told";

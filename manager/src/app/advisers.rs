@@ -28,7 +28,10 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
         found.push((spec.tuner.name().to_owned(), there));
     }
     for algorithm in tuner.into_iter().chain(assessor) {
-        found.push((algorithm.name().to_owned(), dispatcher::look(python, algorithm).await));
+        found.push((
+            algorithm.name().to_owned(),
+            dispatcher::look(python, algorithm, &spec.secret_variables()).await,
+        ));
     }
     found
 }
@@ -81,6 +84,7 @@ pub(super) fn build(
             code: spec.trial_code_directory.clone(),
             gpus: spec.tuner_gpu_indices.clone(),
             patience: spec.tuner_patience,
+            secret_variables: spec.secret_variables(),
         })
     });
     Ok(Advice { tuner: native, assessor: judge, outside })

@@ -144,6 +144,7 @@ impl Ready {
                     code_directory: spec.trial_code_directory.clone(),
                     objective: spec.objective.clone(),
                     ca_file: place.ca_file,
+                    secret_variables: spec.secret_variables(),
                     secret: place.secret,
                     events: place.events,
                 };

@@ -94,6 +94,19 @@ pub enum Source {
     Variable(String),
 }
 
+impl NotificationsSpec {
+    /// The variables of the manager's environment that hold a secret. Only the manager may read them: trials, tuners and
+    /// assessors are started without them.
+    pub fn secret_variables(&self) -> Vec<String> {
+        let Some(WebhookSpec { url, token, ca_file: _ }) = &self.webhook else { return Vec::new() };
+        let variable = |source: &Source| match source {
+            Source::Variable(name) => Some(name.clone()),
+            Source::Given(_) | Source::File(_) => None,
+        };
+        [Some(url), token.as_ref()].into_iter().flatten().filter_map(variable).collect()
+    }
+}
+
 /// Reads the section, and its canonical form.
 pub(super) fn notifications(
     top: &mut Section,

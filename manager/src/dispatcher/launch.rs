@@ -97,6 +97,9 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
                 (command, Wire::Closed, what, Box::new(Door::new(greeting.clone())))
             }
         };
+    for name in &setting.secret_variables {
+        command.env_remove(name);
+    }
     // A group of its own: a Ctrl-C at the terminal is the manager's to handle.
     let mut child =
         command.stderr(Stdio::from(errors)).process_group(0).kill_on_drop(true).spawn().map_err(

@@ -22,8 +22,15 @@ if sys.argv[2:]:
     getattr(importlib.import_module(module), name)";
 
 /// Loads what `python` is to run of `algorithm`; an error says what Python said.
-pub async fn look(python: &str, algorithm: &Algorithm) -> Result<(), String> {
+pub async fn look(
+    python: &str,
+    algorithm: &Algorithm,
+    secret_variables: &[String],
+) -> Result<(), String> {
     let mut command = Command::new(python);
+    for name in secret_variables {
+        command.env_remove(name);
+    }
     command.args(["-c", LOAD]);
     if let Source::Class { class, code } = &algorithm.source {
         command.arg(code).arg(class);

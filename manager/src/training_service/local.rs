@@ -70,6 +70,8 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// What trials' tokens are made from, for agents that an earlier manager has started.
     pub secret: Arc<Secret>,
+    /// Variables of the manager's environment that trials are started without.
+    pub secret_variables: Vec<String>,
     /// Where the end of each job is told.
     pub events: JobEvents,
 }
@@ -125,6 +127,9 @@ impl Shared {
         let mut command = Command::new(&self.settings.agent);
         command.arg("run");
         command.args(["--experiment", job.experiment.as_str(), "--trial", job.trial.as_str()]);
+        for name in &self.settings.secret_variables {
+            command.env_remove(name);
+        }
         command.args(["--attempt", job.attempt.as_str(), "--platform", "local"]);
         command.args(["--sequence", &job.sequence.to_string()]);
         command.arg("--manager-file").arg(self.settings.dir.manager_url());

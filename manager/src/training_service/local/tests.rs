@@ -45,6 +45,7 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         code_directory: root.path().to_owned(),
         objective: Some("loss".to_owned()),
         ca_file: None,
+        secret_variables: Vec::new(),
         secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),
         events,
     };
