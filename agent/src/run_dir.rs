@@ -3,8 +3,9 @@
 //! It is the only thing the trial waits for, because NNI's SDK reads its parameters from there. Where the
 //! directory cannot be written, a temporary one takes its place, and then none; the trial runs on.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use trial_protocol::Verdict;
@@ -49,7 +50,8 @@ pub const PARAMETERS_FILE: &str = "parameters.json";
 pub const COLLECTORS_FILE: &str = "collectors.json";
 
 /// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
-pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool) -> RunDir {
+/// A `private` directory is made for its owner only, whatever the umask is; a pod's, on storage that others share, is not.
+pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: bool) -> RunDir {
     let first = match wanted {
         Wanted::Dir(dir) => dir.clone(),
         Wanted::New { now_ms, random } => {
@@ -57,7 +59,8 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool) -> RunDir 
         }
     };
     let mut warnings = Vec::new();
-    match fill(&first, parameters, given) {
+    let mode = if private { 0o700 } else { 0o777 };
+    match fill(&first, parameters, given, mode) {
         Ok(Filled { path, new }) => {
             let earlier = if new { None } else { earlier(&path) };
             return RunDir { path: Some(path), earlier, warnings };
@@ -69,8 +72,11 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool) -> RunDir 
             ));
         }
     }
-    let temporary = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
-    match temporary.and_then(|dir| fill(&dir.keep(), parameters, given)) {
+    let temporary = tempfile::Builder::new()
+        .prefix("trialkeeper-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir();
+    match temporary.and_then(|dir| fill(&dir.keep(), parameters, given, 0o700)) {
         Ok(Filled { path, .. }) => {
             warnings.push(format!("files of this trial are in {}", path.display()));
             RunDir { path: Some(path), earlier: None, warnings }
@@ -92,12 +98,14 @@ struct Filled {
     new: bool,
 }
 
-fn fill(dir: &Path, parameters: &Parameters, given: bool) -> Result<Filled, io::Error> {
+fn fill(dir: &Path, parameters: &Parameters, given: bool, mode: u32) -> Result<Filled, io::Error> {
     let path = std::path::absolute(dir)?;
-    let new = match fs::create_dir(&path) {
+    let make = || fs::DirBuilder::new().mode(mode).create(&path);
+    let new = match make() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(path.parent().unwrap_or(&path))?;
-            fs::create_dir(&path)
+            let above = path.parent().unwrap_or(&path);
+            fs::DirBuilder::new().recursive(true).mode(mode).create(above)?;
+            make()
         }
         made => made,
     }
@@ -197,7 +205,7 @@ mod tests {
         let dir = root.path().join("a/b");
         let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
         let wanted = Wanted::Dir(dir.clone());
-        let first = prepare(&wanted, &parameters, true);
+        let first = prepare(&wanted, &parameters, true, true);
         assert_eq!(first, RunDir { path: Some(dir.clone()), earlier: None, warnings: vec![] });
         let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
         assert_eq!(Parameters::parse(&record).unwrap(), parameters);
@@ -205,13 +213,13 @@ mod tests {
 
         let verdict = conclude(&Known::default());
         fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
-        let second = prepare(&wanted, &Parameters::none(), false);
+        let second = prepare(&wanted, &Parameters::none(), false, true);
         assert_eq!(second.earlier, Some(verdict));
         assert!(!dir.join(VERDICT_FILE).exists() && dir.join(EARLIER_VERDICT_FILE).exists());
         assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
 
         let other = Parameters::parse(r#"{"x": 2}"#).unwrap();
-        prepare(&wanted, &other, true);
+        prepare(&wanted, &other, true, true);
         assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), other.record);
     }
 
@@ -220,9 +228,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none(), false);
+        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none(), false, true);
         let path = made.path.unwrap();
         assert!(path.join("parameter.cfg").exists());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(made.warnings.len(), 2, "{:?}", made.warnings);
         fs::remove_dir_all(path).unwrap();
     }

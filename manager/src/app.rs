@@ -13,7 +13,8 @@ mod stored;
 mod telling;
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
-use crate::training_service::local::write_file;
+use crate::training_service::local::{private_folder, write_file};
 use crate::view::Board;
 use crate::{api, ids, notify};
 
@@ -167,7 +168,7 @@ async fn begin(
             let ready =
                 Ready::find(settings.agent.clone(), &spec.training_service, &id, true).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
-            std::fs::create_dir_all(dir.path()).map_err(|source| {
+            private_folder(dir.path()).map_err(|source| {
                 // The folder that the user can do something about.
                 Error::DataDir { path: settings.data_dir.clone(), source }
             })?;
@@ -184,6 +185,7 @@ async fn begin(
             return Err(Error::RecordLost { id, database: dir.database() });
         }
         None => {
+            protect_folder(dir.path());
             let store = Store::open(&dir.database())?;
             let Some((spec, seed)) = recall(&store, &id).await? else {
                 store.close().await;

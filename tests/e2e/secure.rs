@@ -111,6 +111,75 @@ fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() 
     }
 }
 
+/// The command, started with a umask that lets everyone do everything.
+fn without_umask(command: &Command) -> Command {
+    let mut open = Command::new("sh");
+    open.args(["-c", "umask 000; exec \"$@\"", "sh"]).arg(command.get_program());
+    open.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => open.env(name, value),
+            None => open.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        open.current_dir(folder);
+    }
+    open
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn an_experiment_is_for_its_owner_only_whatever_the_umask_is() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let line =
+        format!("umask >$NNI_OUTPUT_DIR/umask; read _ <{}; echo score=1", gate.path().display());
+    let command = Search::new(&line, 1).command(&bed);
+    let running = bed.start(&mut without_umask(&command));
+    let folder = wait_for("the trial to run", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let trial =
+            fs::read_dir(&folder).ok()?.flatten().find(|e| e.path().join("umask").exists())?;
+        (!fs::read_to_string(trial.path().join("umask")).ok()?.is_empty()).then_some(folder)
+    });
+    assert_eq!(mode(&bed.data()), 0o700);
+    assert_eq!(mode(&folder), 0o700);
+    for name in [
+        "trialkeeper.db",
+        "trialkeeper.db-wal",
+        "trialkeeper.db-shm",
+        "secret",
+        "user.token",
+        "netrc",
+        "manager.sock",
+    ] {
+        assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
+    }
+    let token = files(&folder).into_iter().find(|file| file.ends_with("token")).unwrap();
+    let trial = token.parent().unwrap();
+    assert_eq!((mode(trial), mode(&token)), (0o700, 0o600));
+    assert_eq!(
+        fs::read_to_string(trial.join("umask")).unwrap().trim(),
+        "0000",
+        "the trial keeps its own"
+    );
+
+    running.signal(nix::sys::signal::Signal::SIGKILL);
+    running.finish(BOUND);
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(folder.join("trialkeeper.db"), fs::Permissions::from_mode(0o644)).unwrap();
+    gate.open(1);
+    let outcome = Outcome::of_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
+    outcome.expect_done(1, 0);
+    assert_eq!((mode(&folder), mode(&folder.join("trialkeeper.db"))), (0o700, 0o600));
+    let said = outcome.stderr.matches("other users could enter").count();
+    assert_eq!(said, 1, "{}", outcome.stderr);
+}
+
 #[test]
 fn a_database_is_checked_and_copied() {
     let bed = TestBed::new();

@@ -81,7 +81,9 @@ pub(super) fn prepare(
     };
     // Who gives parameters means these, whatever an earlier attempt left in the directory.
     let given = fetched.is_some() || args.parameters.is_some();
-    let RunDir { path: dir, earlier, warnings } = run_dir::prepare(&wanted, &parameters, given);
+    let private = args.legacy.is_none() && args.platform.as_deref().is_none_or(|p| p == "local");
+    let RunDir { path: dir, earlier, warnings } =
+        run_dir::prepare(&wanted, &parameters, given, private);
     for warning in warnings {
         tracing::warn!("{warning}");
     }

@@ -7,6 +7,7 @@ use super::{Error, Settings, reach};
 use crate::api::auth::Reach;
 use crate::api::tls::Tls;
 use crate::layout::ExperimentDir;
+use crate::training_service::local::private_folder;
 
 /// A certificate that the user gives. The files are read again when they change.
 #[derive(Debug)]
@@ -76,8 +77,7 @@ impl Door {
 /// The manager's own certificate, for the names under which this machine's agents and others reach it.
 fn own_authority(dir: &ExperimentDir, more: [Option<String>; 3]) -> Result<Tls, Error> {
     let folder = dir.authority();
-    std::fs::create_dir_all(&folder)
-        .map_err(|source| Error::DataDir { path: folder.clone(), source })?;
+    private_folder(&folder).map_err(|source| Error::DataDir { path: folder.clone(), source })?;
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     names.extend(own.into_iter().chain(more.into_iter().flatten()));

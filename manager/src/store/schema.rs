@@ -1,6 +1,8 @@
 //! Opening a database file: what it is, whether it may be used, and bringing it up to date.
 
 use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +45,8 @@ pub(super) struct Opened {
 /// Opens the database for writing: locks it, checks that it is ours and whole, migrates it.
 pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
     let lock = lock(path)?;
+    protect(path)
+        .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
     let failed = |error| failed_open(path, error);
     let mut connection = Connection::open_with_flags(
         path,
@@ -148,6 +152,22 @@ pub(super) fn compile_once(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
+/// Makes the database readable by its owner only, whatever the umask is. SQLite gives the files beside it the same
+/// permissions when it makes them.
+fn protect(path: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    for suffix in ["", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let Ok(file) = fs::metadata(&name) else { continue };
+        if file.permissions().mode() & 0o077 != 0 {
+            fs::set_permissions(&name, fs::Permissions::from_mode(0o600))?;
+        }
+    }
+    Ok(())
+}
+
 /// Takes the lock file beside the database. SQLite's own locks let a second writer in between two commits.
 fn lock(path: &Path) -> Result<File, Error> {
     let lock_path = lock_file(path);
@@ -156,6 +176,7 @@ fn lock(path: &Path) -> Result<File, Error> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(&lock_path)
         .map_err(failed)?;
     for look in 1.. {

@@ -5,9 +5,9 @@
 //! back waits on that lock, which no other process can be mistaken for, unlike a process id.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -116,9 +116,9 @@ impl Shared {
         let write = |path: PathBuf, mode: u32, text: &str| {
             write_file(&path, mode, text).map_err(|source| Error::Write { path, source })
         };
-        std::fs::create_dir_all(dir.path())
+        private_folder(dir.path())
             .map_err(|source| Error::Write { path: dir.path().to_owned(), source })?;
-        write(dir.parameters(), 0o644, &job.parameter_record.to_string())?;
+        write(dir.parameters(), 0o600, &job.parameter_record.to_string())?;
         write(dir.token(), 0o600, &job.token.0)?;
         Ok(dir)
     }
@@ -451,3 +451,8 @@ pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests;
+/// Makes a folder and those above it that are missing, for their owner only, whatever the umask is.
+pub fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
