@@ -26,6 +26,7 @@ mod address;
 mod caller;
 mod counts;
 mod line;
+mod local;
 mod older;
 mod packing;
 mod papers;
@@ -39,8 +40,10 @@ pub use address::ManagerAddress;
 use caller::Caller;
 pub use counts::Counts;
 use line::{Line, Waited};
+pub use local::{LOCAL_BASE, LocalClient};
 use packing::Packed;
 pub use papers::Papers;
+use papers::is_encrypted;
 pub use patience::pause;
 use token::Token;
 pub use token::read as read_token;
@@ -176,6 +179,8 @@ struct Contact {
     connection: Option<legacy::Connection>,
     /// How far the batch at hand was taken, where it is taken piece by piece.
     taken: Option<u64>,
+    /// To a manager on this machine. Once its socket was seen, the manager is asked nowhere else.
+    local: Option<LocalClient>,
     base: Option<String>,
     /// The last address that could be read.
     last_base: Option<String>,
@@ -358,6 +363,9 @@ impl Courier {
             };
             let verdict = error.verdict();
             self.failed(&error);
+            if matches!(error, Error::Unauthorized { .. }) {
+                self.lock().token.refuse();
+            }
             self.lock().asked_to_wait = matches!(error, Error::Busy { .. });
             let mut own_pause = || pause.next_backoff().unwrap_or(BACKOFF.1);
             let wait = match verdict {
@@ -446,7 +454,9 @@ impl Courier {
             .lease_ms
             .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.settings.heartbeat));
         if let Some(token) = &ack.token {
-            contact.token.renew(&token.0);
+            let proved = contact.local.is_some()
+                || contact.last_base.as_ref().is_some_and(|base| is_encrypted(base));
+            contact.token.renew(&token.0, proved);
         }
         for directive in &ack.directives {
             // A full queue is no loss: the manager repeats what was not obeyed.

@@ -45,7 +45,8 @@ pub enum Error {
 /// Makes the client. With `ca_file`, its certificates are trusted and no others.
 pub fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
     let Some(path) = ca_file else {
-        return build(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+        let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
+        return build(RootCertStore { roots }, None);
     };
     let pem = std::fs::read(path).map_err(|error| unusable(path, pem::Error::Io(error)))?;
     client_trusting(path, &pem)
@@ -60,7 +61,12 @@ pub fn client_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
     if store.is_empty() {
         return Err(unusable(ca_file, pem::Error::NoItemsFound));
     }
-    build(store)
+    build(store, None)
+}
+
+/// Makes a client that connects to a Unix socket, whatever host a URL names. It trusts no certificate and needs none.
+pub fn client_on(socket: &Path) -> Result<Client, Error> {
+    build(RootCertStore::empty(), Some(socket))
 }
 
 /// Reads an answer to its end; `None` if it is longer than `most` bytes.
@@ -79,13 +85,13 @@ fn unusable(path: &Path, source: pem::Error) -> Error {
     Error::CaFile { path: path.to_owned(), source }
 }
 
-fn build(roots: RootCertStore) -> Result<Client, Error> {
+fn build(roots: RootCertStore, socket: Option<&Path>) -> Result<Client, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let client = Client::builder()
+    let mut client = Client::builder()
         .tls_backend_preconfigured(tls)
         // A proxy variable in an image is meant for its own downloads; the manager is on the cluster's
         // network or on this machine.
@@ -95,7 +101,9 @@ fn build(roots: RootCertStore) -> Result<Client, Error> {
         .tcp_nodelay(true)
         // A second connection that was needed once need not stay.
         .pool_idle_timeout(IDLE)
-        .redirect(reqwest::redirect::Policy::none())
-        .build()?;
-    Ok(client)
+        .redirect(reqwest::redirect::Policy::none());
+    if let Some(socket) = socket {
+        client = client.unix_socket(socket);
+    }
+    Ok(client.build()?)
 }

@@ -39,7 +39,7 @@ use crate::training_service::TrainingService;
 use crate::view::Board;
 pub use error::Error;
 pub use pod::Pods;
-pub use serve::{serve, serve_tls};
+pub use serve::{serve, serve_local, serve_tls};
 
 /// What the handlers work with; cheap to clone.
 #[derive(Clone)]

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -47,7 +47,7 @@ use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
 use crate::training_service::local::{private_folder, write_file};
 use crate::view::Board;
-use crate::{api, ids, notify};
+use crate::{api, ids, local_socket, notify};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -257,6 +257,10 @@ async fn begin(
     if let Some(program) = ready.program() {
         router = router.merge(api::program::router(program, state));
     }
+    if let Some(local) = listen_locally(&dir.manager_socket()) {
+        let (router, stopped) = (router.clone(), closed.clone().cancelled_owned());
+        servers.spawn(api::serve_local(local, router, stopped));
+    }
     let stopped = closed.clone().cancelled_owned();
     servers.spawn(async move {
         match tls {
@@ -336,6 +340,41 @@ async fn bind(settings: &Settings, ready: &Ready, port: u16) -> Result<TcpListen
     let host = settings.host.clone().unwrap_or_else(|| ready.host().to_owned());
     let bound = TcpListener::bind((host.as_str(), port)).await;
     bound.map_err(|source| Error::Listen { host, port, source })
+}
+
+/// Closes an experiment's folder to other users: earlier versions left that to the umask. What cannot be changed is told
+/// of, and does not keep a search from going on.
+fn protect_folder(path: &Path) {
+    let Ok(mode) = std::fs::metadata(path).map(|folder| folder.permissions().mode()) else {
+        return;
+    };
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let shown = path.display();
+    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)) {
+        Ok(()) => tracing::warn!("other users could enter {shown}; from now on only its owner may"),
+        Err(error) => tracing::warn!(
+            "other users can enter {shown}, and that cannot be changed: {error}; correct it with `chmod 700 {shown}`"
+        ),
+    }
+}
+
+/// Listens for this machine's agents and command lines. A file system without sockets leaves them TCP, and no socket of an
+/// earlier manager that they would wait for.
+fn listen_locally(path: &Path) -> Option<UnixListener> {
+    match local_socket::bind(path) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::warn!(
+                "cannot listen on {}: {error}; agents and command lines of this machine use TCP, where any user of the \
+                 machine may answer them once this manager has ended",
+                path.display()
+            );
+            drop(std::fs::remove_file(path));
+            None
+        }
+    }
 }
 
 impl Running {

@@ -31,6 +31,16 @@ impl ExperimentDir {
         self.0.join("manager.url")
     }
 
+    /// The socket on which the manager answers the agents and command lines of this machine.
+    pub fn manager_socket(&self) -> PathBuf {
+        self.0.join("manager.sock")
+    }
+
+    /// The socket on which a server that only shows the experiment answers the command lines of this machine.
+    pub fn view_socket(&self) -> PathBuf {
+        self.0.join("view.sock")
+    }
+
     /// First line: the base URL under which the experiment is shown without being run.
     pub fn view_url(&self) -> PathBuf {
         self.0.join("view.url")
@@ -100,6 +110,11 @@ impl TrialDir {
     /// The trial's bearer token; readable by its owner only.
     pub fn token(&self) -> PathBuf {
         self.0.join("token")
+    }
+
+    /// Why the trial ended, as the agent of its last attempt wrote it.
+    pub fn verdict(&self) -> PathBuf {
+        self.0.join("verdict.json")
     }
 
     /// The agent's own log.

@@ -1,7 +1,7 @@
 //! The manager: scheduler, store, server and command line.
 //!
-//! Bottom up: `class_args, clock, code_archive, errors, ids, job_state, layout, nearest, rendezvous,
-//! search_space` -> `assessor, tuner` -> `dispatcher` -> `config, token` -> `store, training_service`
+//! Bottom up: `class_args, clock, code_archive, errors, ids, job_state, layout,
+//! local_socket, nearest, rendezvous, search_space` -> `assessor, tuner` -> `dispatcher` -> `config, token` -> `store, training_service`
 //! (neither knows the other) -> `notify` -> `experiment` -> `intake, view` -> `api` -> `app` -> `cli`. A module
 //! imports only from its left.
 
@@ -20,6 +20,7 @@ pub mod ids;
 pub mod intake;
 pub mod job_state;
 pub mod layout;
+pub mod local_socket;
 pub mod nearest;
 pub mod notify;
 pub mod rendezvous;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 
 pub mod azure_key;
 pub mod frameworkcontroller;
@@ -152,6 +152,12 @@ pub trait TrainingService: Send + Sync {
 
     /// Delivers what a gone job's agent left behind, if anything.
     async fn recover(&self, trial: &TrialJobId);
+
+    /// The verdict that an attempt's agent kept where the service can read it, for one whose reports were lost on their
+    /// way. `None`: there is none, or it is out of reach.
+    async fn kept_verdict(&self, _trial: &TrialJobId, _attempt: &AttemptId) -> Option<Verdict> {
+        None
+    }
 
     /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
     /// comes as an event. A job that is gone is no error.

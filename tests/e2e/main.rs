@@ -45,4 +45,5 @@ mod sdk;
 mod secure;
 mod snapshots;
 mod steering;
+mod strangers;
 mod top;

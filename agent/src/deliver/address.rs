@@ -1,6 +1,7 @@
 //! Where the manager is: read when needed, since it may change.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 
 use super::Error;
@@ -19,6 +20,16 @@ impl ManagerAddress {
     /// The one that was given, if one was; an address says more than a file.
     pub fn given(url: Option<String>, file: Option<PathBuf>) -> Option<Self> {
         url.map(Self::Url).or_else(|| file.map(Self::File))
+    }
+
+    /// The socket of a manager on this machine: `manager.sock` beside the file with the address. A manager that has one
+    /// is asked there and nowhere else, since any user of the machine may take a TCP port once the manager has ended.
+    /// `None`: the manager runs elsewhere, is of an earlier version, or was named by its URL.
+    pub fn socket(&self) -> Option<PathBuf> {
+        let Self::File(file) = self else { return None };
+        let path = file.with_file_name("manager.sock");
+        let found = std::fs::symlink_metadata(&path).ok()?;
+        found.file_type().is_socket().then_some(path)
     }
 
     /// The base URL, as it is now.

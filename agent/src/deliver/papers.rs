@@ -8,6 +8,7 @@ use std::path::Path;
 
 use reqwest::Client;
 
+use super::local::{LOCAL_BASE, LocalClient};
 use super::{Contact, Courier, Error, ManagerAddress, token};
 
 /// What the files held. What could not be read is read, and told of, when it is needed.
@@ -53,10 +54,22 @@ impl Courier {
     /// What is needed to speak; all of it is read again after [`Courier::refresh`].
     pub(super) fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
         let mut contact = self.lock();
-        let client = contact.caller.get()?;
-        let base = self.base(&mut contact)?;
+        let (client, base) = match self.local(&mut contact)? {
+            Some(client) => (client, LOCAL_BASE.to_owned()),
+            None => (contact.caller.get()?, self.base(&mut contact)?),
+        };
         let token = contact.token.get().map(str::to_owned);
         Ok((client, base, token, contact.obeyed.clone()))
+    }
+
+    /// The client of a manager on this machine, if its socket is there or ever was.
+    fn local(&self, contact: &mut Contact) -> Result<Option<Client>, Error> {
+        if contact.local.is_none()
+            && let Some(socket) = self.settings.manager.socket()
+        {
+            contact.local = Some(LocalClient::new(&socket)?);
+        }
+        Ok(contact.local.as_ref().map(|local| local.client().clone()))
     }
 
     pub(super) fn base(&self, contact: &mut Contact) -> Result<String, Error> {
@@ -77,4 +90,9 @@ impl Courier {
         contact.caller.refresh();
         contact.token.refresh();
     }
+}
+
+/// Whether the server at this base URL has proved who it is.
+pub(super) fn is_encrypted(base: &str) -> bool {
+    base.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
 }

@@ -14,6 +14,8 @@ pub(super) struct Token {
     from_file: Option<String>,
     /// What the manager gave us instead.
     renewed: Option<String>,
+    /// Whether that manager had proved who it is.
+    proved: bool,
     /// Whether the file is to be looked at.
     stale: bool,
 }
@@ -22,11 +24,19 @@ impl Token {
     /// Of this file, which held `known`; otherwise it is read when the token is first asked for.
     pub(super) fn new(file: Option<PathBuf>, known: Option<String>) -> Self {
         let stale = known.is_none();
-        Self { file, from_file: known, renewed: None, stale }
+        Self { file, from_file: known, renewed: None, proved: false, stale }
     }
 
     /// The file may have been replaced since.
     pub(super) fn refresh(&mut self) {
+        self.stale = true;
+    }
+
+    /// The manager refused the present token. One that a server gave which had not proved who it is is dropped.
+    pub(super) fn refuse(&mut self) {
+        if !self.proved && self.from_file.is_some() {
+            self.renewed = None;
+        }
         self.stale = true;
     }
 
@@ -45,13 +55,22 @@ impl Token {
         self.renewed.as_deref().or(self.from_file.as_deref())
     }
 
-    /// The manager gave us another one. It is kept in the file too, for whoever delivers after us, if
-    /// that can be written.
-    pub(super) fn renew(&mut self, token: &str) {
+    /// Takes another token from an ack, if it names the same trial. Where the manager has `proved` who it is, the token
+    /// replaces the one in the file, for the agent that delivers after this one. Otherwise it is kept in memory until it
+    /// is refused.
+    pub(super) fn renew(&mut self, token: &str, proved: bool) {
         if self.renewed.as_deref() == Some(token) {
             return;
         }
+        if self.get().is_some_and(|present| holder(present) != holder(token)) {
+            warn!("the manager's answer holds a token of another trial; it is not used");
+            return;
+        }
         self.renewed = Some(token.to_owned());
+        self.proved = proved;
+        if !proved {
+            return;
+        }
         let Some(path) = &self.file else { return };
         match replace(path, token) {
             Ok(()) => {
@@ -60,6 +79,11 @@ impl Token {
             Err(error) => debug!("the renewed token is not kept in {}: {error}", path.display()),
         }
     }
+}
+
+/// PURE: the experiment and the trial that a token names: all but its end and its signature.
+fn holder(token: &str) -> Option<&str> {
+    token.rsplitn(3, '.').nth(2)
 }
 
 /// The token in a file; without one the manager says what it thinks of that.
@@ -102,7 +126,7 @@ mod tests {
         fs::write(&path, "first\n").unwrap();
         let mut token = Token::new(Some(path.clone()), None);
         assert_eq!(token.get(), Some("first"));
-        token.renew("second");
+        token.renew("second", true);
         assert_eq!(token.get(), Some("second"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "second");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -135,7 +159,7 @@ mod tests {
         let path = folder.path().join("gone/token");
         let mut token = Token::new(Some(path.clone()), None);
         assert_eq!(token.get(), None);
-        token.renew("second");
+        token.renew("second", true);
         token.refresh();
         assert_eq!(token.get(), Some("second"));
         fs::create_dir(folder.path().join("gone")).unwrap();
@@ -143,8 +167,32 @@ mod tests {
         token.refresh();
         assert_eq!(token.get(), Some("third"));
         let mut none = Token::new(None, None);
-        none.renew("given");
+        none.renew("given", true);
         none.refresh();
         assert_eq!(none.get(), Some("given"));
+    }
+
+    #[test]
+    fn a_token_from_a_server_without_proof_is_never_written_and_dropped_when_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let own = "tk2.e.t.1.mac";
+        fs::write(&path, own).unwrap();
+        #[rustfmt::skip]
+        let table = [
+            ("another trial's",             "tk2.e.other.2.mac", true,  own,             own),
+            ("none at all",                 "hostile",           true,  own,             own),
+            ("the same trial's, unproved",  "tk2.e.t.2.mac",     false, "tk2.e.t.2.mac", own),
+            ("the same trial's, proved",    "tk2.e.t.3.mac",     true,  "tk2.e.t.3.mac", "tk2.e.t.3.mac"),
+        ];
+        for (says, given, proved, used, kept) in table {
+            let mut token = Token::new(Some(path.clone()), None);
+            token.get();
+            token.renew(given, proved);
+            assert_eq!(token.get(), Some(used), "{says}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), kept, "{says}");
+            token.refuse();
+            assert_eq!(token.get(), Some(kept), "{says}");
+        }
     }
 }

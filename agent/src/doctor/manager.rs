@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Check, State};
 use crate::clock::{Clock, SystemClock};
-use crate::deliver::ManagerAddress;
+use crate::deliver::{LOCAL_BASE, LocalClient, ManagerAddress};
 use crate::dialect::native::REPORTS;
 use crate::errors::chain;
 use crate::http;
@@ -54,6 +54,9 @@ async fn walk(address: &ManagerAddress, wanted: &Wanted, checks: &mut Vec<Check>
         checks.push(check);
         passed.then_some(())
     };
+    if let Some(socket) = address.socket() {
+        return walk_locally(&socket, wanted, pass).await;
+    }
     let base = match base(address) {
         Ok(base) => base,
         Err(check) => return pass(check),
@@ -85,6 +88,35 @@ async fn walk(address: &ManagerAddress, wanted: &Wanted, checks: &mut Vec<Check>
     pass(manager(&health))?;
     pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
     pass(token(wanted.token_file.as_deref(), &client, &base).await)
+}
+
+/// The same for a manager on this machine, which is asked over its socket and nowhere else.
+async fn walk_locally(
+    socket: &Path,
+    wanted: &Wanted,
+    mut pass: impl FnMut(Check) -> Option<()>,
+) -> Option<()> {
+    pass(Check::ok("address", socket.display().to_string()))?;
+    pass(Check::ok("name", "a socket needs none"))?;
+    let base = Url::parse(LOCAL_BASE).expect("it is a URL");
+    let local = match LocalClient::new(socket) {
+        Ok(local) => local,
+        Err(error) => return pass(Check::fail("route", chain(&error), "check the folder")),
+    };
+    let began = Instant::now();
+    let health = health(local.client(), &base).await;
+    pass(match &health {
+        Err(error) if error.is_connect() => Check::fail(
+            "route",
+            chain(error),
+            "nothing listens there: does the manager run? `trial-manager resume` starts it again",
+        ),
+        _ => Check::ok("route", format!("connected in {} ms", began.elapsed().as_millis())),
+    })?;
+    pass(Check::ok("TLS", "not used"))?;
+    pass(manager(&health))?;
+    pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
+    pass(token(wanted.token_file.as_deref(), local.client(), &base).await)
 }
 
 fn base(address: &ManagerAddress) -> Result<Url, Check> {

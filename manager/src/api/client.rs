@@ -1,6 +1,7 @@
 //! Asks the API, as a program: over a connection to a running manager, or the routes themselves over a
 //! store that nobody runs. Either way the answers are the same.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::tls;
+use crate::local_socket;
 
 /// How long a manager may take to begin its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,6 +60,9 @@ pub enum Client {
         token: Option<String>,
         /// The manager's own authority, PEM, where it encrypts. Absence means the public ones.
         ca_pem: Option<String>,
+        /// The manager's Unix socket, where it runs on this machine: it is asked there and nowhere else. Absence means
+        /// TCP.
+        socket: Option<PathBuf>,
     },
     /// The routes over a store.
     Near(Router),
@@ -150,6 +155,10 @@ impl Client {
                 Ok(response) => Ok(response),
                 Err(never) => match never {},
             },
+            Self::Far { socket: Some(socket), .. } => {
+                let stream = local_socket::connect(socket).await;
+                self.talk(stream.map_err(|error| self.unreachable(&error))?, request).await
+            }
             Self::Far { url, ca_pem, .. } => {
                 let host = self.host();
                 let stream = TcpStream::connect(&host).await;
@@ -184,7 +193,7 @@ impl Client {
     /// Host and port as a URL names them.
     fn host(&self) -> String {
         match self {
-            Self::Near(_) => "localhost".to_owned(),
+            Self::Near(_) | Self::Far { socket: Some(_), .. } => "localhost".to_owned(),
             Self::Far { url, .. } => {
                 let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
                 let host = host.trim_end_matches('/');
@@ -225,7 +234,7 @@ mod tests {
     async fn a_token_never_goes_unencrypted_to_who_is_asked_encrypted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("HTTPS://127.0.0.1:{}", listener.local_addr().unwrap().port());
-        let far = Client::Far { url, token: Some("secret".to_owned()), ca_pem: None };
+        let far = Client::Far { url, token: Some("secret".to_owned()), ca_pem: None, socket: None };
         let listening = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut heard = vec![0; 4096];

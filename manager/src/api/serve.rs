@@ -13,7 +13,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -61,6 +61,40 @@ pub async fn serve_tls(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     run(listener, Some(tls.acceptor()), router, shutdown).await;
+    Ok(())
+}
+
+/// Serves the owner of the experiment's folder on a Unix socket, which needs no encryption.
+pub async fn serve_local(
+    listener: UnixListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            biased; // A stop outranks newcomers.
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept(), if connections.len() < CONNECTIONS => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(converse(stream, router.clone(), graceful.watcher()));
+            }
+            Err(error) => {
+                tracing::error!(%error, "local connections cannot be accepted; trying again");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!("local requests were cut off that did not end within {DRAIN:?}");
+    }
+    connections.shutdown().await;
     Ok(())
 }
 

@@ -107,6 +107,10 @@ pub async fn view(
     // The first page need not wait for all trials to be read.
     state.board.refresh().await?;
     let router = api::router(state);
+    if let Some(local) = super::listen_locally(&dir.view_socket()) {
+        let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
+        tokio::spawn(api::serve_local(local, router, stopped));
+    }
     let stopped = stop.clone().cancelled_owned();
     let served = tokio::spawn(async move {
         match tls {

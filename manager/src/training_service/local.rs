@@ -23,7 +23,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
@@ -44,6 +44,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
 /// Stack of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
+/// The longest verdict that is read, in bytes; usual ones have a few thousand.
+const VERDICT_BYTES: u64 = 1 << 20;
 /// The variable with which whoever starts the manager says whether agents send their trials' output.
 const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
 
@@ -68,10 +70,10 @@ pub struct Settings {
     pub objective: Option<String>,
     /// Certificate authority of the manager's own certificate, where connections are encrypted.
     pub ca_file: Option<PathBuf>,
-    /// What trials' tokens are made from, for agents that an earlier manager has started.
-    pub secret: Arc<Secret>,
     /// Variables of the manager's environment that trials are started without.
     pub secret_variables: Vec<String>,
+    /// What trials' tokens are made from, for agents that an earlier manager has started.
+    pub secret: Arc<Secret>,
     /// Where the end of each job is told.
     pub events: JobEvents,
 }
@@ -125,11 +127,11 @@ impl Shared {
 
     fn command(&self, job: &TrialJobSpec, dir: &TrialDir) -> Command {
         let mut command = Command::new(&self.settings.agent);
-        command.arg("run");
-        command.args(["--experiment", job.experiment.as_str(), "--trial", job.trial.as_str()]);
         for name in &self.settings.secret_variables {
             command.env_remove(name);
         }
+        command.arg("run");
+        command.args(["--experiment", job.experiment.as_str(), "--trial", job.trial.as_str()]);
         command.args(["--attempt", job.attempt.as_str(), "--platform", "local"]);
         command.args(["--sequence", &job.sequence.to_string()]);
         command.arg("--manager-file").arg(self.settings.dir.manager_url());
@@ -269,6 +271,10 @@ impl TrainingService for Local {
         self.shared.deliver_rest(trial).await;
     }
 
+    async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
+        kept_verdict(&self.shared.settings.dir.trial(trial), attempt)
+    }
+
     async fn cancel(&self, trial: &TrialJobId) {
         if !self.shared.signal(trial, Signal::SIGTERM) {
             return;
@@ -403,6 +409,23 @@ fn left_something(spool: &Path) -> bool {
     files.any(|file| file.path().extension().is_some_and(|extension| extension == "seg"))
 }
 
+/// The verdict in a trial's folder, if it is this attempt's: its agent took the lock last, and wrote the verdict after
+/// that. An agent that died before it could set an earlier attempt's verdict aside left that one there.
+fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
+    let lock = File::open(dir.agent_lock()).ok()?;
+    if Holder::of(&lock).attempt.as_deref() != Some(attempt.as_str()) {
+        return None;
+    }
+    let taken_at = lock.metadata().and_then(|lock| lock.modified()).ok()?;
+    let mut file = File::open(dir.verdict()).ok()?.take(VERDICT_BYTES);
+    if file.get_ref().metadata().and_then(|file| file.modified()).ok()? < taken_at {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
 /// Takes the lock if it is free; gives the open file back if somebody holds it.
 fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -440,6 +463,11 @@ fn shell_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
+/// Makes a folder and those above it that are missing, for their owner only, whatever the umask is.
+pub fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
 /// Writes a file whole: a reader sees the old text or the new one. `mode` holds from the first moment.
 pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let temporary = path.with_extension("new");
@@ -451,8 +479,3 @@ pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests;
-/// Makes a folder and those above it that are missing, for their owner only, whatever the umask is.
-pub fn private_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-

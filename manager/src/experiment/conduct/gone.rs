@@ -62,6 +62,10 @@ impl Run {
         let mut effects = Vec::new();
         for ((event, (trial, attempt)), words) in events.into_iter().zip(attempts).zip(words) {
             let LastWords { verdict, metrics, started_at_ms, .. } = words;
+            let verdict = match verdict {
+                Some(verdict) => Some(verdict),
+                None => self.kept_verdict(&trial, &attempt).await?,
+            };
             if let Some(verdict) = &verdict
                 && verdict.stop == Some(StopReason::EarlyStop)
                 && self.state.intent(&trial).is_none()
@@ -137,6 +141,19 @@ impl Run {
                 () = &mut recover => return Ok(()),
                 Some(event) = self.c.inbox.next() => self.told(event).await?,
             }
+        }
+    }
+
+    /// The verdict that the agent kept on disk and the store never got: an agent of an earlier version believes whatever
+    /// answers at its manager's address. It is recorded.
+    async fn kept_verdict(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> Result<Option<Verdict>, store::Error> {
+        match self.c.service.kept_verdict(trial, attempt).await {
+            Some(verdict) => Ok(Some(self.judged(trial, attempt, verdict).await?)),
+            None => Ok(None),
         }
     }
 

@@ -153,7 +153,10 @@ impl Run {
                 let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
                 Fate::Alive { running_for: started.map(ran) }
             }
-            Adopted::Gone(event) if known.ended => {
+            // A verdict on disk counts as well as one in the store: the trial has ended, and must not run again.
+            Adopted::Gone(event)
+                if known.ended || service.kept_verdict(&row.id, &row.attempt).await.is_some() =>
+            {
                 gone.push(event);
                 Fate::Alive { running_for: None }
             }

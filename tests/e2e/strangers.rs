@@ -1,0 +1,136 @@
+//! Another user of the machine takes the port of a manager that has died.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::Signal;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+/// Answers every request as a manager would that has stored everything and renews the token, and keeps what it was sent.
+struct Imposter {
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Imposter {
+    fn listen(address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut part = vec![0; 1 << 20];
+                let read = stream.read(&mut part).unwrap_or(0);
+                all.lock().unwrap().extend_from_slice(&part[..read]);
+                let ack = r#"{"offer":["report.v1"],"through":9000000000000000000,"token":"tk2.hostile"}"#;
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+                let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{ack}", ack.len());
+                drop(stream.write_all(answer.as_bytes()));
+            }
+        });
+        Self { heard }
+    }
+
+    fn heard(&self) -> String {
+        String::from_utf8_lossy(&self.heard.lock().unwrap()).into_owned()
+    }
+}
+
+/// The trials' folders of an experiment.
+fn trials(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.join("token").exists()).collect()
+}
+
+#[test]
+fn a_stranger_on_a_dead_managers_port_gets_no_token_and_takes_no_result() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let line = format!(
+        "echo step=1; read _ <{}; for i in 2 3 4 5; do echo step=$i; done",
+        gate.path().display()
+    );
+    let search = Search::new(&line, 2).with("trialConcurrency", 2).with("objective", "step");
+    let manager = search.start(&bed);
+    let folder = wait_for("two trials to run", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let started = |trial: &std::path::PathBuf| {
+            fs::read_to_string(trial.join("stdout")).is_ok_and(|text| text.contains("step=1"))
+        };
+        (trials(&folder).iter().filter(|trial| started(trial)).count() == 2).then_some(folder)
+    });
+    let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
+    let url = fs::read_to_string(folder.join("manager.url")).unwrap();
+    let tokens =
+        || trials(&folder).into_iter().map(|trial| fs::read_to_string(trial.join("token")));
+    let before: Vec<_> = tokens().map(Result::unwrap).collect();
+    manager.signal(Signal::SIGKILL);
+    manager.finish(BOUND);
+    let imposter = Imposter::listen(url.trim().strip_prefix("http://").unwrap());
+
+    for words in [
+        &["trial", "ls"][..],
+        &["trial", "kill", "0"],
+        &["experiment", "stop"],
+        &["trial", "logs", "0"],
+        &["open", "--print"],
+    ] {
+        let mut command = bed.manager();
+        command.args(words).args(["--experiment", &id]).arg("--data-dir").arg(bed.data());
+        bed.start(&mut command).finish(BOUND);
+    }
+    gate.open(2);
+    wait_for("both verdicts", BOUND, || {
+        let ended = trials(&folder).iter().all(|trial| trial.join("verdict.json").exists());
+        ended.then_some(())
+    });
+
+    let search = Outcome::of_resume(&bed, &id);
+    assert_eq!(imposter.heard(), "", "neither agents nor command lines talk to a stranger");
+    let after: Vec<_> = tokens().map(Result::unwrap).collect();
+    assert!(after.iter().all(|token| token.starts_with("tk2.") && !token.contains("hostile")));
+    assert_eq!(before.len(), after.len());
+    search.expect_done(2, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.intermediate, [1, 2, 3, 4, 5].map(serde_json::Value::from), "{trial:?}");
+    }
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_verdict_that_lies_in_the_trials_folder_is_found_though_its_report_was_lost() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let line = format!("echo start >>../starts; echo step=1; read _ <{}", gate.path().display());
+    let search = Search::new(&line, 1);
+    let manager = search.start(&bed);
+    let trial = wait_for("the trial to run", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let trial = trials(&folder).pop()?;
+        fs::read_to_string(trial.join("stdout")).ok()?.contains("step=1").then_some(trial)
+    });
+    manager.signal(Signal::SIGKILL);
+    manager.finish(BOUND);
+    gate.open(1);
+    wait_for("the verdict", BOUND, || trial.join("verdict.json").exists().then_some(()));
+    let agent = fs::read_to_string(trial.join("spool/lock")).unwrap();
+    let agent = agent.lines().next().unwrap().parse().unwrap();
+    // Whatever was still in the spool is gone, as after a stranger's ack to an agent of an earlier version.
+    drop(nix::sys::signal::kill(nix::unistd::Pid::from_raw(agent), Signal::SIGKILL));
+    wait_for("the agent's end", BOUND, || {
+        let lock = fs::File::open(trial.join("spool/lock")).unwrap();
+        lock.try_lock().ok()
+    });
+    for attempt in fs::read_dir(trial.join("spool")).unwrap().flatten() {
+        if attempt.path().is_dir() {
+            fs::remove_dir_all(attempt.path()).unwrap();
+        }
+    }
+    let id = trial.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let search = Outcome::of_resume(&bed, &id);
+    search.expect_done(1, 0);
+    assert_eq!(bed.read("starts"), "start\n", "it did not run again");
+    bed.wait_until_empty();
+}
