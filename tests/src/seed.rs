@@ -49,7 +49,10 @@ pub fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result
     if path.exists() {
         return Err(format!("{} is there already", path.display()));
     }
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .recursive(true)
+        .create(&folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
     let schema = migrations().map_err(|error| format!("{MIGRATIONS}: {error}"))?;
     fill(&path, &schema, id, trials, steps, seed).map_err(|error| error.to_string())?;
     Ok(path)
