@@ -19,23 +19,24 @@ const FOLDER_VARIABLE: &str = "TRIALKEEPER_TEST_PROGRAMS";
 ///
 /// If the programs do not compile, with the compiler's messages on standard error.
 pub(crate) fn programs() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
+    // A failure is kept: each test would wait for the same compiler's messages again.
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
         Some(folder) => given(Path::new(&folder)),
         None => build(),
-    })
+    });
+    folder.as_deref().unwrap_or_else(|problem| panic!("{problem}"))
 }
 
-fn given(folder: &Path) -> PathBuf {
-    for program in PACKAGES {
-        let path = folder.join(program);
-        assert!(path.exists(), "{FOLDER_VARIABLE}: {} does not exist", path.display());
+fn given(folder: &Path) -> Result<PathBuf, String> {
+    match PACKAGES.iter().find(|program| !folder.join(program).exists()) {
+        Some(program) => Err(format!("{FOLDER_VARIABLE}: no {program} in {}", folder.display())),
+        None => Ok(folder.canonicalize().expect("the folder of an existing program exists")),
     }
-    folder.canonicalize().expect("the folder of an existing program exists")
 }
 
 /// Builds the programs with the profile of this test. When nothing has changed this takes about 0.3 s.
-fn build() -> PathBuf {
+fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--locked", "--message-format=json-render-diagnostics"]);
@@ -45,12 +46,14 @@ fn build() -> PathBuf {
         command.arg("--release");
     }
     let built = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let built = built.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
-    assert!(built.status.success(), "{command:?}: {}", built.status);
+    let built = built.map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    if !built.status.success() {
+        return Err(format!("the programs cannot be built: {command:?}: {}", built.status));
+    }
     let program = executables(&built.stdout)
         .find(|path| path.ends_with("trial-manager"))
         .expect("cargo names each program that it has built or found up to date");
-    program.parent().expect("a program lies in a folder").to_owned()
+    Ok(program.parent().expect("a program lies in a folder").to_owned())
 }
 
 /// Reads the paths of programs from cargo's messages.
