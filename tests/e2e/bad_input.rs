@@ -141,7 +141,12 @@ fn an_experiment_of_which_nothing_was_recorded_is_none() {
         }
         let mut command = bed.manager();
         command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data());
-        refused(&bed, &mut command, &["no experiment abcd1234"]);
+        let says = if trials_began {
+            "the record of experiment abcd1234 is lost"
+        } else {
+            "no experiment abcd1234"
+        };
+        refused(&bed, &mut command, &[says]);
         assert_eq!(
             database.exists(),
             trials_began,

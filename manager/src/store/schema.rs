@@ -30,7 +30,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
 const CHECKED_BYTES: u64 = 64 << 20;
 
 /// How long a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often, and with which pauses, a lock is tried that somebody else holds.
 const LOOKS: u32 = 5;

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::error::{Class, Error};
-use super::schema::Opened;
+use super::schema::{self, Opened};
 
 /// How many reports one commit holds at most, about 50 ms of work: what a caller waits for at worst.
 const COMMIT_WEIGHT: usize = 10_000;
@@ -284,9 +284,13 @@ fn is_room_made(connection: &Connection, error: &Error) -> bool {
         Some(std::fs::metadata(format!("{path}-wal")).ok()?.len())
     };
     let before = log_bytes();
-    // A row tells whether a reader was in the way; the log's size tells that, too.
-    let folded = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-    folded.is_ok() && log_bytes() < before
+    // A reader in the way is not waited for: whoever sent the commit waits already. A row tells whether there was one;
+    // the log's size tells that, too.
+    let folded = connection
+        .busy_timeout(Duration::ZERO)
+        .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+    let restored = connection.busy_timeout(schema::PATIENCE);
+    folded.is_ok() && restored.is_ok() && log_bytes() < before
 }
 
 /// The error and its sources in one line.

@@ -160,7 +160,8 @@ pub fn full_disk(until: Until) {
     let bed = TestBed::new();
     let Some(disk) = Disk::mount(&bed.data(), 32 << 10) else { return };
     let gate = Gate::new(&bed.path("gate"));
-    let steps = 5;
+    // More than the room that the log of the database has already.
+    let steps = 200;
     let script = format!(
         "#!/bin/sh\necho \"$NNI_TRIAL_JOB_ID\" >>'{0}/started'\nfor step in $(seq {steps}); do\n\
          read -r _ <'{0}/gate'\necho \"score=$step\"\necho x >>'{0}/taken'\ndone\n",
@@ -196,6 +197,10 @@ pub fn full_disk(until: Until) {
     gate.open(3);
     wait_for("three metrics", BOUND, || (stored() == 3).then_some(()));
 
+    // A reader keeps the manager from making room by folding the log into the database.
+    let reader = rusqlite::Connection::open(bed.data().join(&id).join("trialkeeper.db"))
+        .expect("the database is there");
+    reader.execute_batch("BEGIN; SELECT count(*) FROM trial").expect("the database can be read");
     // As full as can be: what is left of the last page goes, too.
     disk.fill();
     gate.open(2 * steps - 3);
@@ -228,6 +233,7 @@ pub fn full_disk(until: Until) {
     assert!(refused.code != Some(0) && refused.stderr.contains("nothing was done"), "{refused:?}");
     assert!(refused.stderr.contains("no space is left"), "{}", refused.stderr);
 
+    drop(reader);
     let manager = match until {
         Until::Room => {
             disk.empty();
