@@ -65,7 +65,8 @@ pub struct ExperimentSpec {
     pub max_trial_duration: Option<Duration>,
     /// `targetMetric` (ours): a result as good as this ends the search. `None`: none does.
     pub target_metric: Option<f64>,
-    /// `maxConsecutiveFailures` (ours), at least 1. `None`: failures hold nothing up.
+    /// `maxConsecutiveFailures` (ours). 0: failures never hold the search. `None`: they do where the first trials all
+    /// fail alike.
     pub max_consecutive_failures: Option<u32>,
     /// `maxTrialRetries` (ours).
     pub max_trial_retries: u32,

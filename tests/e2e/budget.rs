@@ -31,6 +31,46 @@ fn failures_without_end_hold_the_search_until_they_are_mended() {
 }
 
 #[test]
+fn a_doomed_search_is_held_by_default_and_resume_goes_on() {
+    for (command, mended, trials) in [("sh trial.sh", "trial.sh", 5), ("./absent", "absent", 1)] {
+        let bed = TestBed::new();
+        bed.write("code/trial.sh", "echo broken >&2; exit 3");
+        let held = Search::new(command, 12).run(&bed);
+        assert_eq!((held.state.as_str(), held.trials.len()), ("STOPPED", trials), "{held:#?}");
+        assert_eq!(held.code, 1, "{held:#?}");
+        let message = "`maxConsecutiveFailures: 0` in the file lets failures pass";
+        assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
+        assert!(trouble(&bed, &held.id).as_str().is_some_and(|said| said.contains(message)));
+
+        // Resumed without a remedy, it has a new try, and is held again.
+        let again = Outcome::of_resume(&bed, &held.id);
+        let seen = (again.state.as_str(), again.trials.len());
+        assert_eq!(seen, ("STOPPED", trials * 2), "{again:#?}");
+        bed.script(&format!("code/{mended}"), "#!/bin/sh\necho score=1\n");
+        let resumed = Outcome::of_resume(&bed, &held.id);
+        resumed.expect_done(12 - trials * 2, trials * 2);
+        assert_eq!(trouble(&bed, &held.id), json!(null), "what held it is over");
+    }
+}
+
+/// The trouble of an experiment, as `experiment ls` shows it.
+fn trouble(bed: &TestBed, id: &str) -> serde_json::Value {
+    let mut command = bed.manager();
+    command.args(["experiment", "ls", "--output", "json", "--data-dir"]).arg(bed.data());
+    let listed = bed.start(&mut command).finish(BOUND);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    let found = listed.into_iter().find(|one| one["id"] == id);
+    found.expect("it is listed")["trouble"].clone()
+}
+
+#[test]
+fn the_default_limit_on_failures_can_be_turned_off() {
+    let bed = TestBed::new();
+    let outcome = Search::new("exit 3", 7).with("maxConsecutiveFailures", 0).run(&bed);
+    outcome.expect_done(0, 7);
+}
+
+#[test]
 fn what_failed_runs_again_on_request_also_when_the_search_is_done_or_held() {
     for (says, limit, state, trials) in [("done", 9, "DONE", 2), ("held", 2, "STOPPED", 3)] {
         let bed = TestBed::new();

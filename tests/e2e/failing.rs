@@ -46,7 +46,7 @@ fn a_search_in_which_every_trial_fails_exits_with_1() {
     for (says, command, shown) in table {
         let bed = TestBed::new();
         bed.write("code/text", "not a program\n");
-        let search = Search::new(command, 2).run(&bed);
+        let search = Search::new(command, 2).with("maxConsecutiveFailures", 0).run(&bed);
         search.expect_done(0, 2);
         assert!(search.best.is_none(), "{says}");
         for word in shown {

@@ -94,7 +94,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let max_trial_duration = duration(&mut top, "maxTrialDuration", &mut canonical)?;
     let target_metric = target(&mut top)?;
     canonical.put("targetMetric", target_metric);
-    let max_consecutive_failures = counted(&mut top, "maxConsecutiveFailures", 1)?;
+    let max_consecutive_failures = counted(&mut top, "maxConsecutiveFailures", 0)?;
     canonical.put("maxConsecutiveFailures", max_consecutive_failures);
     let max_trial_retries = counted(&mut top, "maxTrialRetries", 0)?;
     canonical.put("maxTrialRetries", max_trial_retries);

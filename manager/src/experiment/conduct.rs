@@ -262,7 +262,10 @@ impl Run {
                     }
                     Some(state::Event::Started { trial: trial.clone() })
                 }
-                ReportBody::Metric(metric) => self.judge(&trial, metric),
+                ReportBody::Metric(metric) => {
+                    self.state.reported();
+                    self.judge(&trial, metric)
+                }
                 // By a rule that it was left.
                 ReportBody::Note { code, message } if code == EARLY_STOP => {
                     self.give_up(&trial, message.clone())
@@ -318,12 +321,15 @@ impl Run {
             }
             Said::Ready => Some(state::Event::TunerReady),
             Said::Kill { trial, reason } => {
-                let reason = reason
-                    .unwrap_or_else(|| format!("given up by {}", self.c.advice.outside_name()));
+                let reason = reason.unwrap_or_else(|| {
+                    format!("given up by {}", self.c.advice.outside_name())
+                });
                 self.give_up(&trial, reason)
             }
             Said::Trouble(trouble) => {
-                if self.trouble != trouble {
+                // What holds the search is shown until it is resumed.
+                let stays = trouble.is_none() && self.state.is_held();
+                if self.trouble != trouble && !stays {
                     let name = self.c.advice.outside_name();
                     let well = || format!("{name} answers again");
                     self.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));

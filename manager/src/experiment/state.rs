@@ -11,10 +11,10 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use trial_protocol::{Cause, Class, MetricValue, StopReason, TrialJobId, Verdict};
+use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 
-use self::budget::Budget;
-pub use self::budget::Policy;
+use self::budget::{Budget, Failure};
+pub use self::budget::{FailureLimit, Policy};
 pub use self::steer::Steer;
 pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
 use super::ending::{Gone, class, conclude};
@@ -132,6 +132,16 @@ impl State {
     pub fn under(mut self, policy: Policy) -> Self {
         self.budget = self.budget.under(policy);
         self
+    }
+
+    /// Notes that a trial has reported a metric: the search is not doomed from the start.
+    pub fn reported(&mut self) {
+        self.budget.proven();
+    }
+
+    /// Returns whether failures hold the search in this run.
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Where the experiment stands.
@@ -285,6 +295,7 @@ impl State {
             self.hold(told, effects);
             return;
         }
+        let exit_code = end.exit_code;
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         self.hold(told, effects);
         // A trial that the manager's own end interrupted runs again: now if that manager's stop was
@@ -302,7 +313,9 @@ impl State {
             }
             Some(_) | None => Outcome::Failed,
         };
-        self.weigh(state, class, &outcome, &why, effects);
+        let cause = verdict.map(|verdict| verdict.cause);
+        let failure = Failure { class, cause, exit_code, why: &why };
+        self.weigh(state, failure, &outcome, effects);
         let parameter_id = live.parameter_id;
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
         self.tuner_waits = false;
@@ -341,14 +354,18 @@ impl State {
     fn weigh(
         &mut self,
         state: JobState,
-        class: Class,
+        failure: Failure<'_>,
         outcome: &Outcome,
-        why: &str,
         effects: &mut Vec<Effect>,
     ) {
+        if state == JobState::Succeeded {
+            self.budget.proven();
+        }
         let told = match (state, outcome) {
             (JobState::Failed, _) => {
-                let told = self.budget.failed(class, why);
+                let starts_more = self.stands == ExperimentState::Running;
+                let concurrency = starts_more.then_some(self.limits.concurrency);
+                let told = self.budget.failed(failure, concurrency);
                 self.held |= told.is_some();
                 told.map(Effect::Hold)
             }

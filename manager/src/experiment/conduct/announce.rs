@@ -56,16 +56,11 @@ impl Run {
         Ok(event.kept(spec))
     }
 
-    /// Too many failures hold the search.
+    /// Records that too many failures hold the search, for the API and the portal, and notifies of it.
     pub(super) async fn announce_hold(&mut self, why: &str) -> Result<(), store::Error> {
-        let Some(spec) = &self.c.spec.notifications else { return Ok(()) };
         let event: Event = event::held(&self.about(), why, self.c.clock.now_ms());
-        if let Some(news) = event.kept(spec) {
-            let store = &self.c.store;
-            self.c.inbox.patiently(|| store.notify(news.clone())).await?;
-            self.c.bell.ring();
-        }
-        Ok(())
+        let news = self.c.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
+        self.record_trouble(Some(why.to_owned()), news).await
     }
 
     /// Records what is wrong with a tuner or an assessor outside, or that nothing is any more.
@@ -74,6 +69,14 @@ impl Run {
         let now = self.c.clock.now_ms();
         let event = event::trouble(&self.about(), name, trouble.as_deref(), now);
         let news = self.c.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
+        self.record_trouble(trouble, news).await
+    }
+
+    async fn record_trouble(
+        &mut self,
+        trouble: Option<String>,
+        news: Option<store::NewNotification>,
+    ) -> Result<(), store::Error> {
         let (store, inbox) = (&self.c.store, &mut self.c.inbox);
         inbox.patiently(|| store.set_trouble(trouble.clone(), news.clone())).await?;
         self.c.bell.ring();

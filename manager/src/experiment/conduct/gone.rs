@@ -66,6 +66,9 @@ impl Run {
                 Some(verdict) => Some(verdict),
                 None => self.kept_verdict(&trial, &attempt).await?,
             };
+            if !metrics.is_empty() {
+                self.state.reported();
+            }
             if let Some(verdict) = &verdict
                 && verdict.stop == Some(StopReason::EarlyStop)
                 && self.state.intent(&trial).is_none()

@@ -14,7 +14,9 @@ use super::{Conductor, Job, Run, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
-use crate::experiment::state::{self, ExperimentState, Fate, Limits, Policy, Remembered, State};
+use crate::experiment::state::{
+    self, ExperimentState, FailureLimit, Fate, Limits, Policy, Remembered, State,
+};
 use crate::ids;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
@@ -35,19 +37,27 @@ impl Run {
         let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
         let was_done =
             stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
-        let trouble = stored.and_then(|row| row.trouble);
+        let mut trouble = stored.and_then(|row| row.trouble);
+        if trouble.is_some() && c.advice.outside.is_none() {
+            // What held the search is taken for mended by the user who resumes. A tuner outside says itself that it is well.
+            c.store.set_trouble(None, None).await?;
+            trouble = None;
+        }
         let began = Instant::now();
         let rows = c.store.trials().await?;
         let taken = rows.iter().map(|row| row.id.clone()).collect();
         let (mut jobs, mut remembered) = (HashMap::new(), Vec::new());
         c.advice.import(learnt(c.store.imported().await?));
         let mut gone = Vec::new();
-        let mut results = Vec::new();
+        let (mut results, mut reported) = (Vec::new(), false);
         let mut leases = Leases::new(c.lease);
         let mut shortest: Option<Duration> = None;
         for row in rows {
             let fate = Self::fate(&mut c, &row, &mut gone).await?;
             let result = Self::teach(&mut c, &row, fate).await?;
+            reported = reported
+                || row.state == JobState::Succeeded
+                || !c.store.metrics(&row.id).await?.is_empty();
             if row.state == JobState::Succeeded {
                 results.push((row.id.clone(), row.sequence, row.parameters.clone(), result));
             }
@@ -80,10 +90,14 @@ impl Run {
         }
         let policy = Policy {
             target: c.spec.target_metric.map(|target| (c.spec.optimize_mode, target)),
-            failures: c.spec.max_consecutive_failures,
+            failures: FailureLimit::of_file(c.spec.max_consecutive_failures),
             retries: c.spec.max_trial_retries,
         };
         let state = State::resume(limits, before, remembered).under(policy);
+        let mut state = state;
+        if reported {
+            state.reported();
+        }
         let state = if was_done { state.once_done() } else { state };
         let mut run = Self {
             c,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use trial_protocol::{Class, MetricValue, TrialJobId};
+use trial_protocol::{Cause, Class, MetricValue, TrialJobId};
 
 use crate::experiment::result::is_better;
 use crate::tuner::OptimizeMode;
@@ -13,13 +13,61 @@ use crate::tuner::OptimizeMode;
 /// nothing of the parameters, and would use up the trials one after the other.
 const UNSTARTED: usize = 5;
 
+/// The least number of first trials that must fail alike to hold a search by default. More than `concurrency` trials
+/// are needed besides, since those that start together say no more than one.
+const DOOMED: usize = 5;
+
+/// When failures hold the search.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FailureLimit {
+    /// `maxConsecutiveFailures` is absent: the first trials all fail alike before any trial has reported a metric.
+    #[default]
+    FirstTrials,
+    /// `maxConsecutiveFailures: 0`: never.
+    Unlimited,
+    /// `maxConsecutiveFailures`: that many failures of one class in a row. At least 1.
+    Consecutive(u32),
+}
+
+impl FailureLimit {
+    /// The limit that the experiment file asks for.
+    pub fn of_file(max_consecutive_failures: Option<u32>) -> Self {
+        match max_consecutive_failures {
+            None => Self::FirstTrials,
+            Some(0) => Self::Unlimited,
+            Some(times) => Self::Consecutive(times),
+        }
+    }
+}
+
+/// A trial's failure.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failure<'a> {
+    pub(super) class: Class,
+    /// The cause in the agent's verdict. `None`: the agent left none.
+    pub(super) cause: Option<Cause>,
+    /// Exit code as a shell shows it, where known.
+    pub(super) exit_code: Option<i32>,
+    /// The reason, for a person.
+    pub(super) why: &'a str,
+}
+
+impl Failure<'_> {
+    /// Returns whether the command could not be run at all: a shell exits with 127 where there is no such program,
+    /// and with 126 where it is not executable.
+    fn command_cannot_run(&self) -> bool {
+        matches!(self.cause, Some(Cause::NotFound | Cause::NotExecutable))
+            || (self.cause.is_some() && matches!(self.exit_code, Some(126 | 127)))
+    }
+}
+
 /// What a user allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
     /// `targetMetric`: a result as good as this ends the search. `None`: none does.
     pub target: Option<(OptimizeMode, f64)>,
-    /// `maxConsecutiveFailures`: so many failures of one class in a row hold the search. `None`: none do.
-    pub failures: Option<u32>,
+    /// When failures hold the search.
+    pub failures: FailureLimit,
     /// `maxTrialRetries`: how often one trial is tried again after a failure that may pass.
     pub retries: u32,
 }
@@ -30,6 +78,10 @@ pub(super) struct Budget {
     policy: Policy,
     /// The class of the last failures, and how many there were without another end between them.
     row: Option<(Class, u32)>,
+    /// A trial of this search has reported a metric or succeeded: the command can do its work.
+    proven: bool,
+    /// The cause and the exit code of the last failures before that, and how many there were in a row.
+    alike: Option<((Cause, Option<i32>), usize)>,
     /// Attempts that failed before their command was started, since the last one whose command was.
     unstarted: usize,
     retried: HashMap<TrialJobId, u32>,
@@ -83,14 +135,64 @@ impl Budget {
         self.row = None;
     }
 
-    /// A trial failed for good. `Some`: once too often, and what a person should know.
-    pub(super) fn failed(&mut self, class: Class, why: &str) -> Option<String> {
+    /// A trial has reported a metric or succeeded: the default limit holds this search no more.
+    pub(super) fn proven(&mut self) {
+        self.proven = true;
+    }
+
+    /// A trial failed for good; `concurrency` trials may run at a time, or `None` where no new trial would be started.
+    /// `Some`: once too often, and what a person should know.
+    pub(super) fn failed(
+        &mut self,
+        failure: Failure<'_>,
+        concurrency: Option<usize>,
+    ) -> Option<String> {
+        match self.policy.failures {
+            FailureLimit::Unlimited => None,
+            FailureLimit::FirstTrials => self.failed_at_first(failure, concurrency),
+            FailureLimit::Consecutive(limit) => self.failed_in_a_row(failure, limit),
+        }
+    }
+
+    fn failed_at_first(
+        &mut self,
+        failure: Failure<'_>,
+        concurrency: Option<usize>,
+    ) -> Option<String> {
+        if self.proven {
+            return None;
+        }
+        // A lost agent says nothing of the command; those that are lost before it starts are counted as unstarted.
+        let way = (failure.cause?, failure.exit_code);
+        let times = match self.alike {
+            Some((last, times)) if last == way => times + 1,
+            _ => 1,
+        };
+        self.alike = Some((way, times));
+        // A search with nothing left to start is done, whatever its last trials did.
+        let concurrency = concurrency?;
+        let what = if failure.command_cannot_run() {
+            "the command cannot be run".to_owned()
+        } else if times >= DOOMED && times > concurrency {
+            format!("{times} trials in a row failed alike, and no trial has reported a metric yet")
+        } else {
+            return None;
+        };
+        Some(format!(
+            "{what}: {why}; nothing more is started, and `trial-manager resume` goes on once that is mended \
+             (`maxConsecutiveFailures: 0` in the file lets failures pass)",
+            why = failure.why
+        ))
+    }
+
+    fn failed_in_a_row(&mut self, failure: Failure<'_>, limit: u32) -> Option<String> {
+        let Failure { class, why, .. } = failure;
         let times = match self.row {
             Some((last, times)) if last == class => times + 1,
             _ => 1,
         };
         self.row = Some((class, times));
-        if times < self.policy.failures? {
+        if times < limit {
             return None;
         }
         let kind = match class {

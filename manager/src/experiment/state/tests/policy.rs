@@ -52,7 +52,8 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
         ("two",                     &[Some(UserError), Some(UserError)],                        false),
     ];
     for (says, ends, holds) in table {
-        let mut state = governed(Policy { failures: Some(3), ..Policy::default() });
+        let mut state =
+            governed(Policy { failures: FailureLimit::Consecutive(3), ..Policy::default() });
         let mut said = Vec::new();
         for (number, class) in (0..).zip(ends) {
             let event = class.map_or_else(|| succeeded(number, 1.0), |c| failed_by(number, c));
@@ -63,6 +64,63 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
         assert_eq!(state.stands() == ExperimentState::Stopped, holds, "{says}: {said:?}");
         assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
     }
+}
+
+#[test]
+fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
+    use Cause::{Exit, NotFound, Signal};
+    let (one, two, missing) = (TrialExit::Code(1), TrialExit::Code(2), TrialExit::Code(127));
+    let alike = [(Exit, one); 12];
+    let mixed = [(Exit, one), (Exit, one), (Exit, one), (Exit, one), (Exit, two), (Signal, one)];
+    #[rustfmt::skip]
+    let table: [(&str, usize, Option<u32>, Option<usize>, &[(Cause, TrialExit)], Option<usize>); 9] = [
+        // what it says,                 concurrency, the file's, reports after, ends,          held after
+        ("five alike",                             1, None,       None,    &alike,              Some(5)),
+        ("more than run at a time",                7, None,       None,    &alike,              Some(8)),
+        ("in several ways",                        1, None,       None,    &mixed,              None),
+        ("one reported a metric",                  1, None,       Some(4), &alike,              None),
+        ("no such program",                        3, None,       None,    &[(NotFound, missing)], Some(1)),
+        ("127 without a reason",                   3, None,       None,    &[(Exit, missing)],  Some(1)),
+        ("127 of a command that has worked",       1, None,       Some(0), &[(Exit, missing)],  None),
+        ("the default is turned off",              1, Some(0),    None,    &alike,              None),
+        ("a limit of the user's",                  1, Some(2),    None,    &alike,              Some(2)),
+    ];
+    for (says, concurrency, limit, reports, ends, held) in table {
+        let failures = FailureLimit::of_file(limit);
+        let policy = Policy { failures, ..Policy::default() };
+        let mut state = State::new(limits(concurrency, 99)).under(policy);
+        state.step(Event::Begin, Duration::ZERO);
+        for number in 0..20 {
+            state.step(proposed(number), Duration::ZERO);
+        }
+        let mut said = Vec::new();
+        let mut held_after = None;
+        for (number, (cause, exit)) in (0..).zip(ends) {
+            if reports == usize::try_from(number).ok() {
+                state.reported();
+            }
+            let verdict = Some(Box::new(verdict(*cause, *exit)));
+            let event =
+                Event::Gone { trial: id(number), gone: unknown_end(), verdict, result: None };
+            said.extend(told(&state.step(event, Duration::ZERO)));
+            if state.is_held() {
+                held_after = held_after.or(usize::try_from(number + 1).ok());
+            }
+        }
+        assert_eq!(held_after, held, "{says}: {said:?}");
+        assert_eq!(said.len(), usize::from(held.is_some()), "{says}, one message: {said:?}");
+    }
+}
+
+#[test]
+fn a_search_with_nothing_left_to_start_is_done_and_not_held() {
+    let mut state = State::new(limits(1, 5));
+    state.step(Event::Begin, Duration::ZERO);
+    for number in 0..5 {
+        state.step(proposed(number), Duration::ZERO);
+        state.step(failed_by(number, Class::UserError), Duration::ZERO);
+    }
+    assert_eq!(state.stands(), ExperimentState::Done);
 }
 
 #[test]
