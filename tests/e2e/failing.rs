@@ -67,10 +67,12 @@ fn an_agent_that_does_not_start_says_why() {
 }
 
 #[test]
-fn a_trial_that_reports_nothing_succeeds_without_a_result() {
+fn a_search_without_a_result_exits_with_1_and_says_what_to_print() {
     let bed = TestBed::new();
     let search = Search::new("true", 1).run(&bed);
     search.expect_done(1, 0);
+    assert_eq!(search.code, 1, "{search:#?}");
+    assert!(search.stderr.contains("print one as name=value"), "{}", search.stderr);
     assert!(search.trial(0).final_result.is_null());
     assert!(search.trial(0).intermediate.is_empty());
     assert!(search.best.is_none());

@@ -170,7 +170,7 @@ impl Outcome {
         let seen = (count("SUCCEEDED"), count("FAILED"), self.trials.len());
         assert_eq!(seen, (succeeded, failed, succeeded + failed), "{self:#?}");
         assert_eq!(self.state, "DONE", "{self:#?}");
-        assert_eq!(self.code, i32::from(succeeded == 0), "{self:#?}");
+        assert_eq!(self.code, i32::from(self.best.is_none()), "{self:#?}");
         let mut sequences: Vec<u64> = self.trials.iter().map(|trial| trial.sequence).collect();
         sequences.sort_unstable();
         assert!((0..).zip(&sequences).all(|(place, number)| place == *number), "{sequences:?}");

@@ -86,9 +86,9 @@ impl Summary {
         matches!(self.stands, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
-    /// Whether at least one trial succeeded.
-    pub(super) fn succeeded(&self) -> bool {
-        self.trials.iter().any(|(row, _)| row.state == JobState::Succeeded)
+    /// Returns whether at least one trial succeeded with a final result that is a number.
+    pub(super) fn has_result(&self) -> bool {
+        !self.ranked().is_empty()
     }
 
     /// The succeeded trials with a number, the best first; of equals, the earlier first.
@@ -127,7 +127,7 @@ impl Summary {
     }
 
     /// Says how results are told, where trials succeeded and none told any.
-    fn silence(&self) -> Option<String> {
+    pub(super) fn silence(&self) -> Option<String> {
         let mut succeeded =
             self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
         succeeded.peek()?;

@@ -153,9 +153,15 @@ fn own_certificate(
 
 /// Prints the results and returns the exit code.
 fn told(summary: &Summary, output: Format) -> u8 {
+    if output != Format::Table
+        && let Some(hint) = summary.silence()
+    {
+        // A closed standard error changes nothing.
+        drop(writeln!(std::io::stderr().lock(), "{hint}"));
+    }
     match report::print(summary, output) {
         Ok(()) if summary.is_interrupted() => INTERRUPTED,
-        Ok(()) if summary.is_held() || !summary.succeeded() => NOTHING_SUCCEEDED,
+        Ok(()) if summary.is_held() || !summary.has_result() => NOTHING_SUCCEEDED,
         Ok(()) => DONE,
         Err(error) => {
             show(&error);
