@@ -128,19 +128,25 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
 }
 
 /// What NNI's algorithms need besides: the names of its packages for `pip` (its `setup.py`, `extras_require`).
-const EXTRAS: [(&str, &str); 4] =
-    [("SMAC", "smac"), ("PPO", "ppotuner"), ("DNGO", "dngo"), ("BOHB", "bohb")];
+/// NNI names none for `NetworkMorphism`, whose modules import `torch`.
+const PACKAGES: [(&str, &str); 5] = [
+    ("SMAC", "'nni[smac]'"),
+    ("PPO", "'nni[ppotuner]'"),
+    ("DNGO", "'nni[dngo]'"),
+    ("BOHB", "'nni[bohb]'"),
+    ("NetworkMorphism", "torch"),
+];
 
 /// What brings a module that the program's Python does not find.
 fn brings(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
-        Source::BuiltIn(name) => EXTRAS.iter().find(|(known, _)| known == name),
+        Source::BuiltIn(name) => PACKAGES.iter().find(|(known, _)| known == name),
         Source::Class { .. } => None,
     });
     match extra {
-        Some((name, extra)) => {
-            format!("; `{python} -m pip install 'nni[{extra}]'` brings what {name} needs")
+        Some((name, packages)) => {
+            format!("; `{python} -m pip install {packages}` brings what {name} needs")
         }
         None => format!("; it must be installed for {python}, or lie in `codeDirectory`"),
     }
@@ -158,4 +164,33 @@ fn append(path: &Path) -> io::Result<File> {
 /// Bytes of a file; 0 if there is none.
 pub(super) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::super::Algorithm;
+    use super::*;
+
+    #[test]
+    fn each_algorithm_of_nni_that_needs_more_packages_names_the_pip_line() {
+        #[rustfmt::skip]
+        let table = [
+            ("SMAC",            "`py -m pip install 'nni[smac]'`"),
+            ("PPO",             "`py -m pip install 'nni[ppotuner]'`"),
+            ("DNGO",            "`py -m pip install 'nni[dngo]'`"),
+            ("BOHB",            "`py -m pip install 'nni[bohb]'`"),
+            ("NetworkMorphism", "`py -m pip install torch`"),
+            ("Metis",           "installed for py"),
+        ];
+        for (name, says) in table {
+            let source = Source::BuiltIn(name.to_owned());
+            let tuner = Some(Algorithm { source, class_args: Map::new() });
+            let python = "py".to_owned();
+            let program = Program::Nni { python, tuner, assessor: None, advisor: false };
+            let advice = brings(&program);
+            assert!(advice.contains(says), "{name}: {advice}");
+        }
+    }
 }
