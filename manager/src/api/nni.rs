@@ -24,8 +24,7 @@ use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::auth::User;
 use super::user::{Asked, Change, Named, attempt, large_json_body, speaker, whole_log};
 use super::{Error, Shared};
-use crate::config::units;
-use crate::experiment::command::{Command, NewLimits};
+use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::experiment::result::speaks_of;
 use crate::view::{self, TrialSummary};
 
@@ -199,7 +198,7 @@ async fn update(
         "MAX_TRIAL_NUM" => limits.trials = Some(whole("maxTrialNumber")?),
         "MAX_EXEC_DURATION" => {
             let value = field("maxExperimentDuration")?;
-            limits.duration = Some(units::duration(&value).map_err(bad)?);
+            limits.duration = Some(WrittenDuration::parse(&value).map_err(bad)?);
         }
         "SEARCH_SPACE" => {
             let command = Command::Space(field("searchSpace")?);

@@ -6,6 +6,7 @@ use serde_json::Value;
 use trial_protocol::{LogLevel, TrialJobId};
 
 use super::state::ExperimentState;
+use crate::config::units;
 use crate::job_state::JobState;
 use crate::store;
 
@@ -36,7 +37,23 @@ pub struct NewLimits {
     /// Trials in all, at least 1.
     pub trials: Option<u64>,
     /// Running time of the experiment.
-    pub duration: Option<Duration>,
+    pub duration: Option<WrittenDuration>,
+}
+
+/// A duration, and the words that a user wrote it in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenDuration {
+    /// The length of time.
+    pub length: Duration,
+    /// A number of seconds or a text, as an experiment file may have it.
+    pub written: Value,
+}
+
+impl WrittenDuration {
+    /// Reads a duration such as `90`, `"30m"` or `"1h30m"`; an error says what is wrong with it.
+    pub fn parse(written: &Value) -> Result<Self, String> {
+        Ok(Self { length: units::duration(written)?, written: written.clone() })
+    }
 }
 
 /// Why the experiment does not do it.

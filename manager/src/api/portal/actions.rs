@@ -14,8 +14,7 @@ use super::super::body::PATIENCE;
 use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, local, page};
-use crate::config::units;
-use crate::experiment::command::{Command, NewLimits};
+use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 
 /// The largest form, in bytes.
 const FORM_LIMIT: usize = 16 << 10;
@@ -94,7 +93,7 @@ pub(super) async fn limits(
     let headers = request.headers().clone();
     let form: LimitsForm = form(&shared, request).await?;
     let duration = form.max_experiment_duration.trim();
-    let duration = (!duration.is_empty()).then(|| units::duration(&Value::from(duration)));
+    let duration = (!duration.is_empty()).then(|| WrittenDuration::parse(&Value::from(duration)));
     let limits = NewLimits {
         concurrency: number("Trials at a time", &form.trial_concurrency)?,
         trials: number("Trials in all", &form.max_trial_number)?,

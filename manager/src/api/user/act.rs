@@ -17,9 +17,8 @@ use utoipa::ToSchema;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Named, json_body, large_json_body};
-use crate::config::units;
 use crate::errors::chain;
-use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::experiment::state::ExperimentState;
 
 /// Answers that are remembered.
@@ -277,7 +276,7 @@ pub(super) async fn limit(
     request: Request,
 ) -> Result<Response, Error> {
     let body: LimitsBody = json_body(request).await?;
-    let duration = body.max_experiment_duration.as_ref().map(units::duration).transpose();
+    let duration = body.max_experiment_duration.as_ref().map(WrittenDuration::parse).transpose();
     let duration = duration
         .map_err(|problem| Error::BadRequest(format!("max_experiment_duration: {problem}")))?;
     let limits =

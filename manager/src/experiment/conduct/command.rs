@@ -113,7 +113,8 @@ impl Run {
     /// Records other limits in the experiment's file, where a resumed experiment finds them.
     async fn limit(&mut self, limits: &NewLimits) -> Result<Asked, Refused> {
         self.goes_on()?;
-        let NewLimits { concurrency, trials, duration } = *limits;
+        let NewLimits { concurrency, trials, duration: ref written } = *limits;
+        let duration = written.as_ref().map(|duration| duration.length);
         for (name, zero) in [
             ("trialConcurrency", concurrency == Some(0)),
             ("maxTrialNumber", trials == Some(0)),
@@ -146,7 +147,7 @@ impl Run {
         };
         set("trialConcurrency", concurrency.map(|value| json!(value)));
         set("maxTrialNumber", trials.map(|value| json!(value)));
-        set("maxExperimentDuration", duration.map(|limit| json!(format!("{}s", limit.as_secs()))));
+        set("maxExperimentDuration", written.as_ref().map(|duration| duration.written.clone()));
         self.c.store.set_canonical(canonical.clone()).await?;
         let spec = &mut self.c.spec;
         spec.canonical = canonical;

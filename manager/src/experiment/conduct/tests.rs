@@ -24,7 +24,7 @@ use super::*;
 use crate::assessor::Assessor;
 use crate::clock::SystemClock;
 use crate::config;
-use crate::experiment::command::{Command, NewLimits, Refused};
+use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::intake::{self, Intake};
 use crate::job_state::JobState;
 use crate::store::TrialRow;

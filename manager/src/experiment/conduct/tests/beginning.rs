@@ -49,6 +49,18 @@ async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_limit_of_time_is_kept_as_it_was_written() {
+    let bed = Bed::new().await;
+    for written in [serde_json::json!("30m"), serde_json::json!("1h30m"), serde_json::json!(90)] {
+        let duration = Some(WrittenDuration::parse(&written).unwrap());
+        let limits = NewLimits { duration, ..NewLimits::default() };
+        bed.handle.command(Command::Limit(limits)).await.unwrap();
+        let canonical = bed.store.experiment().await.unwrap().unwrap().canonical;
+        assert_eq!(canonical["maxExperimentDuration"], written);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn trials_that_begin_together_cost_the_commit_of_one() {
     let bed = Bed::of((20, 60), None).await;
     let all = async |wanted: JobState| {
