@@ -214,24 +214,31 @@ pub struct Outside {
     pub assesses: bool,
     /// What a person calls it.
     pub name: String,
+    /// The name of the one that gives trials up: the assessor, or else the advisor or the command that does both.
+    pub assessor_name: String,
 }
 
 impl Outside {
     /// Starts the program. That it cannot be started is said, like all else, later.
     pub fn start(setting: Setting) -> Self {
-        let (tunes, assesses, name) = match &setting.program {
+        let (tunes, assesses, name, assessor_name) = match &setting.program {
             Program::Nni { tuner, assessor, advisor, .. } => {
-                let first = tuner.as_ref().or(assessor.as_ref());
-                let name = first.map_or("NNI's dispatcher", Algorithm::name).to_owned();
-                (tuner.is_some(), assessor.is_some() || *advisor, name)
+                let name = |first: Option<&Algorithm>| {
+                    first.map_or("NNI's dispatcher", Algorithm::name).to_owned()
+                };
+                let (tuner, assessor) = (tuner.as_ref(), assessor.as_ref());
+                let assesses = assessor.is_some() || *advisor;
+                (tuner.is_some(), assesses, name(tuner.or(assessor)), name(assessor.or(tuner)))
             }
-            Program::AskAndTell { command, .. } => (true, true, command.join(" ")),
+            Program::AskAndTell { command, .. } => {
+                (true, true, command.join(" "), command.join(" "))
+            }
         };
         // One order per event of a trial, one answer per order: bounded by what happens.
         let (orders, ordered) = mpsc::unbounded_channel();
         let (say, said) = mpsc::unbounded_channel();
         let task = tokio::spawn(process::supervise(setting, ordered, say));
-        Self { orders, said, task, tunes, assesses, name }
+        Self { orders, said, task, tunes, assesses, name, assessor_name }
     }
 
     /// Gives an order. One that comes too late is no error.

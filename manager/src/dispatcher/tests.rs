@@ -412,3 +412,33 @@ fn foreign() -> impl Strategy<Value = String> {
         any::<Vec<u8>>().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
     ]
 }
+
+#[tokio::test]
+async fn the_adviser_that_gives_trials_up_is_named() {
+    use super::{Algorithm, Outside, Program, Setting, Source};
+    let class = |name: &str| {
+        let source = Source::Class { class: name.to_owned(), code: "/".into() };
+        Some(Algorithm { source, class_args: serde_json::Map::new() })
+    };
+    #[rustfmt::skip]
+    let table = [
+        (class("t.Tuner"),   class("a.Assessor"), false, "t.Tuner",    "a.Assessor"),
+        (None,               class("a.Assessor"), false, "a.Assessor", "a.Assessor"),
+        (class("t.Advisor"), None,                true,  "t.Advisor",  "t.Advisor"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (tuner, assessor, advisor, name, assessor_name) in table {
+        let python = "no-such-python".to_owned();
+        let outside = Outside::start(Setting {
+            program: Program::Nni { python, tuner, assessor, advisor },
+            experiment: "e".to_owned(),
+            space: json!({}),
+            dir: folder.path().to_owned(),
+            code: folder.path().to_owned(),
+            gpus: None,
+            patience: std::time::Duration::from_secs(60),
+        });
+        assert_eq!((outside.name.as_str(), outside.assessor_name.as_str()), (name, assessor_name));
+        outside.close().await;
+    }
+}

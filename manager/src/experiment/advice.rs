@@ -150,6 +150,11 @@ impl Advice {
         self.outside.as_ref().map_or("", |outside| &outside.name)
     }
 
+    /// Returns the name of the adviser outside that gives trials up.
+    pub(super) fn outside_assessor_name(&self) -> &str {
+        self.outside.as_ref().map_or("", |outside| &outside.assessor_name)
+    }
+
     /// Whether the search cannot go on without those outside.
     pub(super) fn depends(&self) -> bool {
         self.outside.as_ref().is_some_and(|outside| outside.tunes)

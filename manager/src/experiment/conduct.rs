@@ -322,7 +322,7 @@ impl Run {
             Said::Ready => Some(state::Event::TunerReady),
             Said::Kill { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
-                    format!("given up by {}", self.c.advice.outside_name())
+                    format!("given up by {}", self.c.advice.outside_assessor_name())
                 });
                 self.give_up(&trial, reason)
             }
