@@ -36,7 +36,7 @@ pub struct Wanted {
 
 /// The machine cannot give what is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("trialGpuNumber is {each}, but {there}")]
+#[error("trialGpuNumber (`trial.gpuNum` in a version 1 file) is {each}, but {there}")]
 pub struct Error {
     each: usize,
     there: String,
@@ -67,12 +67,12 @@ impl Gpus {
         {
             let busy = machine.iter().filter(|gpu| gpu.busy).count();
             let there = if machine.is_empty() {
-                "nvidia-smi shows no GPU here, or is not there to be asked; leave trialGpuNumber out, or run trials where \
+                "nvidia-smi shows no GPU here, or is not there to be asked; leave the field out or set it to 0, or run trials where \
                  GPUs are"
                     .to_owned()
             } else {
                 format!(
-                    "of {} GPUs that nvidia-smi shows ({busy} in use) {} may be used; see gpuIndices and useActiveGpu",
+                    "of {} GPUs that nvidia-smi shows ({busy} in use) {} may be used; see gpuIndices and useActiveGpu of `trainingService` (`localConfig` in version 1)",
                     machine.len(),
                     users.len(),
                 )
@@ -178,6 +178,15 @@ mod tests {
             for (number, visible) in seen.into_iter().enumerate() {
                 assert_eq!(gpus.take(&trial(number)).as_deref(), visible, "{says}");
             }
+        }
+    }
+
+    #[test]
+    fn a_missing_gpu_is_refused_with_the_field_that_asks_for_it() {
+        for (count, also) in [(0, "set it to 0"), (1, "gpuIndices and useActiveGpu")] {
+            let refused = Gpus::new(&wanted(Some(2)), &machine(count)).unwrap_err().to_string();
+            let field = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 2, but ";
+            assert!(refused.starts_with(field) && refused.contains(also), "{refused}");
         }
     }
 
