@@ -21,6 +21,7 @@ for line in sys.stdin:
         if message["id"] == 1 and not os.path.exists(gate + ".taken"):
             open(gate + ".taken", "w").close()
             print(json.dumps({"type": "hangs", "pid": os.getpid()}), file=record, flush=True)
+            print("waiting for the gate", file=sys.stderr, flush=True)
             os.read(os.open(gate, os.O_RDONLY), 1)
         answer = {"type": "proposal", "id": message["id"], "parameters": {"x": message["id"] / 10}}
         print(json.dumps(answer), flush=True)
@@ -120,6 +121,7 @@ fn a_tuner_that_answers_late_is_told_of_and_goes_on() {
     let running = start(&bed, &gates, "10s");
     let told = wait_for_trouble(&running, "has not proposed anything for 5 s");
     assert!(told.contains("after 10 s without a word (`tunerPatience`)"), "{told}");
+    assert!(told.ends_with("; it last wrote: waiting for the gate"), "{told}");
     assert!(running.stderr().contains(&told), "{}", running.stderr());
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the trial that runs goes on");
     gates.1.open(1);

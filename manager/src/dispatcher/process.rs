@@ -310,10 +310,11 @@ impl Session {
                 Due::Nothing => {}
                 Due::Tell => {
                     let (what, slow) = (&self.what, self.answers.slow().as_secs_f64());
-                    let message = format!(
-                        "{what} has not {lacks} for {slow} s; the trials that run go on, and it is started again \
-                         after {limit} s without a word (`tunerPatience`)"
+                    let mut message = format!(
+                        "{what} has been asked, and has not {lacks} for {slow} s; the trials that run go on, and it is \
+                         started again after {limit} s without a word (`tunerPatience`)"
                     );
+                    message.push_str(&self.last_output());
                     listener.trouble(whose, message);
                 }
                 Due::End => {
@@ -398,6 +399,13 @@ impl Session {
         self.died(&format!("ended by itself ({status})"))
     }
 
+    /// The last lines that the process wrote, as the end of a message; empty where it wrote none.
+    fn last_output(&self) -> String {
+        let (path, at) = &self.output;
+        let text = written_since(path, *at).or_else(|| written_since(&self.log.0, self.log.1));
+        text.map_or_else(String::new, |text| last_lines(&text))
+    }
+
     /// Lets the process end, and sees to it.
     async fn part(&mut self) {
         // One that hangs would not hear it, and nobody is to wait for that.
@@ -431,15 +439,32 @@ impl Session {
     }
 }
 
-/// The line with which a Python program says what went wrong, of what was written to a file since `at`.
-fn reason(path: &Path, at: u64) -> Option<String> {
+/// How many lines of a silent program's output a message shows.
+const LAST_LINES: usize = 3;
+
+/// The last lines of a text, as the end of a message; empty where it has none.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last: Vec<String> =
+        lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| shown(line)).collect();
+    if last.is_empty() { String::new() } else { format!("; it last wrote: {}", last.join(" / ")) }
+}
+
+/// The last 64 KiB that were written to a file since `at`. `None`: nothing was, or it cannot be read.
+fn written_since(path: &Path, at: u64) -> Option<String> {
     const LAST: u64 = 64 << 10;
     let mut file = File::open(path).ok()?;
     let from = at.max(length(path).saturating_sub(LAST));
     file.seek(SeekFrom::Start(from)).ok()?;
     let mut bytes = Vec::new();
     file.take(LAST).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (!text.trim().is_empty()).then_some(text)
+}
+
+/// The line with which a Python program says what went wrong, of what was written to a file since `at`.
+fn reason(path: &Path, at: u64) -> Option<String> {
+    let text = written_since(path, at)?;
     let error = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default();
         let last = name.rsplit('.').next().unwrap_or_default();
