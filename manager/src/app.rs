@@ -11,6 +11,7 @@ mod restored;
 mod service;
 mod stored;
 mod telling;
+mod trial_program;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -32,6 +33,7 @@ pub use self::error::Error;
 pub use self::idle::{again, clean};
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view};
+pub use self::trial_program::look_for_trial_program;
 use crate::api::auth::Gate;
 use crate::clock::{Clock, SystemClock};
 use crate::code_archive::CodeArchive;

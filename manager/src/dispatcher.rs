@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
-pub use self::look::{look, look_for};
+pub use self::look::{look, look_for, look_for_program};
 pub use self::registry::find_nni_config;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;

@@ -48,6 +48,25 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
+    let bed = TestBed::new();
+    bed.script("code/train", "#!/bin/sh\n");
+    #[rustfmt::skip]
+    let table = [
+        ("pyhton3 train.py",   Some("FAIL  trial  `pyhton3` is no program that can be run (from PATH)")),
+        ("./tarin",            Some("FAIL  trial  `./tarin` is no program that can be run (from ")),
+        ("./train --fast",     None),
+        ("sh train",           None),
+        ("cd x && ./anything", None),
+    ];
+    for (command, fault) in table {
+        let (code, stdout, stderr) = doctor(&bed, &Search::new(command, 1), &[]);
+        assert_eq!(code, Some(i32::from(fault.is_some())), "{command}: {stdout}{stderr}");
+        assert!(stdout.contains(fault.unwrap_or("ok    place  ")), "{command}: {stdout}");
+    }
+}
+
+#[test]
 fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
     let Some(python) = nni_python() else { return };
     let bed = TestBed::new();

@@ -44,6 +44,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         let found = code_archive::survey(&spec.trial_code_directory);
         good &= checks.check("code", found.map_err(|error| chain(&error)));
     }
+    if let Some((program, found)) = app::look_for_trial_program(&spec) {
+        good &= checks.check("trial", found.map(|()| format!("{program} is there")));
+    }
     for (name, found) in app::look_outside(&spec).await {
         good &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }

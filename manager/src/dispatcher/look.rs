@@ -53,17 +53,22 @@ pub async fn look(
 
 /// Looks for the program of `words` as starting it from the folder `code` does (execvp(3)).
 pub fn look_for(words: &[String], code: &Path) -> Result<(), String> {
-    let program = words.first().map_or("", String::as_str);
+    look_for_program(words.first().map_or("", String::as_str), code)
+        .map_err(|problem| format!("{problem}; correct `tuner.command`"))
+}
+
+/// Looks for a program as a shell in the folder `code` would: from `PATH`, or from `code` if it has a slash.
+pub fn look_for_program(program: &str, code: &Path) -> Result<(), String> {
     let runs = |file: &Path| file.is_file() && access(file, AccessFlags::X_OK).is_ok();
-    let found = if program.contains('/') {
-        runs(&code.join(program))
+    let (found, from) = if program.contains('/') {
+        (runs(&code.join(program)), code.display().to_string())
     } else {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| runs(&code.join(folder).join(program)))
+        let mut folders = std::env::split_paths(&path);
+        (folders.any(|folder| runs(&code.join(folder).join(program))), "PATH".to_owned())
     };
-    let from = if program.contains('/') { code.display().to_string() } else { "PATH".to_owned() };
     if found {
         return Ok(());
     }
-    Err(format!("`{program}` is no program that can be run (from {from}); correct `tuner.command`"))
+    Err(format!("`{program}` is no program that can be run (from {from})"))
 }

@@ -1,0 +1,77 @@
+//! Looks whether the program that a trial's command begins with exists on this machine. It runs nothing, and says nothing
+//! where the shell decides: a false alarm would cost more trust than a missed fault.
+
+use crate::config::{ExperimentSpec, TrainingServiceSpec};
+use crate::dispatcher;
+
+/// Words that a shell runs itself, or after which another word is the program.
+const SHELL_WORDS: &[&str] = &[
+    ".", ":", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command",
+    "compgen", "complete", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "echo",
+    "elif", "else", "enable", "esac", "eval", "exec", "exit", "export", "false", "fg", "fi", "for",
+    "function", "getopts", "hash", "help", "history", "if", "jobs", "kill", "let", "local", "popd",
+    "printf", "pushd", "pwd", "read", "readonly", "return", "select", "set", "shift", "shopt",
+    "source", "test", "then", "time", "times", "trap", "true", "type", "typeset", "ulimit",
+    "umask", "unalias", "unset", "until", "wait", "while", "in",
+];
+
+/// Looks for the program of the trials' command: its name, and what is wrong with it. `None`: that cannot be said here.
+pub fn look_for_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+    let TrainingServiceSpec::Local(_) = spec.training_service else { return None };
+    let program = certain_program(&spec.trial_command)?;
+    let found = dispatcher::look_for_program(program, &spec.trial_code_directory);
+    let found = found.map_err(|problem| {
+        format!("{problem}; correct `trialCommand` (`trial.command` in a version 1 file)")
+    });
+    Some((program.to_owned(), found))
+}
+
+/// Returns the program without which a shell's line certainly fails. `None`: the line is not that simple.
+fn certain_program(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let end = line.find(|c: char| c.is_whitespace() || "|;&<>()".contains(c));
+    let (word, rest) = line.split_at(end.unwrap_or(line.len()));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./+-".contains(c);
+    if word.is_empty() || word.starts_with('-') || !word.chars().all(plain) {
+        return None;
+    }
+    // Another command of the line may end well although the first one fails. `2>&1` and `&&` are no such thing.
+    let rest = rest.replace("&&", "").replace(">&", "");
+    let fails_with_it = !rest.contains(['|', ';', '&', '(', '\n']);
+    (fails_with_it && !SHELL_WORDS.contains(&word)).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_only_where_the_line_certainly_fails_without_it() {
+        #[rustfmt::skip]
+        let table = [
+            ("pyhton3 train.py --lr {{lr}}",    Some("pyhton3")),
+            ("  ./train.sh",                    Some("./train.sh")),
+            ("/opt/bin/train-it 2>&1",          Some("/opt/bin/train-it")),
+            ("python3 a.py && python3 b.py",    Some("python3")),
+            ("env X=1 python3 a.py",            Some("env")),
+            ("",                                None),
+            ("cd x && ./train",                 None),
+            ("X=1 python3 a.py",                None),
+            ("$PYTHON a.py",                    None),
+            ("'my program' a",                  None),
+            ("{{program}} a.py",                None),
+            ("~/bin/train",                     None),
+            ("nvidia-smi || true",              None),
+            ("module load cuda; python3 a.py",  None),
+            ("setup\npython3 a.py",             None),
+            ("train() { python3 a.py; }; train", None),
+            ("exec python3 a.py",               None),
+            ("while true; do python3 a; done",  None),
+            ("echo score=1",                    None),
+            ("# a comment",                     None),
+        ];
+        for (line, program) in table {
+            assert_eq!(certain_program(line), program, "{line}");
+        }
+    }
+}
