@@ -436,7 +436,7 @@ async fn the_adviser_that_gives_trials_up_is_named() {
             dir: folder.path().to_owned(),
             code: folder.path().to_owned(),
             gpus: None,
-            patience: std::time::Duration::from_secs(60),
+            patience: std::time::Duration::from_mins(1),
         });
         assert_eq!((outside.name.as_str(), outside.assessor_name.as_str()), (name, assessor_name));
         outside.close().await;

@@ -66,6 +66,11 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
     }
 }
 
+/// Its name, the concurrency, the file's limit, after how many ends a trial reports, the ends, and after how many of them
+/// the search is held.
+type Case<'a> =
+    (&'a str, usize, Option<u32>, Option<usize>, &'a [(Cause, TrialExit)], Option<usize>);
+
 #[test]
 fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
     use Cause::{Exit, NotFound, Signal};
@@ -73,7 +78,7 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
     let alike = [(Exit, one); 12];
     let mixed = [(Exit, one), (Exit, one), (Exit, one), (Exit, one), (Exit, two), (Signal, one)];
     #[rustfmt::skip]
-    let table: [(&str, usize, Option<u32>, Option<usize>, &[(Cause, TrialExit)], Option<usize>); 9] = [
+    let table: [Case<'_>; 9] = [
         // what it says,                 concurrency, the file's, reports after, ends,          held after
         ("five alike",                             1, None,       None,    &alike,              Some(5)),
         ("more than run at a time",                7, None,       None,    &alike,              Some(8)),
