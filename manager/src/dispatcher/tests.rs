@@ -430,6 +430,7 @@ async fn the_adviser_that_gives_trials_up_is_named() {
     for (tuner, assessor, advisor, name, assessor_name) in table {
         let python = "no-such-python".to_owned();
         let outside = Outside::start(Setting {
+            secret_variables: Vec::new(),
             program: Program::Nni { python, tuner, assessor, advisor },
             experiment: "e".to_owned(),
             space: json!({}),
