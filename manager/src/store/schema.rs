@@ -155,13 +155,15 @@ pub(super) fn compile_once(connection: &Connection) -> rusqlite::Result<()> {
 /// Makes the database readable by its owner only, whatever the umask is. SQLite gives the files beside it the same
 /// permissions when it makes them.
 fn protect(path: &Path) -> io::Result<()> {
-    let mut options = File::options();
-    options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    if !path.exists() {
+        File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    }
     for suffix in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         let Ok(file) = fs::metadata(&name) else { continue };
-        if file.permissions().mode() & 0o077 != 0 {
+        // A folder in the database's place is left as it is: SQLite's message names it.
+        if file.is_file() && file.permissions().mode() & 0o077 != 0 {
             fs::set_permissions(&name, fs::Permissions::from_mode(0o600))?;
         }
     }
