@@ -1,0 +1,130 @@
+//! Files of NNI's first form: how they are converted, and how they are refused.
+
+use super::*;
+
+#[test]
+fn a_legacy_document_becomes_what_nni_makes_of_it_and_keeps_what_nni_loses() {
+    for case in nni("legacy") {
+        let ours = v1::convert(case["v1"].clone()).unwrap().v2;
+        let mut theirs = case["v2"].clone();
+        let name = theirs["experimentName"].clone();
+        if name == "fc" {
+            theirs["trainingService"]["namespace"] = json!("lost by NNI");
+        }
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
+
+#[test]
+fn a_legacy_file_is_read() {
+    let (directory, file) = written(
+        "authorName: me
+trialConcurrency: 1
+maxExecDuration: 2m
+maxTrialNum: 3
+trainingServicePlatform: local
+searchSpacePath: space.json
+useAnnotation: false
+tuner: {builtinTunerName: GridSearch}
+trial: {command: 'python3 t.py {{x}}', codeDir: ., gpuNum: 0}
+pythonInterpreter: python3
+targetMetric: 0.9
+",
+    );
+    let space = r#"{"x": {"_type": "choice", "_value": [1, 2]}}"#;
+    std::fs::write(directory.path().join("space.json"), space).unwrap();
+    let spec = load(&file).unwrap();
+    assert_eq!(spec.tuner.name(), "GridSearch");
+    let ours = (spec.python_interpreter.as_deref(), spec.target_metric);
+    assert_eq!(ours, (Some("python3"), Some(0.9)));
+    assert_eq!((spec.max_trial_number, spec.trial_gpu_number), (Some(3), Some(0)));
+    assert_eq!(spec.max_experiment_duration, Some(Duration::from_mins(2)));
+    assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
+}
+
+#[test]
+fn a_legacy_file_is_refused_in_its_own_words() {
+    let good = json!({
+        "trialConcurrency": 1, "trainingServicePlatform": "local", "maxTrialNum": 2,
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
+        "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."}
+    });
+    #[rustfmt::skip]
+    let table = [
+        (json!({"maxTrialNum": 0}),                                    "maxTrialNum: expected an integer of at least 1, found 0"),
+        (json!({"maxTrialNumber": 2}),                                 "maxTrialNumber: unknown field; did you mean `maxTrialNum`?"),
+        (json!({"trial": {"command": "true", "codeDir": "nowhere"}}),  "trial.codeDir: "),
+        (json!({"trial": {"comand": "true"}}),                         "trial.comand: unknown field; did you mean `command`?"),
+        (json!({"tuner": {"builtinTunerName": "SNAC"}}),               "tuner.builtinTunerName: `SNAC` is not a tuner; did you mean `SMAC`?"),
+        (json!({"tuner": {"codeDir": "."}}),                           "tuner: needs `builtinTunerName`, or `codeDir`, `classFileName` and `className`"),
+        (json!({"trainingServicePlatform": "pai"}),                    "trainingServicePlatform: `pai` is not available in this build, which has local"),
+        (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: must be set when `trial.gpuNum` is: true"),
+        (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: must be set when `trial.gpuNum` is: true"),
+        (json!({"localConfig": {"maxTrialNumPerGpu": 2}}),             "localConfig.maxTrialNumPerGpu: 2 has no meaning without `trial.gpuNum`"),
+        (json!({"trial": {"codeDir": "."}}),                           "trial.command: is missing; for example: python3 trial.py"),
+        (json!({"trial": null}),                                       "trial.command: is missing"),
+        (json!({"searchSpace": null}),                                 "searchSpace: is missing; give it here or in a `searchSpacePath`"),
+        (json!({"searchSpacePath": "s.json"}),                         "searchSpacePath: is given besides `searchSpace`; keep one of them"),
+        (json!({"tuner": null}),                                       "tuner: is missing; for example {builtinTunerName: Random}"),
+        (json!({"tuner": {"classFileName": "m.py", "className": "C", "codeDir": "none"}}), "tuner.codeDir: "),
+        (json!({"trainingServicePlatform": "frameworkcontroller"}),    "trial.taskRoles: is missing; for example [{name: worker, image: python:3.12-slim}]"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": {"name": "w"}}}), "trial.taskRoles: expected a list, found an object"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": [{"name": "w", "image": "i"}]}}), "trial.taskRoles[0].command: is missing"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": [{"name": "w", "command": "c"}]}}), "trial.taskRoles[0].image: is missing"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"storage": "nfs"}}), "frameworkcontrollerConfig.nfs.server: is missing"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"storage": "ceph"}}), "frameworkcontrollerConfig.storage: `ceph` is not known"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"nfs": {"server": "s"}}}), "frameworkcontrollerConfig.nfs.path: is missing"),
+        (json!({"multiPhase": true}),                                  "multiPhase: multi-phase trials do not exist any more"),
+        (json!({"localConfig": {"gpuIndices": "0,x"}}),                "localConfig.gpuIndices: expected indices"),
+    ];
+    for (changes, message) in table {
+        let mut document = good.clone();
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let problem = loaded(&document.to_string()).unwrap_err();
+        assert!(problem.starts_with(message), "{changes}: {problem}");
+    }
+}
+
+#[test]
+fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
+    let good = json!({
+        "trialConcurrency": 1, "maxTrialNum": 2, "searchSpacePath": "search_space.json",
+        "tuner": {"builtinTunerName": "TPE"},
+    });
+    #[rustfmt::skip]
+    let table = [
+        ("pai",      json!({"paiConfig": {"userName": "u", "token": "t", "host": "h", "reuse": true}, "trial": {"command": "true", "image": "i", "virtualCluster": "v", "paiStorageConfigName": "s"}})),
+        ("aml",      json!({"amlConfig": {"subscriptionId": "i", "computeTarget": "c"}, "trial": {"command": "true", "image": "i"}})),
+        ("dlts",     json!({"dltsConfig": {"dashboard": "http://d"}})),
+        ("dlc",      json!({"dlcConfig": {"type": "Worker"}})),
+        ("adl",      json!({"trial": {"command": "true", "image": "i", "namespace": "n", "adaptive": true, "checkpoint": {"storageSize": "1Gi"}}})),
+        ("hybrid",   json!({"hybridConfig": {"trainingServicePlatforms": ["local", "remote"]}})),
+        ("remote",   json!({"machineList": [{"ip": "1.2.3.4", "username": "u"}], "sharedStorage": {"storageType": "NFS"}})),
+        ("kubeflow", json!({"kubeflowConfig": {"operator": "tf-operator", "anything": 1}})),
+    ];
+    for (platform, changes) in table {
+        let mut document = good.clone();
+        document["trainingServicePlatform"] = json!(platform);
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let problem = loaded(&document.to_string()).unwrap_err();
+        let has = "is not available in this build, which has local and frameworkcontroller";
+        assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
+    }
+}
+
+#[test]
+fn shared_storage_of_a_legacy_file_is_refused_with_what_there_is_instead() {
+    let document = json!({
+        "trialConcurrency": 1, "trainingServicePlatform": "local",
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
+        "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."},
+        "sharedStorage": {"storageType": "NFS", "localMountPoint": "/mnt", "nfsServer": "s"},
+    });
+    let problem = loaded(&document.to_string()).unwrap_err();
+    let expected = "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
+    assert_eq!(problem, expected);
+}
