@@ -111,7 +111,7 @@ fn nni_s_python_client_steers_a_search_with_a_netrc_and_stops_it() {
             "space": "done", "kill nobody": 404,
         },
         "space": ["y"],
-        "limits": [3, 77, "10800s"],
+        "limits": [3, 77, "3h"],
         "statistics": told["statistics"],
         "all metrics": true,
         "metadata": true,
