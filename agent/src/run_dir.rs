@@ -107,7 +107,7 @@ fn fill(dir: &Path, parameters: &Parameters, given: bool, mode: u32) -> Result<F
             fs::DirBuilder::new().recursive(true).mode(mode).create(above)?;
             make()
         }
-        made => made,
+        outcome => outcome,
     }
     .is_ok();
     let record = path.join("parameter.cfg");

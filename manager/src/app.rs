@@ -350,7 +350,8 @@ fn protect_folder(path: &Path) {
     let Ok(mode) = std::fs::metadata(path).map(|folder| folder.permissions().mode()) else {
         return;
     };
-    if mode & 0o077 == 0 {
+    let open_to_others = mode & 0o077 != 0;
+    if !open_to_others {
         return;
     }
     let shown = path.display();

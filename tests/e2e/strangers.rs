@@ -25,8 +25,9 @@ impl Imposter {
                 let read = stream.read(&mut part).unwrap_or(0);
                 all.lock().unwrap().extend_from_slice(&part[..read]);
                 let ack = r#"{"offer":["report.v1"],"through":9000000000000000000,"token":"tk2.hostile"}"#;
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
-                let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{ack}", ack.len());
+                let headers =
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+                let answer = format!("{headers}\r\ncontent-length: {}\r\n\r\n{ack}", ack.len());
                 drop(stream.write_all(answer.as_bytes()));
             }
         });

@@ -66,7 +66,7 @@ mod tests {
             let found = agree(&statements, Minimize);
             match expected {
                 Ok((mode, assumed)) => {
-                    assert_eq!(found.unwrap(), Direction { mode, assumed }, "{rule}")
+                    assert_eq!(found.unwrap(), Direction { mode, assumed }, "{rule}");
                 }
                 Err(path) => {
                     let problem = found.unwrap_err();
