@@ -88,7 +88,7 @@ enum Command {
     Doctor {
         /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
-        /// Also run a trial that does nothing but report back, the way the experiment's own are run.
+        /// Also run one real trial of the search, for at most five minutes; nothing of it is kept.
         #[arg(long)]
         probe: bool,
         #[command(flatten)]

@@ -387,7 +387,7 @@ fn a_probe_goes_the_way_of_a_trial() {
     let Some(cluster) = Cluster::find() else { return };
     let bed = TestBed::new();
     let mut command = bed.manager();
-    command.arg("doctor").arg(cluster.one("true", 1).write(&bed)).arg("--probe");
+    command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
     cluster.reached(&mut command);
     let finished = bed.start(&mut command).finish(BOUND);
     let said = String::from_utf8_lossy(&finished.stdout).into_owned();

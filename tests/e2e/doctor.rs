@@ -13,18 +13,42 @@ fn doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, Str
 }
 
 #[test]
-fn a_machine_that_can_run_trials_is_told_so_and_a_probe_proves_it() {
+fn a_probe_runs_one_real_trial_and_says_what_it_reported() {
     let bed = TestBed::new();
-    // The experiment's own command is not run.
-    let search = Search::new("touch \"$NNI_OUTPUT_DIR/../../ran\"; exit 1", 5);
+    let hook = bed.path("told");
+    let search = Search::new("echo ran >>../ran; echo score=0.25; echo score=0.5", 5)
+        .with("objective", "score")
+        .with("notifications", json!({"command": format!("touch {}", hook.display())}));
     let (code, stdout, stderr) = doctor(&bed, &search, &[]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("ok    place  this machine has what trials need"), "{stdout}");
+    assert!(!bed.path("ran").exists(), "nothing is started without `--probe`");
+
     let (code, stdout, stderr) = doctor(&bed, &search, &["--probe"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
-    assert!(stdout.contains("ok    probe  a trial ran, and its agent reported"), "{stdout}");
+    let expected = "ok    probe  a trial ran, and its agent reported: score 0.5 after ";
+    assert!(stdout.contains(expected), "{stdout}");
+    assert_eq!(bed.read("ran").lines().count(), 1);
+    assert!(!hook.exists(), "the end of a probe is not the end of a search");
     assert!(!bed.data().exists(), "nothing is left where experiments are");
     bed.wait_until_empty();
+}
+
+#[test]
+fn a_probe_finds_a_trial_that_fails_and_one_without_a_result() {
+    let bed = TestBed::new();
+    #[rustfmt::skip]
+    let table = [
+        ("echo no such data set >&2; exit 3", ["-     probe      | no such data set", "FAIL  probe  the trial FAILED (exit code 3): "]),
+        ("true",                              ["FAIL  probe  the trial succeeded and reported no final result", "no tuner can learn from it"]),
+    ];
+    for (command, expected) in table {
+        let (code, stdout, stderr) = doctor(&bed, &Search::new(command, 5), &["--probe"]);
+        assert_eq!(code, Some(1), "{command}: {stdout}{stderr}");
+        for part in expected {
+            assert!(stdout.contains(part), "{command}: {part:?} is not in {stdout}");
+        }
+    }
 }
 
 #[test]

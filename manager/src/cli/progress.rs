@@ -190,7 +190,7 @@ pub(super) fn counted(number: usize, thing: &str) -> String {
 }
 
 /// What is wrong with a succeeded trial's final result, if anything is.
-fn drawback(last: Option<&MetricValue>) -> Option<String> {
+pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
@@ -217,7 +217,7 @@ fn drawback(last: Option<&MetricValue>) -> Option<String> {
 }
 
 /// A number on a line that others share: of no more digits than tell it from others.
-fn brief(number: f64) -> String {
+pub(super) fn brief(number: f64) -> String {
     if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
         number.to_string()
     } else {
@@ -226,7 +226,7 @@ fn brief(number: f64) -> String {
 }
 
 /// The last lines of a text that are not empty.
-fn tail(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn tail(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(LAST_LINES);
     lines.into_iter().skip(from)

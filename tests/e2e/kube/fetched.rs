@@ -45,7 +45,7 @@ fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
 }
 
 fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String, String) {
-    let search = search(bed, kube, "exit 1", 5);
+    let search = search(bed, kube, "echo score=1", 5);
     let search = search.with("trainingService", service(bed, &json!({"storage": "http"})));
     let mut command = bed.manager();
     command.arg("doctor").arg(search.write(bed)).args(["--host", "127.0.0.1", "--port", "0"]);

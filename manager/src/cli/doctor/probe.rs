@@ -1,0 +1,161 @@
+//! The probe: one trial of the search itself, with its command, its code and its place, in a data directory of its own.
+
+use std::time::{Duration, Instant};
+
+use trial_protocol::MetricValue;
+
+use crate::app::{self, Running, Settings, What};
+use crate::cli::progress::{brief, counted, drawback, tail};
+use crate::cli::signals::Signals;
+use crate::config::{ExperimentSpec, TrainingServiceSpec};
+use crate::errors::chain;
+use crate::experiment::ending::End;
+use crate::experiment::notice::Notice;
+use crate::experiment::result::TrialResult;
+use crate::job_state::JobState;
+
+/// The time that the probe's trial may take to start, and the time that it may run.
+const TRIAL_LIMIT: Duration = Duration::from_mins(5);
+
+/// Runs one trial of the experiment and returns what it achieved, or why it would fail in the search, too. `note` takes
+/// what happens meanwhile. Nothing of the trial is left but what its command itself writes elsewhere.
+pub(super) async fn run(
+    spec: ExperimentSpec,
+    settings: Settings,
+    mut note: impl FnMut(&str),
+) -> Result<String, String> {
+    let folder = tempfile::tempdir().map_err(|error| chain(&error))?;
+    let settings = Settings { data_dir: folder.path().to_owned(), ..settings };
+    let mut signals = Signals::new().map_err(|error| chain(&error))?;
+    let what = What::New(Box::new(reduced(spec)));
+    let mut running = app::start(settings, what).await.map_err(|error| chain(&error))?;
+    let mut interrupted = false;
+    let mut started = Instant::now();
+    let mut finding = Err("no trial ended".to_owned());
+    loop {
+        let notice = tokio::select! {
+            notice = running.notices.recv() => notice,
+            _ = signals.next() => {
+                interrupted = true;
+                running.handle.stop();
+                continue;
+            }
+        };
+        match notice {
+            None => break,
+            Some(Notice::Told(message)) => note(&message),
+            Some(Notice::Waits { why, .. }) => note(&format!("the trial waits: {why}")),
+            Some(Notice::Running { .. }) => {
+                started = Instant::now();
+                note("the trial runs");
+            }
+            Some(Notice::Lost { message, .. }) => note(&message),
+            Some(Notice::Ended { end, result, last_lines, .. }) => {
+                if end.state != JobState::Succeeded {
+                    tail(&last_lines).for_each(|line| note(&format!("    | {line}")));
+                }
+                finding = assess(end, &result, started.elapsed());
+            }
+            Some(Notice::Found { .. } | Notice::State(_)) => {}
+        }
+    }
+    finish(running).await?;
+    if interrupted { Err("it was interrupted".to_owned()) } else { finding }
+}
+
+async fn finish(running: Running) -> Result<(), String> {
+    let mut ended = running.end().await.map_err(|error| chain(&error))?;
+    ended.stop_serving().await;
+    ended.store.close().await;
+    Ok(())
+}
+
+/// Returns the experiment with a single trial, and without what acts on others: notifications, retries, a hold.
+fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
+    spec.max_trial_duration =
+        Some(spec.max_trial_duration.map_or(TRIAL_LIMIT, |own| own.min(TRIAL_LIMIT)));
+    spec.max_trial_number = Some(1);
+    spec.trial_concurrency = 1;
+    spec.max_trial_retries = 0;
+    spec.max_consecutive_failures = Some(0);
+    (spec.max_experiment_duration, spec.target_metric) = (None, None);
+    (spec.assessor, spec.notifications) = (None, None);
+    spec.tuner_patience = spec.tuner_patience.min(TRIAL_LIMIT);
+    if let TrainingServiceSpec::FrameworkController(service) = &mut spec.training_service {
+        service.start_up_deadline = service.start_up_deadline.min(TRIAL_LIMIT);
+    }
+    spec
+}
+
+/// Judges the probe's trial. One that the probe's own limit ended is not known to fail.
+fn assess(end: End, result: &TrialResult, took: Duration) -> Result<String, String> {
+    let seconds = took.as_secs();
+    let ran = "a trial ran, and its agent reported";
+    let latest = result.intermediate.last().and_then(MetricValue::number);
+    let name = result.name.as_deref().unwrap_or("metric");
+    match end.state {
+        JobState::Succeeded => match (drawback(result.last.as_ref()), &result.last) {
+            (None, Some(value)) => {
+                let number = value.number().map(brief).unwrap_or_default();
+                Ok(format!("{ran}: {name} {number} after {seconds} s"))
+            }
+            (problem, _) => Err(format!(
+                "the trial succeeded {}: no tuner can learn from it",
+                problem.unwrap_or_default()
+            )),
+        },
+        JobState::EarlyStopped => Ok(match latest {
+            Some(number) => format!(
+                "{ran}: {name} {} when it was stopped after {seconds} s, with {}",
+                brief(number),
+                counted(result.intermediate.len(), "intermediate result")
+            ),
+            None => format!("{ran} no metric yet when it was stopped after {seconds} s"),
+        }),
+        state @ (JobState::Waiting
+        | JobState::Running
+        | JobState::Failed
+        | JobState::UserCanceled
+        | JobState::SysCanceled
+        | JobState::Lost
+        | JobState::Unknown) => {
+            let code = end.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+            Err(format!("the trial {state}{code}: {}", end.message.unwrap_or_default()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_judged_by_its_trials_end_and_result() {
+        let number = |value: f64| Some(MetricValue::from(value));
+        let result = |last: Option<MetricValue>, intermediate: Vec<MetricValue>| TrialResult {
+            name: Some("loss".to_owned()),
+            last,
+            reported: None,
+            intermediate,
+        };
+        let failed = Some("the command could not be run");
+        #[rustfmt::skip]
+        let table = [
+            (JobState::Succeeded,    None,   result(number(0.5), vec![]),      "ok a trial ran, and its agent reported: loss 0.5 after 7 s"),
+            (JobState::Succeeded,    None,   result(None, vec![]),             "FAIL the trial succeeded and reported no final result: no tuner can learn from it"),
+            (JobState::Succeeded,    None,   result(number(f64::NAN), vec![]), "FAIL the trial succeeded but its final result is NaN: no tuner can learn from it"),
+            (JobState::EarlyStopped, None,   result(None, vec![0.25.into()]),  "ok a trial ran, and its agent reported: loss 0.25 when it was stopped after 7 s, with 1 intermediate result"),
+            (JobState::EarlyStopped, None,   result(None, vec![]),             "ok a trial ran, and its agent reported no metric yet when it was stopped after 7 s"),
+            (JobState::Failed,       failed, result(None, vec![]),             "FAIL the trial FAILED (exit code 127): the command could not be run"),
+        ];
+        for (state, message, result, expected) in table {
+            let exit_code = message.map(|_| 127);
+            let end = End { state, message: message.map(str::to_owned), exit_code };
+            let said = match assess(end, &result, Duration::from_secs(7)) {
+                Ok(text) => format!("ok {text}"),
+                Err(text) => format!("FAIL {text}"),
+            };
+            assert_eq!(said, expected);
+        }
+    }
+}
