@@ -11,7 +11,7 @@ mod command;
 mod direction;
 mod document;
 mod foreign;
-pub mod frameworkcontroller;
+pub mod kubernetes;
 mod location;
 mod notifications;
 mod registered;
@@ -31,7 +31,7 @@ use serde_json::Value;
 
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 pub use self::command::render_command;
-use self::frameworkcontroller::FrameworkControllerSpec;
+use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
 use self::location::Places;
 pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec};
@@ -120,7 +120,7 @@ pub enum TrainingServiceSpec {
     /// This machine.
     Local(LocalSpec),
     /// Frameworks on Kubernetes.
-    FrameworkController(Box<FrameworkControllerSpec>),
+    Kubernetes(Box<KubernetesSpec>),
 }
 
 impl TrainingServiceSpec {
@@ -128,7 +128,7 @@ impl TrainingServiceSpec {
     pub fn advertise(&self) -> Option<&str> {
         match self {
             Self::Local(_) => None,
-            Self::FrameworkController(spec) => spec.advertise.as_deref(),
+            Self::Kubernetes(spec) => spec.advertise.as_deref(),
         }
     }
 
@@ -136,7 +136,7 @@ impl TrainingServiceSpec {
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Local(_) => false,
-            Self::FrameworkController(spec) => spec.storage.needs_code(),
+            Self::Kubernetes(spec) => spec.storage.needs_code(),
         }
     }
 }

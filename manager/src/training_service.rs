@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 
 pub mod azure_key;
-pub mod frameworkcontroller;
+pub mod kubernetes;
 pub mod local;
 pub mod share;
 

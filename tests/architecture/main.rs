@@ -135,7 +135,7 @@ fn each_power_lives_in_one_place() {
 #[test]
 fn only_the_client_talks_to_kubernetes() {
     for Source { path, code, .. } in sources("manager") {
-        let client = path.contains("training_service/frameworkcontroller/client");
+        let client = path.contains("training_service/kubernetes/client");
         assert!(client || !code.contains("kube::"), "{path} talks to Kubernetes itself");
     }
 }

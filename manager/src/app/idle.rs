@@ -13,8 +13,8 @@ use crate::ids;
 use crate::job_state::JobState;
 use crate::layout::ExperimentDir;
 use crate::store::{Span, Store, TrialChange};
-use crate::training_service::frameworkcontroller;
-use crate::training_service::frameworkcontroller::client::{self, Access};
+use crate::training_service::kubernetes;
+use crate::training_service::kubernetes::client::{self, Access};
 
 /// Deletes everything that an experiment left in its cluster, whoever runs or ran it. `place` says where that is if its
 /// store does not, or is lost.
@@ -30,8 +30,8 @@ pub async fn clean(
     };
     let Some(access) = access else { return Ok(()) };
     let cluster = client::Cluster::connect(&access).await?;
-    frameworkcontroller::clean(&cluster, id).await?;
-    if !frameworkcontroller::gone(&cluster, id).await? {
+    kubernetes::clean(&cluster, id).await?;
+    if !kubernetes::gone(&cluster, id).await? {
         let namespace = cluster.namespace();
         warn!("pods of it are still ending: `kubectl -n {namespace} get pods` shows them");
     }
@@ -48,7 +48,7 @@ async fn stored_place(dir: &ExperimentDir, id: &ExperimentId) -> Result<Option<A
     store.close().await;
     let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
     Ok(match spec.map(|spec| spec.training_service) {
-        Some(TrainingServiceSpec::FrameworkController(spec)) => Some(service::access(&spec)),
+        Some(TrainingServiceSpec::Kubernetes(spec)) => Some(service::access(&spec)),
         Some(TrainingServiceSpec::Local(_)) | None => None,
     })
 }

@@ -8,14 +8,12 @@ use tracing::warn;
 use trial_protocol::ExperimentId;
 
 use super::{Error, agent_program, reach};
-use crate::config::frameworkcontroller::{AgentSource, FrameworkControllerSpec, StorageSpec};
+use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
 use crate::layout::ExperimentDir;
 use crate::token::Secret;
-use crate::training_service::frameworkcontroller::client::{Access, Cluster, Kind, a_few_times};
-use crate::training_service::frameworkcontroller::{
-    self, FrameworkController, manifest, preflight,
-};
+use crate::training_service::kubernetes::client::{Access, Cluster, Kind, a_few_times};
+use crate::training_service::kubernetes::{self, KubernetesService, manifest, preflight};
 use crate::training_service::local::gpus::{self, Gpus, Wanted};
 use crate::training_service::local::{self, Local};
 use crate::training_service::share::Share;
@@ -30,7 +28,7 @@ pub(super) enum Ready {
         agent: PathBuf,
     },
     /// The cluster can run trials.
-    FrameworkController {
+    Kubernetes {
         /// Which cluster.
         cluster: Cluster,
         /// The agent program, for pods whose image has none.
@@ -63,7 +61,7 @@ impl Ready {
     ) -> Result<Self, Error> {
         match service {
             TrainingServiceSpec::Local(_) => Ok(Self::Local { agent: find_agent(agent)? }),
-            TrainingServiceSpec::FrameworkController(spec) => {
+            TrainingServiceSpec::Kubernetes(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
                 preflight::check(&cluster).await?;
                 if is_new {
@@ -88,7 +86,7 @@ impl Ready {
                     }
                     AgentSource::Image | AgentSource::Copy(_) => None,
                 };
-                Ok(Self::FrameworkController { cluster, agent })
+                Ok(Self::Kubernetes { cluster, agent })
             }
         }
     }
@@ -108,7 +106,7 @@ impl Ready {
     pub(super) fn server(&self) -> Option<&str> {
         match self {
             Self::Local { .. } => None,
-            Self::FrameworkController { cluster, .. } => Some(cluster.server()),
+            Self::Kubernetes { cluster, .. } => Some(cluster.server()),
         }
     }
 
@@ -116,7 +114,7 @@ impl Ready {
     pub(super) fn program(&self) -> Option<PathBuf> {
         match self {
             Self::Local { .. } => None,
-            Self::FrameworkController { agent, .. } => agent.clone(),
+            Self::Kubernetes { agent, .. } => agent.clone(),
         }
     }
 
@@ -150,16 +148,13 @@ impl Ready {
                 };
                 Ok(Arc::new(Local::new(settings, gpus)))
             }
-            (
-                Self::FrameworkController { cluster, .. },
-                TrainingServiceSpec::FrameworkController(service),
-            ) => {
+            (Self::Kubernetes { cluster, .. }, TrainingServiceSpec::Kubernetes(service)) => {
                 let service = service.as_ref().clone();
                 let objective = spec.objective.clone();
                 framework_controller(id, cluster, service, objective, place).await
             }
-            (Self::Local { .. }, TrainingServiceSpec::FrameworkController(_))
-            | (Self::FrameworkController { .. }, TrainingServiceSpec::Local(_)) => {
+            (Self::Local { .. }, TrainingServiceSpec::Kubernetes(_))
+            | (Self::Kubernetes { .. }, TrainingServiceSpec::Local(_)) => {
                 unreachable!("what was found is what the same spec asked for")
             }
         }
@@ -167,7 +162,7 @@ impl Ready {
 }
 
 /// Where a section says that the cluster is.
-pub(super) fn access(spec: &FrameworkControllerSpec) -> Access {
+pub(super) fn access(spec: &KubernetesSpec) -> Access {
     Access {
         kubeconfig: spec.kubeconfig.clone(),
         context: spec.context.clone(),
@@ -179,7 +174,7 @@ pub(super) fn access(spec: &FrameworkControllerSpec) -> Access {
 async fn framework_controller(
     id: &ExperimentId,
     cluster: Cluster,
-    spec: FrameworkControllerSpec,
+    spec: KubernetesSpec,
     objective: Option<String>,
     place: Place,
 ) -> Result<Arc<dyn TrainingService>, Error> {
@@ -204,16 +199,12 @@ async fn framework_controller(
     for secret in &secrets {
         a_few_times(|| cluster.put(Kind::Secret, secret)).await?;
     }
-    let settings = frameworkcontroller::Settings { cluster, common, events: place.events };
-    Ok(Arc::new(FrameworkController::start(settings)))
+    let settings = kubernetes::Settings { cluster, common, events: place.events };
+    Ok(Arc::new(KubernetesService::start(settings)))
 }
 
 /// What trials have in common, as far as the section and the cluster say it.
-fn common(
-    id: &ExperimentId,
-    spec: &FrameworkControllerSpec,
-    cluster: &Cluster,
-) -> manifest::Common {
+fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manifest::Common {
     let share = match &spec.storage {
         StorageSpec::Http | StorageSpec::Image => None,
         StorageSpec::Nfs { server, path } => {

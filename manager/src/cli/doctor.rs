@@ -45,7 +45,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     let found = app::look(common.agent.clone(), &spec.training_service).await;
     let place = match &spec.training_service {
         TrainingServiceSpec::Local(_) => "this machine has what trials need",
-        TrainingServiceSpec::FrameworkController(_) => {
+        TrainingServiceSpec::Kubernetes(_) => {
             "it answers, knows Frameworks, grants the rights; FrameworkController is at work"
         }
     };

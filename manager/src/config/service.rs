@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::check::{Canonical, Shared};
 use super::section::{Problem, Section, kind};
-use super::{LocalSpec, TrainingServiceSpec, frameworkcontroller};
+use super::{LocalSpec, TrainingServiceSpec, kubernetes};
 use crate::nearest::folded;
 
 /// NNI 3.0's `LocalConfig`.
@@ -100,9 +100,7 @@ pub(super) fn service(
     };
     match platform(&value)? {
         Platform::Local => local(value, shared, shared_code, base),
-        Platform::FrameworkController => {
-            frameworkcontroller::section(value, shared, shared_code, base)
-        }
+        Platform::Kubernetes => kubernetes::section(value, shared, shared_code, base),
     }
 }
 
@@ -161,11 +159,11 @@ pub(super) enum Platform {
     /// This machine.
     Local,
     /// Kubernetes.
-    FrameworkController,
+    Kubernetes,
 }
 
 const PLATFORMS: [(&str, Platform); 2] =
-    [("local", Platform::Local), ("frameworkcontroller", Platform::FrameworkController)];
+    [("local", Platform::Local), ("frameworkcontroller", Platform::Kubernetes)];
 
 /// Which platform is wanted, before its fields are looked at.
 fn platform(service: &Value) -> Result<Platform, Problem> {

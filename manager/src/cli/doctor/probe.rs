@@ -81,7 +81,7 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
     (spec.max_experiment_duration, spec.target_metric) = (None, None);
     (spec.assessor, spec.notifications) = (None, None);
     spec.tuner_patience = spec.tuner_patience.min(TRIAL_LIMIT);
-    if let TrainingServiceSpec::FrameworkController(service) = &mut spec.training_service {
+    if let TrainingServiceSpec::Kubernetes(service) = &mut spec.training_service {
         service.start_up_deadline = service.start_up_deadline.min(TRIAL_LIMIT);
     }
     spec

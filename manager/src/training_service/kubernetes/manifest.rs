@@ -14,7 +14,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use crate::config::frameworkcontroller::{FrameworkControllerSpec, is_name};
+use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search_space::Parameters;
 use crate::training_service::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
@@ -36,7 +36,7 @@ pub struct Common {
     /// Which experiment.
     pub experiment: ExperimentId,
     /// What is wanted.
-    pub spec: FrameworkControllerSpec,
+    pub spec: KubernetesSpec,
     /// Where its objects are.
     pub namespace: String,
     /// Name of the metric to optimise, where it is configured.
@@ -196,7 +196,7 @@ pub fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
 }
 
 /// The longest time that one of the template's pods may take to end.
-pub fn grace(spec: &FrameworkControllerSpec) -> Duration {
+pub fn grace(spec: &KubernetesSpec) -> Duration {
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let pods = roles.and_then(Value::as_array).into_iter().flatten();
     let pods = pods.filter_map(|role| role.pointer("/task/pod/spec"));
@@ -204,7 +204,7 @@ pub fn grace(spec: &FrameworkControllerSpec) -> Duration {
 }
 
 /// Whether a trial has one pod in all: no other beside it, and none that the template has the controller start after it.
-pub fn has_one_pod(spec: &FrameworkControllerSpec) -> bool {
+pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
     let retries = |of: &Value| {
         let policy = &of["retryPolicy"];
         policy["fancyRetryPolicy"] == true
@@ -218,7 +218,7 @@ pub fn has_one_pod(spec: &FrameworkControllerSpec) -> bool {
 }
 
 /// The pod of a Framework whose metrics are the trial's, and the name of its container.
-pub fn reporter(spec: &FrameworkControllerSpec, framework: &str) -> (String, String) {
+pub fn reporter(spec: &KubernetesSpec, framework: &str) -> (String, String) {
     let (role, index) = &spec.metrics_from;
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let own = roles.and_then(Value::as_array).and_then(|roles| {

@@ -1,10 +1,10 @@
-//! The board against tables: what is seen, in which order, and what comes of it.
+//! The tracker against tables: what is seen, in which order, and what comes of it.
 
 use trial_protocol::Class;
 
 use super::*;
 use crate::training_service::JobWaits;
-use crate::training_service::frameworkcontroller::status::Decider;
+use crate::training_service::kubernetes::status::Decider;
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -25,19 +25,19 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A board with one attempt `a`, Framework `fa`, submitted at 0.
-fn board() -> Board {
-    let mut board = Board::new(START_UP, at(30));
-    board.listing();
-    assert_eq!(board.listing_done(), []);
-    board.submit("fa", trial("a"), attempt("a"), at(0));
-    board
+/// A tracker with one attempt `a`, Framework `fa`, submitted at 0.
+fn tracker() -> Tracker {
+    let mut tracker = Tracker::new(START_UP, at(30));
+    tracker.listing();
+    assert_eq!(tracker.listing_done(), []);
+    tracker.submit("fa", trial("a"), attempt("a"), at(0));
+    tracker
 }
 
-fn made() -> Board {
-    let mut board = board();
-    assert_eq!(board.submitted("fa", Ok(()), at(0)), []);
-    board
+fn made() -> Tracker {
+    let mut tracker = tracker();
+    assert_eq!(tracker.submitted("fa", Ok(()), at(0)), []);
+    tracker
 }
 
 fn completed(exit_code: Option<i32>, message: &str) -> Standing {
@@ -60,20 +60,20 @@ fn waits(why: &str) -> Act {
 
 #[test]
 fn the_end_is_told_once() {
-    let mut board = made();
+    let mut tracker = made();
     for standing in [Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending] {
-        assert_eq!(board.framework("fa", standing, at(1)), []);
+        assert_eq!(tracker.framework("fa", standing, at(1)), []);
     }
     assert_eq!(
-        board.framework("fa", completed(Some(7), "it failed"), at(1)),
+        tracker.framework("fa", completed(Some(7), "it failed"), at(1)),
         [gone(Some(7), "it failed")]
     );
-    assert_eq!(board.framework("fa", completed(Some(7), "it failed"), at(1)), []);
-    assert_eq!(board.framework_gone("fa"), []);
-    board.listing();
-    assert_eq!(board.listing_done(), []);
-    assert_eq!(board.cancel(&trial("a"), at(9)), []);
-    assert_eq!(board.next_deadline(), None);
+    assert_eq!(tracker.framework("fa", completed(Some(7), "it failed"), at(1)), []);
+    assert_eq!(tracker.framework_gone("fa"), []);
+    tracker.listing();
+    assert_eq!(tracker.listing_done(), []);
+    assert_eq!(tracker.cancel(&trial("a"), at(9)), []);
+    assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
@@ -81,124 +81,124 @@ fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     // Deleted while it was watched.
     assert_eq!(made().framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
     // Deleted during a gap.
-    let mut board = made();
-    board.listing();
-    assert_eq!(board.listing_done(), [gone(None, "somebody deleted its Framework")]);
+    let mut tracker = made();
+    tracker.listing();
+    assert_eq!(tracker.listing_done(), [gone(None, "somebody deleted its Framework")]);
     // Made after the listing began, or not yet: it is no wonder that it is not listed.
-    let mut board = self::board();
-    board.listing();
-    board.submitted("fa", Ok(()), at(1));
-    assert_eq!(board.listing_done(), []);
+    let mut tracker = self::tracker();
+    tracker.listing();
+    tracker.submitted("fa", Ok(()), at(1));
+    assert_eq!(tracker.listing_done(), []);
     // Listed: it is there.
-    board.listing();
-    assert_eq!(board.framework("fa", Standing::Running, at(1)), []);
-    assert_eq!(board.listing_done(), []);
+    tracker.listing();
+    assert_eq!(tracker.framework("fa", Standing::Running, at(1)), []);
+    assert_eq!(tracker.listing_done(), []);
     // Gone between its turn in the list and the list's end.
-    board.listing();
-    assert_eq!(board.framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
-    assert_eq!(board.listing_done(), []);
+    tracker.listing();
+    assert_eq!(tracker.framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(tracker.listing_done(), []);
 }
 
 #[test]
 fn a_refusal_is_the_end() {
-    let refused = board().submitted("fa", Err("quota exceeded".to_owned()), at(1));
+    let refused = tracker().submitted("fa", Err("quota exceeded".to_owned()), at(1));
     assert_eq!(refused, [gone(None, "quota exceeded")]);
 }
 
 #[test]
 fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
-    let mut board = made();
-    board.framework("fa", Standing::Running, at(1));
-    assert_eq!(board.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
-    assert_eq!(board.cancel(&trial("a"), at(6)), []);
-    assert_eq!(board.next_deadline(), Some(at(5) + patience()));
-    assert_eq!(board.tick(at(5)), []);
-    assert_eq!(board.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
-    assert_eq!(board.tick(at(500)), []);
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Running, at(1));
+    assert_eq!(tracker.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.cancel(&trial("a"), at(6)), []);
+    assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
+    assert_eq!(tracker.tick(at(5)), []);
+    assert_eq!(tracker.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
+    assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
-        board.framework_gone("fa"),
+        tracker.framework_gone("fa"),
         [gone(None, "it did not end within its time and was deleted")]
     );
 }
 
 #[test]
 fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
-    let mut board = made();
-    board.framework("fa", Standing::Running, at(1));
-    assert_eq!(board.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
-    assert_eq!(board.finish(&trial("a"), at(6)), []);
-    let ended = board.framework("fa", completed(None, "stopped on request"), at(7));
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Running, at(1));
+    assert_eq!(tracker.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.finish(&trial("a"), at(6)), []);
+    let ended = tracker.framework("fa", completed(None, "stopped on request"), at(7));
     let [Act::Tell(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
     // After a stop of the user's, that is why.
-    let mut board = made();
-    board.cancel(&trial("a"), at(5));
-    assert_eq!(board.finish(&trial("a"), at(6)), []);
-    let ended = board.framework("fa", completed(None, "stopped on request"), at(7));
+    let mut tracker = made();
+    tracker.cancel(&trial("a"), at(5));
+    assert_eq!(tracker.finish(&trial("a"), at(6)), []);
+    let ended = tracker.framework("fa", completed(None, "stopped on request"), at(7));
     assert_eq!(ended, [gone(None, "stopped on request")]);
 }
 
 #[test]
 fn a_stop_before_it_is_made_waits_for_that() {
-    let mut board = board();
-    assert!(!board.is_unwanted("fa"));
-    assert_eq!(board.cancel(&trial("a"), at(1)), []);
-    assert!(board.is_unwanted("fa"));
-    assert_eq!(board.submitted("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
+    let mut tracker = tracker();
+    assert!(!tracker.is_unwanted("fa"));
+    assert_eq!(tracker.cancel(&trial("a"), at(1)), []);
+    assert!(tracker.is_unwanted("fa"));
+    assert_eq!(tracker.submitted("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
 }
 
 #[test]
 fn a_reason_to_wait_is_told_when_it_is_new() {
-    let mut board = made();
-    assert_eq!(board.waits("fa", None), []);
-    assert_eq!(board.waits("fa", Some("no room".to_owned())), [waits("no room")]);
-    assert_eq!(board.waits("fa", Some("no room".to_owned())), []);
-    assert_eq!(board.waits("fa", None), []);
-    assert_eq!(board.waits("fa", Some("no".to_owned())), [], "it was known better");
-    assert_eq!(board.waits("fa", Some("no image".to_owned())), [waits("no image")]);
-    board.framework("fa", Standing::Running, at(1));
-    assert_eq!(board.waits("fa", Some("late news".to_owned())), []);
-    assert_eq!(board.waits("other", Some("no job".to_owned())), []);
+    let mut tracker = made();
+    assert_eq!(tracker.waits("fa", None), []);
+    assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.waits("fa", Some("no room".to_owned())), []);
+    assert_eq!(tracker.waits("fa", None), []);
+    assert_eq!(tracker.waits("fa", Some("no".to_owned())), [], "it was known better");
+    assert_eq!(tracker.waits("fa", Some("no image".to_owned())), [waits("no image")]);
+    tracker.framework("fa", Standing::Running, at(1));
+    assert_eq!(tracker.waits("fa", Some("late news".to_owned())), []);
+    assert_eq!(tracker.waits("other", Some("no job".to_owned())), []);
 }
 
 #[test]
 fn a_controller_that_takes_no_notice_is_a_reason() {
-    let mut board = made();
-    assert_eq!(board.next_deadline(), Some(UNSEEN));
-    assert_eq!(board.tick(at(1)), []);
-    let told = board.tick(UNSEEN);
+    let mut tracker = made();
+    assert_eq!(tracker.next_deadline(), Some(UNSEEN));
+    assert_eq!(tracker.tick(at(1)), []);
+    let told = tracker.tick(UNSEEN);
     assert!(
         matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
     );
-    assert_eq!(board.next_deadline(), Some(START_UP));
-    assert_eq!(board.tick(UNSEEN + at(1)), []);
+    assert_eq!(tracker.next_deadline(), Some(START_UP));
+    assert_eq!(tracker.tick(UNSEEN + at(1)), []);
 }
 
 #[test]
 fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
-    let mut board = made();
-    board.framework("fa", Standing::Waiting, at(1));
-    assert_eq!(board.next_deadline(), Some(UNSEEN));
-    let told = board.tick(UNSEEN);
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Waiting, at(1));
+    assert_eq!(tracker.next_deadline(), Some(UNSEEN));
+    let told = tracker.tick(UNSEEN);
     assert!(
         matches!(&told[..], [Act::Tell(JobNews::Waits(waits)), Act::Ask(name)] if waits.why.contains("quota") && name == "fa"),
         "{told:?}"
     );
-    assert_eq!(board.tick(UNSEEN + at(1)), []);
-    assert_eq!(board.podless("fa", "quota q".to_owned()), [waits("quota q")]);
-    assert_eq!(board.podless("other", "no job".to_owned()), []);
-    board.pod("fa-worker-0", None, None);
-    assert_eq!(board.podless("fa", "late news".to_owned()), []);
-    assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNSEEN + at(1)), []);
+    assert_eq!(tracker.podless("fa", "quota q".to_owned()), [waits("quota q")]);
+    assert_eq!(tracker.podless("other", "no job".to_owned()), []);
+    tracker.pod("fa-worker-0", None, None);
+    assert_eq!(tracker.podless("fa", "late news".to_owned()), []);
+    assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
-    let ended = board.framework("fa", completed(None, "stopped on request"), START_UP);
+    let ended = tracker.framework("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
     // One with a pod says itself why.
-    let mut board = made();
-    board.framework("fa", Standing::Waiting, at(1));
-    board.pod("fa-worker-0", None, None);
-    assert_eq!(board.tick(UNSEEN), []);
-    assert_eq!(board.next_deadline(), Some(START_UP));
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.pod("fa-worker-0", None, None);
+    assert_eq!(tracker.tick(UNSEEN), []);
+    assert_eq!(tracker.next_deadline(), Some(START_UP));
 }
 
 /// A pod as it was seen, and why it is taken away, if it is.
@@ -226,22 +226,22 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
         (&[],                                                          "worker", none,                     false),
     ];
     for (pods, role, message, is_taken) in table {
-        let mut board = made();
+        let mut tracker = made();
         for (pod, reason) in pods {
-            board.pod(pod, None, reason.map(taken));
+            tracker.pod(pod, None, reason.map(taken));
         }
-        let acts = board.framework("fa", deleted(role), at(1));
+        let acts = tracker.framework("fa", deleted(role), at(1));
         let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
         assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
         assert_eq!(event.taken.is_some(), is_taken, "{pods:?}");
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
     // Why we stopped it outranks what became of its pod meanwhile.
-    let mut board = made();
-    board.framework("fa", Standing::Waiting, at(1));
-    board.tick(START_UP);
-    board.pod("fa-worker-0", None, Some(taken("Evicted")));
-    let acts = board.framework("fa", deleted("worker"), START_UP);
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.tick(START_UP);
+    tracker.pod("fa-worker-0", None, Some(taken("Evicted")));
+    let acts = tracker.framework("fa", deleted("worker"), START_UP);
     let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
     assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
     assert_eq!(event.taken, None);
@@ -249,70 +249,70 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
 
 #[test]
 fn what_does_not_start_in_time_fails_with_its_reason() {
-    let mut board = made();
-    board.framework("fa", Standing::Waiting, at(1));
-    board.waits("fa", Some("the image x cannot be pulled".to_owned()));
-    assert_eq!(board.next_deadline(), Some(START_UP));
-    assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.waits("fa", Some("the image x cannot be pulled".to_owned()));
+    assert_eq!(tracker.next_deadline(), Some(START_UP));
+    assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): the image x cannot be pulled";
     assert_eq!(
-        board.framework("fa", completed(None, "stopped on request"), at(1)),
+        tracker.framework("fa", completed(None, "stopped on request"), at(1)),
         [gone(None, why)]
     );
     // What has run has started.
-    let mut board = made();
-    board.framework("fa", Standing::Running, at(1));
-    board.tick(at(1) + UNHEARD);
-    board.unheard("fa", None);
-    assert_eq!(board.next_deadline(), None);
-    assert_eq!(board.tick(START_UP * 2), []);
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Running, at(1));
+    tracker.tick(at(1) + UNHEARD);
+    tracker.unheard("fa", None);
+    assert_eq!(tracker.next_deadline(), None);
+    assert_eq!(tracker.tick(START_UP * 2), []);
     // One that is tried again waits again.
-    board.framework("fa", Standing::Waiting, at(2000));
-    assert_eq!(board.next_deadline(), Some(at(2000) + START_UP));
+    tracker.framework("fa", Standing::Waiting, at(2000));
+    assert_eq!(tracker.next_deadline(), Some(at(2000) + START_UP));
 }
 
 #[test]
 fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() {
-    let mut board = made();
-    assert_eq!(board.framework("fa", Standing::Starting, at(1)), []);
-    assert_eq!(board.waits("fa", Some("no room".to_owned())), [waits("no room")]);
-    assert_eq!(board.tick(START_UP), [Act::Stop("fa".to_owned())]);
+    let mut tracker = made();
+    assert_eq!(tracker.framework("fa", Standing::Starting, at(1)), []);
+    assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): no room";
-    let ended = board.framework("fa", completed(None, "stopped on request"), START_UP);
+    let ended = tracker.framework("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }
 
 #[test]
 fn pods_that_run_without_a_word_are_told_of_once() {
-    let mut board = made();
-    board.framework("fa", Standing::Running, at(5));
-    assert_eq!(board.next_deadline(), Some(at(5) + UNHEARD));
-    assert_eq!(board.tick(at(5) + UNHEARD), [Act::Listen("fa".to_owned())]);
-    assert_eq!(board.tick(at(6) + UNHEARD), []);
+    let mut tracker = made();
+    tracker.framework("fa", Standing::Running, at(5));
+    assert_eq!(tracker.next_deadline(), Some(at(5) + UNHEARD));
+    assert_eq!(tracker.tick(at(5) + UNHEARD), [Act::Listen("fa".to_owned())]);
+    assert_eq!(tracker.tick(at(6) + UNHEARD), []);
     for (said, says) in [
         (None, "(`kubectl logs -l FC_FRAMEWORK_NAME=fa`"),
         (Some("no route"), "said last: no route"),
     ] {
-        let told = board.unheard("fa", said);
+        let told = tracker.unheard("fa", said);
         assert!(
             matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains(says)),
             "{told:?}"
         );
     }
-    board.framework("fa", Standing::Running, at(50));
-    assert_eq!(board.next_deadline(), None);
+    tracker.framework("fa", Standing::Running, at(50));
+    assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
 fn a_manager_that_comes_back_adopts_what_it_finds() {
     let adopted = |standing: Option<Standing>| {
-        let mut board = Board::new(START_UP, at(30));
-        board.listing();
+        let mut tracker = Tracker::new(START_UP, at(30));
+        tracker.listing();
         if let Some(standing) = standing {
-            board.framework("fa", standing, at(1));
+            tracker.framework("fa", standing, at(1));
         }
-        board.listing_done();
-        board.adopt("fa", &trial("a"), &attempt("a"), at(3))
+        tracker.listing_done();
+        tracker.adopt("fa", &trial("a"), &attempt("a"), at(3))
     };
     assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
     assert_eq!(adopted(Some(Standing::Waiting)), (Adopted::Alive, vec![]));
@@ -327,29 +327,29 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
 
 #[test]
 fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
-    let mut board = Board::new(START_UP, at(30));
-    board.listing();
-    board.framework("fa", Standing::Running, at(1));
-    board.framework("fb", Standing::Running, at(1));
-    board.listing_done();
+    let mut tracker = Tracker::new(START_UP, at(30));
+    tracker.listing();
+    tracker.framework("fa", Standing::Running, at(1));
+    tracker.framework("fb", Standing::Running, at(1));
+    tracker.listing_done();
     // The watch was cut in the middle of a resume, and its listing, too.
-    board.listing();
-    board.listing();
-    assert_eq!(board.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
-    assert_eq!(board.listing_done(), [gone(None, "somebody deleted its Framework")]);
-    let vanished = board.adopt("fb", &trial("b"), &attempt("b"), at(4));
+    tracker.listing();
+    tracker.listing();
+    assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
+    assert_eq!(tracker.listing_done(), [gone(None, "somebody deleted its Framework")]);
+    let vanished = tracker.adopt("fb", &trial("b"), &attempt("b"), at(4));
     assert_eq!(vanished, (Adopted::Unknown, vec![]));
 }
 
 #[test]
 fn what_ended_long_ago_is_tidied_up() {
-    let mut board = Board::new(START_UP, at(30));
+    let mut tracker = Tracker::new(START_UP, at(30));
     let mut tidied = Vec::new();
     for i in 0..400 {
         let name = format!("t{i}");
-        board.submit(&name, trial(&name), attempt(&name), at(0));
-        board.submitted(&name, Ok(()), at(0));
-        let acts = board.framework(&name, completed(Some(0), ""), at(1));
+        tracker.submit(&name, trial(&name), attempt(&name), at(0));
+        tracker.submitted(&name, Ok(()), at(0));
+        let acts = tracker.framework(&name, completed(Some(0), ""), at(1));
         tidied.extend(acts.into_iter().filter_map(|act| match act {
             Act::Tidy(attempts) => Some(attempts),
             Act::Tell(_) | Act::Stop(_) | Act::Listen(_) | Act::Ask(_) | Act::Delete(_) => None,
@@ -360,19 +360,19 @@ fn what_ended_long_ago_is_tidied_up() {
     assert_eq!(tidied[0], attempt("t0"));
     assert_eq!(tidied[299], attempt("t299"));
     // A quota is used up: only the latest stay.
-    let Some(Act::Tidy(more)) = board.make_room() else { panic!("there are a hundred") };
+    let Some(Act::Tidy(more)) = tracker.make_room() else { panic!("there are a hundred") };
     assert_eq!((more.len(), &more[0]), (100 - SPARED, &attempt("t300")));
-    assert_eq!(board.make_room(), None);
+    assert_eq!(tracker.make_room(), None);
 }
 
 #[test]
 fn what_the_cluster_does_not_take_waits_no_longer_than_a_pod_may() {
-    let mut board = board();
-    assert_eq!(board.waits("fa", Some("exceeded quota".to_owned())), [waits("exceeded quota")]);
-    assert_eq!(board.next_deadline(), Some(START_UP));
-    assert_eq!(board.tick(START_UP), []);
-    assert!(board.is_unwanted("fa"));
+    let mut tracker = tracker();
+    assert_eq!(tracker.waits("fa", Some("exceeded quota".to_owned())), [waits("exceeded quota")]);
+    assert_eq!(tracker.next_deadline(), Some(START_UP));
+    assert_eq!(tracker.tick(START_UP), []);
+    assert!(tracker.is_unwanted("fa"));
     let why = "it did not start within 600 s (startUpDeadline): exceeded quota";
-    let ended = board.submitted("fa", Err("it was stopped".to_owned()), START_UP);
+    let ended = tracker.submitted("fa", Err("it was stopped".to_owned()), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }

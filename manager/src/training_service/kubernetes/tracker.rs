@@ -44,9 +44,9 @@ pub enum Act {
     Tell(JobNews),
     /// Ask the Framework to stop.
     Stop(String),
-    /// Its pods run and nothing was heard: look what the pod that reports says, and [`Board::unheard`].
+    /// Its pods run and nothing was heard: look what the pod that reports says, and [`Tracker::unheard`].
     Listen(String),
-    /// It has no pod: ask the cluster why, and [`Board::podless`].
+    /// It has no pod: ask the cluster why, and [`Tracker::podless`].
     Ask(String),
     /// Delete the Framework: it did not stop.
     Delete(String),
@@ -56,7 +56,7 @@ pub enum Act {
 
 /// The Frameworks of an experiment.
 #[derive(Debug)]
-pub struct Board {
+pub struct Tracker {
     start_up: Duration,
     patience: Duration,
     jobs: HashMap<String, Job>,
@@ -72,8 +72,8 @@ pub struct Board {
     taken: HashMap<String, Taken>,
 }
 
-impl Board {
-    /// An empty board. A Framework whose pods have not started within `start_up` has failed; each pod may take
+impl Tracker {
+    /// An empty tracker. A Framework whose pods have not started within `start_up` has failed; each pod may take
     /// `grace` to end.
     pub fn new(start_up: Duration, grace: Duration) -> Self {
         Self {

@@ -38,7 +38,7 @@ fn common(section: &Value) -> Common {
     // What is stored reads as it was written.
     let again = crate::config::from_canonical(&spec.canonical).unwrap();
     assert_eq!(again.training_service, spec.training_service);
-    let TrainingServiceSpec::FrameworkController(spec) = spec.training_service else { panic!() };
+    let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
     Common {
         experiment: ExperimentId::new("abcd1234").unwrap(),
         spec: *spec,
@@ -74,7 +74,7 @@ fn variable(pod: &Value, name: &str) -> Option<String> {
 #[test]
 fn a_framework_is_as_it_was() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("src/training_service/frameworkcontroller/manifest/tests/one-role.json");
+        .join("src/training_service/kubernetes/manifest/tests/one-role.json");
     let made = framework(&common(&one_role()), &job());
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());

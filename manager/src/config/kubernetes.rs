@@ -3,9 +3,9 @@
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
-mod kubernetes;
 mod role;
 mod storage;
+mod syntax;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -62,7 +62,7 @@ const FIELDS: [&str; 27] = [
 
 /// Trials as Frameworks on Kubernetes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FrameworkControllerSpec {
+pub struct KubernetesSpec {
     /// `kubeconfig` (ours): which file says where the cluster is. `None`: `KUBECONFIG`, `~/.kube/config`, or
     /// the pod that the manager runs in.
     pub kubeconfig: Option<PathBuf>,
@@ -134,7 +134,7 @@ pub(super) fn section(
     let stored = fields.take("storage");
     let storage = storage::read(&fields.at("storage"), stored, base)?;
     canonical.put("storage", storage.canonical());
-    let service_account = checked(&mut fields, "serviceAccountName", kubernetes::name)?;
+    let service_account = checked(&mut fields, "serviceAccountName", syntax::name)?;
     canonical.put("serviceAccountName", &service_account);
 
     let template = template::read(&mut fields, base)?;
@@ -147,7 +147,7 @@ pub(super) fn section(
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
     // NNI's uploads; ours are repeated until they succeed or the manager is stopped.
     canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
-    let namespace = checked(&mut fields, "namespace", kubernetes::namespace)?;
+    let namespace = checked(&mut fields, "namespace", syntax::namespace)?;
     canonical.put("namespace", &namespace);
     let kubeconfig = fields.string("kubeconfig")?.map(|path| resolve(&path, base));
     canonical.put("kubeconfig", kubeconfig.as_ref().map(|path| path.to_string_lossy()));
@@ -177,7 +177,7 @@ pub(super) fn section(
     canonical.put("startUpDeadline", &deadline);
     canonical.put("metricsFrom", &metrics);
     let metrics_from = metrics_from(&fields, metrics, &roles)?;
-    let barrier_image = checked(&mut fields, "barrierImage", kubernetes::image)?;
+    let barrier_image = checked(&mut fields, "barrierImage", syntax::image)?;
     canonical.put("barrierImage", &barrier_image);
 
     let commands = paths.into_iter().zip(roles.iter().map(|role| role.command.clone())).collect();
@@ -188,7 +188,7 @@ pub(super) fn section(
         commands,
         code: inherited.code,
         gpus: inherited.gpus,
-        spec: TrainingServiceSpec::FrameworkController(Box::new(FrameworkControllerSpec {
+        spec: TrainingServiceSpec::Kubernetes(Box::new(KubernetesSpec {
             kubeconfig,
             context,
             namespace,
@@ -213,7 +213,7 @@ pub(super) fn section(
 
 fn agent(fields: &mut Section, canonical: &mut Canonical) -> Result<AgentSource, Problem> {
     let way = one_of(fields, "agent", &["auto", "image", "copy"])?;
-    let image = checked(fields, "agentImage", kubernetes::image)?;
+    let image = checked(fields, "agentImage", syntax::image)?;
     canonical.put("agent", &way);
     canonical.put("agentImage", &image);
     match (way.as_deref(), image) {
@@ -290,7 +290,7 @@ fn names(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
         return Err(fields.fault(field, what));
     };
     for (i, name) in list.iter().enumerate() {
-        kubernetes::name(name).map_err(|what| fields.fault(&format!("{field}[{i}]"), what))?;
+        syntax::name(name).map_err(|what| fields.fault(&format!("{field}[{i}]"), what))?;
     }
     Ok(list)
 }
@@ -307,8 +307,8 @@ fn labels(fields: &mut Section, field: &str) -> Result<BTreeMap<String, String>,
         return Err(fields.fault(field, what));
     };
     for (name, value) in &texts {
-        kubernetes::label_name(name)
-            .and_then(|()| kubernetes::label_value(value))
+        syntax::label_name(name)
+            .and_then(|()| syntax::label_value(value))
             .map_err(|what| fields.fault(field, what))?;
     }
     Ok(texts)
@@ -319,7 +319,7 @@ fn tolerations(fields: &mut Section, field: &str) -> Result<Vec<Value>, Problem>
         None => Ok(Vec::new()),
         Some(Value::Array(list)) => {
             for (i, toleration) in list.iter().enumerate() {
-                kubernetes::toleration(&format!("{}[{i}]", fields.at(field)), toleration)?;
+                syntax::toleration(&format!("{}[{i}]", fields.at(field)), toleration)?;
             }
             Ok(list)
         }

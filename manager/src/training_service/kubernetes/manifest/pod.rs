@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Common, experiment_name, framework_name, parameters, registry_name, set_default};
-use crate::config::frameworkcontroller::{AgentSource, RoleSpec};
+use crate::config::kubernetes::{AgentSource, RoleSpec};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::share::{self, Share};

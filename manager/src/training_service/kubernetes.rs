@@ -1,15 +1,15 @@
 //! Trials as Frameworks of Microsoft's `FrameworkController` on Kubernetes, each pod's command under an agent.
 //!
 //! Names are derived and creating is idempotent, so that nothing is submitted twice; states come from
-//! watches, one per kind of object and experiment; what is decided about them is [`board`]'s.
+//! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.
 
-pub mod board;
 pub mod client;
 pub mod manifest;
 pub mod preflight;
 pub mod refused;
 pub mod status;
 pub mod taken;
+pub mod tracker;
 pub mod why;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,10 +25,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use self::board::{Act, Board};
 use self::client::{Cluster, Kind, Seen};
 use self::manifest::Common;
 use self::status::Standing;
+use self::tracker::{Act, Tracker};
 use super::{Adopted, Error, JobEvents, Output, TrainingService, TrialJobSpec};
 
 /// Requests that may be under way at a time.
@@ -48,7 +48,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Of a submission that did not come to its end.
 const LEFT: &str = "the manager ended before it was submitted";
 
-/// What a [`FrameworkController`] works with.
+/// What a [`KubernetesService`] works with.
 pub struct Settings {
     /// Where.
     pub cluster: Cluster,
@@ -60,13 +60,13 @@ pub struct Settings {
 
 /// Runs trials as Frameworks.
 #[derive(Clone)]
-pub struct FrameworkController {
+pub struct KubernetesService {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     settings: Settings,
-    board: Mutex<Board>,
+    tracker: Mutex<Tracker>,
     began: Instant,
     /// Whether everything in the cluster was seen once.
     listed: watch::Sender<bool>,
@@ -81,11 +81,11 @@ struct Shared {
     tasks: TaskTracker,
 }
 
-impl FrameworkController {
+impl KubernetesService {
     /// Begins to watch; nothing is submitted.
     pub fn start(settings: Settings) -> Self {
         let shared = Arc::new(Shared {
-            board: Mutex::new(Board::new(
+            tracker: Mutex::new(Tracker::new(
                 settings.common.spec.start_up_deadline,
                 manifest::grace(&settings.common.spec),
             )),
@@ -116,16 +116,16 @@ impl FrameworkController {
 }
 
 #[async_trait]
-impl TrainingService for FrameworkController {
+impl TrainingService for KubernetesService {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
         let shared = &self.shared;
         let name = manifest::framework_name(&shared.settings.common.experiment, &job.attempt);
-        shared.board().submit(&name, job.trial.clone(), job.attempt.clone(), shared.now());
+        shared.tracker().submit(&name, job.trial.clone(), job.attempt.clone(), shared.now());
         shared.nearer.notify_one();
         let (task, job) = (Arc::clone(shared), job.clone());
         shared.tasks.spawn(async move {
             let outcome = task.make(&name, &job).await;
-            let acts = task.board().submitted(&name, outcome, task.now());
+            let acts = task.tracker().submitted(&name, outcome, task.now());
             task.perform(acts);
         });
         Ok(())
@@ -136,7 +136,7 @@ impl TrainingService for FrameworkController {
         // The sender lives as long as we do.
         drop(listed.wait_for(|listed| *listed).await);
         let name = manifest::framework_name(&self.shared.settings.common.experiment, attempt);
-        let (adopted, acts) = self.shared.board().adopt(&name, trial, attempt, self.shared.now());
+        let (adopted, acts) = self.shared.tracker().adopt(&name, trial, attempt, self.shared.now());
         self.shared.nearer.notify_one();
         self.shared.perform(acts);
         adopted
@@ -147,7 +147,7 @@ impl TrainingService for FrameworkController {
     }
 
     async fn cancel(&self, trial: &TrialJobId) {
-        let acts = self.shared.board().cancel(trial, self.shared.now());
+        let acts = self.shared.tracker().cancel(trial, self.shared.now());
         self.shared.nearer.notify_one();
         self.shared.cancelled.send_modify(|count| *count += 1);
         self.shared.perform(acts);
@@ -156,7 +156,7 @@ impl TrainingService for FrameworkController {
     async fn finish(&self, trial: &TrialJobId) {
         // Pods beside the first have their own time, and one that the controller may start again is not the last.
         if manifest::has_one_pod(&self.shared.settings.common.spec) {
-            let acts = self.shared.board().finish(trial, self.shared.now());
+            let acts = self.shared.tracker().finish(trial, self.shared.now());
             self.shared.nearer.notify_one();
             self.shared.perform(acts);
         }
@@ -167,7 +167,7 @@ impl TrainingService for FrameworkController {
         trial: &TrialJobId,
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
-        let name = self.shared.board().running(trial)?;
+        let name = self.shared.tracker().running(trial)?;
         let Settings { cluster, common, .. } = &self.shared.settings;
         let (pod, container) = manifest::reporter(&common.spec, &name);
         match cluster.follow_lines(&pod, &container, ago).await {
@@ -214,7 +214,7 @@ impl TrainingService for FrameworkController {
         let experiment = &self.shared.settings.common.experiment;
         if let Some(why) = self.shared.left.get() {
             let (frameworks, namespace) =
-                (self.shared.board().made(), self.shared.settings.cluster.namespace());
+                (self.shared.tracker().made(), self.shared.settings.cluster.namespace());
             warn!(
                 "{why}; left in its namespace `{namespace}`: {frameworks} Frameworks and their Secrets, with the label \
                  {}. Once it can be reached, `trial-manager resume {experiment}` goes on, or \
@@ -275,15 +275,15 @@ pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, 
 }
 
 impl Shared {
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tracker(&self) -> MutexGuard<'_, Tracker> {
+        self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Does what the board wants done; requests in tasks of their own.
+    /// Does what the tracker wants done; requests in tasks of their own.
     fn perform(self: &Arc<Self>, acts: Vec<Act>) {
         for act in acts {
             let shared = Arc::clone(self);
@@ -296,7 +296,7 @@ impl Shared {
                     let done =
                         shared.until_done(&name, || cluster.merge(Kind::Framework, &name, &stop));
                     if done.await == Some(false) {
-                        let acts = shared.board().framework_gone(&name);
+                        let acts = shared.tracker().framework_gone(&name);
                         shared.perform(acts);
                     }
                 })),
@@ -306,7 +306,7 @@ impl Shared {
                     // The right to see it is not asked for; without it a person is told how to look.
                     let said = cluster.last_lines(&pod, &container).await.unwrap_or_default();
                     let said = said.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
-                    let acts = shared.board().unheard(&name, said);
+                    let acts = shared.tracker().unheard(&name, said);
                     shared.perform(acts);
                 })),
                 Act::Ask(name) => drop(self.tasks.spawn(async move {
@@ -314,7 +314,7 @@ impl Shared {
                     // Who may not ask has been told where to look.
                     if let Ok(Some(refusal)) = preflight::pods(cluster, common).await {
                         let why = format!("FrameworkController cannot make its pod: {refusal}");
-                        let acts = shared.board().podless(&name, why);
+                        let acts = shared.tracker().podless(&name, why);
                         shared.perform(acts);
                     }
                 })),
@@ -323,7 +323,7 @@ impl Shared {
                     let cluster = &shared.settings.cluster;
                     let done = shared.until_done(&name, || cluster.delete(Kind::Framework, &name));
                     if done.await.is_some() {
-                        let acts = shared.board().framework_gone(&name);
+                        let acts = shared.tracker().framework_gone(&name);
                         shared.perform(acts);
                     }
                 })),
@@ -382,7 +382,7 @@ impl Shared {
             let mut pause = Duration::from_millis(250);
             loop {
                 let mut cancelled = self.cancelled.subscribe();
-                if self.board().is_unwanted(name) {
+                if self.tracker().is_unwanted(name) {
                     return Err("it was stopped before it was submitted".to_owned());
                 }
                 let request = self.request(|| cluster.create(*kind, object));
@@ -394,9 +394,9 @@ impl Shared {
                     // We may do it, as was seen at the start: a refusal is something that has run out since. The
                     // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
                     Err(error) if error.may_be_mended() => {
-                        let mut acts = self.board().waits(name, Some(error.to_string()));
+                        let mut acts = self.tracker().waits(name, Some(error.to_string()));
                         if error.is_quota() {
-                            acts.extend(self.board().make_room());
+                            acts.extend(self.tracker().make_room());
                         }
                         self.perform(acts);
                     }
@@ -428,10 +428,10 @@ impl Shared {
         let mut seen = cluster.watch(kind, labels, fields);
         let mut last_trouble = String::new();
         while let Some(seen) = seen.next().await {
-            let mut board = self.board();
+            let mut tracker = self.tracker();
             let acts = match (kind, seen) {
                 (_, Seen::Trouble(trouble)) => {
-                    drop(board);
+                    drop(tracker);
                     if trouble != last_trouble {
                         warn!("watching {kind:?}s: {trouble}; trying again");
                         last_trouble = trouble;
@@ -439,31 +439,31 @@ impl Shared {
                     continue;
                 }
                 (Kind::Framework, Seen::Begin) => {
-                    board.listing();
+                    tracker.listing();
                     Vec::new()
                 }
-                (Kind::Framework, Seen::Complete) => board.listing_done(),
+                (Kind::Framework, Seen::Complete) => tracker.listing_done(),
                 (Kind::Framework, Seen::There(thing)) => {
                     let standing = status::read(&thing.body, (role.as_str(), *index));
                     let runs = standing == Standing::Running;
-                    let acts = board.framework(&thing.name, standing, self.now());
+                    let acts = tracker.framework(&thing.name, standing, self.now());
                     if runs {
                         self.nearer.notify_one();
                     }
                     acts
                 }
-                (Kind::Framework, Seen::Gone(thing)) => board.framework_gone(&thing.name),
+                (Kind::Framework, Seen::Gone(thing)) => tracker.framework_gone(&thing.name),
                 (Kind::Pod, Seen::There(pod)) => {
-                    board.pod(&pod.name, why::of_pod(&pod.body), taken::of_pod(&pod.body))
+                    tracker.pod(&pod.name, why::of_pod(&pod.body), taken::of_pod(&pod.body))
                 }
                 (Kind::Event, Seen::There(event)) => match why::of_event(&event.body) {
-                    Some((pod, why)) => board.waits(why::framework_of(&pod), Some(why)),
+                    Some((pod, why)) => tracker.waits(why::framework_of(&pod), Some(why)),
                     None => Vec::new(),
                 },
                 (Kind::Pod | Kind::Event | Kind::Secret, _) => Vec::new(),
             };
-            let listed = board.is_listed();
-            drop(board);
+            let listed = tracker.is_listed();
+            drop(tracker);
             if listed {
                 self.listed.send_if_modified(|was| !std::mem::replace(was, true));
             }
@@ -471,10 +471,10 @@ impl Shared {
         }
     }
 
-    /// Lets the board's deadlines pass.
+    /// Lets the tracker's deadlines pass.
     async fn keep_time(self: Arc<Self>) {
         loop {
-            let next = self.board().next_deadline();
+            let next = self.tracker().next_deadline();
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(self.began + at).await,
@@ -485,7 +485,7 @@ impl Shared {
                 () = due => {}
                 () = self.nearer.notified() => {}
             }
-            let acts = self.board().tick(self.now());
+            let acts = self.tracker().tick(self.now());
             self.perform(acts);
         }
     }

@@ -27,9 +27,9 @@ fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, String> {
     load(&file).map_err(|error| error.problem)
 }
 
-fn spec(document: &str) -> FrameworkControllerSpec {
+fn spec(document: &str) -> KubernetesSpec {
     let spec = loaded(document, "").unwrap();
-    let TrainingServiceSpec::FrameworkController(spec) = spec.training_service else { panic!() };
+    let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
     *spec
 }
 
@@ -232,7 +232,7 @@ spec:
 ";
     let spec = loaded(&document.to_string(), template).unwrap();
     assert_eq!(spec.trial_command, "run {{x}}");
-    let TrainingServiceSpec::FrameworkController(fc) = &spec.training_service else { panic!() };
+    let TrainingServiceSpec::Kubernetes(fc) = &spec.training_service else { panic!() };
     assert_eq!((fc.roles[0].name.as_str(), fc.roles[0].task_number), ("trainer", 3));
     assert!(spec.canonical["trainingService"]["template"].is_object(), "a resume needs no file");
 }

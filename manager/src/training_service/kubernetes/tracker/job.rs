@@ -5,7 +5,7 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::Act;
-use crate::training_service::frameworkcontroller::status::Standing;
+use crate::training_service::kubernetes::status::Standing;
 use crate::training_service::{JobNews, JobWaits};
 
 /// A Framework that has not ended.

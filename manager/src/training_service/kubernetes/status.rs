@@ -338,7 +338,7 @@ fn first_line(text: &str) -> &str {
 }
 
 /// A text as far as it is shown.
-pub(in crate::training_service::frameworkcontroller) fn shortened(text: &str) -> String {
+pub(in crate::training_service::kubernetes) fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

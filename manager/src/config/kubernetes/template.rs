@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::is_name;
-use super::kubernetes::{image, no_unknown, typed};
+use super::syntax::{image, no_unknown, typed};
 use crate::config::check::resolve;
 use crate::config::document;
 use crate::config::section::{Problem, Section};

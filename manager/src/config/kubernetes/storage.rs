@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::kubernetes;
+use super::syntax;
 use crate::config::check::resolve;
 use crate::config::section::{Problem, Section};
 use crate::nearest::advice;
@@ -91,7 +91,7 @@ pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<Stor
         "pvc" => {
             let mount = absolute(path, need("path")?)?;
             let claim = fields.string("claimName")?;
-            if let Some(Err(what)) = claim.as_deref().map(kubernetes::name) {
+            if let Some(Err(what)) = claim.as_deref().map(syntax::name) {
                 return Err(fields.fault("claimName", what));
             }
             StorageSpec::Pvc { claim, path: mount }

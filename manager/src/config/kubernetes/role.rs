@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::super::service::{Inherited, no_command};
-use super::{kubernetes, template};
+use super::{syntax, template};
 use crate::config::check::{Canonical, resolve};
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
@@ -140,7 +140,7 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
         let what = "is missing; name the image that the trial's program runs in";
         return Err(fields.fault("dockerImage", what));
     }
-    if let Some(Err(what)) = image.as_deref().map(kubernetes::image) {
+    if let Some(Err(what)) = image.as_deref().map(syntax::image) {
         return Err(fields.fault("dockerImage", what));
     }
     let in_template = template.and_then(|role| role.get("taskNumber")?.as_u64());
