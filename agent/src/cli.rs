@@ -364,6 +364,9 @@ pub enum SdkWay {
 pub enum ExitCodeMap {
     /// 200 for a failure that may pass, 210 for one that will not.
     Frameworkcontroller,
+    /// 143 for a trial that was asked to end, whatever it then returned: a Job takes 0 for a success and most other codes
+    /// for a failure of the trial.
+    Kubernetes,
 }
 
 /// Reads the command line, or prints why it cannot (or what was asked for) and returns the exit code.

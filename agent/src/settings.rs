@@ -135,14 +135,23 @@ pub enum Error {
 /// The caller's variables, by name.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
+/// What tells a run from every other.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// A random number.
+    pub random: u64,
+    /// The time, in milliseconds since 1970.
+    pub now_ms: i64,
+}
+
 impl Settings {
-    /// Works out what `args` ask for. `shell` runs a line that stands for a command; `random` makes an attempt unique
+    /// Works out what `args` ask for. `shell` runs a line that stands for a command; `start` makes an attempt unique
     /// that nobody named.
     pub fn resolve(
         args: &RunArgs,
         variable: Lookup<'_>,
         shell: &str,
-        random: u64,
+        start: Start,
     ) -> Result<Self, Error> {
         let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
         let needed = manager.is_some();
@@ -163,11 +172,10 @@ impl Settings {
                 variable: "FC_TASK_ATTEMPT_INSTANCE_UID",
                 source,
             })?,
-            (None, None) => {
-                AttemptId::new(format!("{random:016x}")).expect("hexadecimal digits are allowed")
-            }
+            (None, None) => AttemptId::new(format!("{:016x}", start.random))
+                .expect("hexadecimal digits are allowed"),
         };
-        let (pod, attempt) = pod::resolve(args, variable, attempt)?;
+        let (pod, attempt) = pod::resolve(args, variable, attempt, start.now_ms)?;
         let given = |given: bool, name| given || text(variable(name)).is_some();
         let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
         let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
@@ -329,7 +337,12 @@ mod tests {
         let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
             panic!("a good command line")
         };
-        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), "/any/sh", 7)
+        Settings::resolve(
+            &args,
+            &|name| variables.get(name).map(OsString::from),
+            "/any/sh",
+            Start { random: 7, now_ms: 60_000 },
+        )
     }
 
     type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)], Option<[&'a str; 3]>);

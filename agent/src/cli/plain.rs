@@ -190,6 +190,7 @@ fn defaults() -> RunArgs {
             start_timeout: Duration::from_mins(10),
             role: None,
             role_index: None,
+            incarnation: None,
             roles: Vec::new(),
             metrics_from: None,
             pod_ip: None,

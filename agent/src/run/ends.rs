@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use trial_protocol::{Started, Verdict};
+use trial_protocol::{Cause, Started, Verdict};
 
 use crate::book::Tally;
 use crate::cli::{ExitCodeMap, KEEPER_FAULT};
@@ -13,6 +13,8 @@ use crate::trial::{self, Trial};
 use crate::verdict::{End, exit_code_for_frameworkcontroller};
 use crate::{deliver, log, standalone};
 
+/// The exit code of a process that SIGTERM ended, as a shell shows it.
+const STOPPED_CODE: u8 = 143;
 /// How long somebody who reads the summary is waited for.
 const SUMMARY_WAIT: Duration = Duration::from_secs(2);
 
@@ -68,7 +70,8 @@ pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) 
         Some(ExitCodeMap::Frameworkcontroller) => {
             exit_code_for_frameworkcontroller(verdict.class, own)
         }
-        None => own,
+        Some(ExitCodeMap::Kubernetes) if verdict.cause == Cause::Stopped => STOPPED_CODE,
+        Some(ExitCodeMap::Kubernetes) | None => own,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::environment::{self, Facts};
 use crate::legacy_cli::Legacy;
 use crate::parameters::Parameters;
 use crate::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
-use crate::settings::{Settings, is_inline};
+use crate::settings::{Settings, Start, is_inline};
 use crate::signals::Signals;
 use crate::trial::Plan;
 
@@ -61,7 +61,12 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::resolve(args, &variable, shell(args.legacy.is_some(), BASH), random)?;
+    let settings = Settings::resolve(
+        args,
+        &variable,
+        shell(args.legacy.is_some(), BASH),
+        Start { random, now_ms },
+    )?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }

@@ -80,6 +80,7 @@ pub(super) fn resolve(
     args: &RunArgs,
     variable: Lookup<'_>,
     attempt: AttemptId,
+    now_ms: i64,
 ) -> Result<(Pod, AttemptId), Error> {
     let pod = &args.pod;
     // An NNI manager gives nothing.
@@ -97,7 +98,8 @@ pub(super) fn resolve(
     let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
-    let again = Again::of(variable).filter(|_| managed && args.attempt.is_some());
+    let again = Again::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
+        .filter(|_| managed && args.attempt.is_some());
     let again = again.unwrap_or_default();
     let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
 
@@ -147,7 +149,14 @@ struct Again {
 }
 
 impl Again {
-    fn of(variable: Lookup<'_>) -> Option<Self> {
+    fn of(variable: Lookup<'_>, started_ms: Option<i64>) -> Option<Self> {
+        if let Some(started_ms) = started_ms {
+            // The pod knows that it has a name of its own, not how many were before it: the later one is the later try.
+            return Some(Self {
+                framework: 0,
+                task: u64::try_from(started_ms / 1000).unwrap_or(0),
+            });
+        }
         let number = |name| text(variable(name))?.parse().ok();
         let framework = number("FC_FRAMEWORK_ATTEMPT_ID")?;
         Some(Self { framework, task: number("FC_TASK_ATTEMPT_ID")? })
@@ -192,7 +201,7 @@ mod tests {
     use std::ffi::OsString;
 
     use crate::cli::{Cli, Command};
-    use crate::settings::Settings;
+    use crate::settings::{Settings, Start};
 
     fn settle(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();
@@ -200,8 +209,13 @@ mod tests {
         let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
             panic!("a good command line")
         };
-        Settings::resolve(&args, &|name| variables.get(name).map(OsString::from), "/bin/sh", 7)
-            .map_err(|error| crate::errors::chain(&error))
+        Settings::resolve(
+            &args,
+            &|name| variables.get(name).map(OsString::from),
+            "/bin/sh",
+            Start { random: 7, now_ms: 60_000 },
+        )
+        .map_err(|error| crate::errors::chain(&error))
     }
 
     /// What it says, the options, the variables, whether the metrics are its own, and the attempt.
@@ -274,6 +288,14 @@ mod tests {
             assert_eq!(settings.attempt.as_str(), reports, "{variables:?}");
             assert_eq!(settings.pod.meeting.unwrap().attempt.as_str(), meets, "{variables:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_of_a_queue_is_a_later_try_than_the_pods_before_it() {
+        let words =
+            ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
+        let words = [&words[..], &["--incarnation", "727f3d8d", "x"]].concat();
+        assert_eq!(settle(&words, &[("A", ""), ("B", "")]).unwrap().attempt.as_str(), "t-1_0_60");
     }
 
     #[test]
