@@ -2,6 +2,7 @@
 //! with real agents as pods; and what may go wrong on the way.
 
 mod fetched;
+mod jobs;
 mod papers;
 mod proxied;
 mod recorded;

@@ -8,6 +8,7 @@ mod api;
 mod containers;
 mod controller;
 mod http;
+mod jobs;
 mod objects;
 mod pods;
 mod processes;
@@ -67,6 +68,8 @@ impl Kube {
         std::thread::spawn(move || http::serve(&listener, &server));
         let controller = Arc::clone(&shared);
         std::thread::spawn(move || controller::run(&controller));
+        let jobs = Arc::clone(&shared);
+        std::thread::spawn(move || jobs::run(&jobs));
         let collector = Arc::clone(&shared);
         std::thread::spawn(move || controller::collect(&collector));
         Self { shared, address }
@@ -191,6 +194,11 @@ impl Kube {
     /// Which rights were asked about before, in the same form and in order.
     pub fn asked_rights(&self) -> Vec<String> {
         self.shared.faults.asked()
+    }
+
+    /// Changes an object, as somebody else does.
+    pub fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        drop(self.shared.objects.change(plural, name, change));
     }
 
     /// Puts an object there, as somebody else does.

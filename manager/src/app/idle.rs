@@ -13,7 +13,7 @@ use crate::ids;
 use crate::job_state::JobState;
 use crate::layout::ExperimentDir;
 use crate::store::{Span, Store, TrialChange};
-use crate::training_service::kubernetes;
+use crate::training_service::kubernetes::cleanup;
 use crate::training_service::kubernetes::client::{self, Access};
 
 /// Deletes everything that an experiment left in its cluster, whoever runs or ran it. `place` says where that is if its
@@ -30,8 +30,8 @@ pub async fn clean(
     };
     let Some(access) = access else { return Ok(()) };
     let cluster = client::Cluster::connect(&access).await?;
-    kubernetes::clean(&cluster, id).await?;
-    if !kubernetes::gone(&cluster, id).await? {
+    cleanup::clean_all(&cluster, id).await?;
+    if !cleanup::gone(&cluster, id).await? {
         let namespace = cluster.namespace();
         warn!("pods of it are still ending: `kubectl -n {namespace} get pods` shows them");
     }

@@ -12,7 +12,8 @@ use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
 use crate::layout::ExperimentDir;
 use crate::token::Secret;
-use crate::training_service::kubernetes::client::{Access, Cluster, Kind, a_few_times};
+use crate::training_service::kubernetes::client::{Access, Cluster, SECRETS, a_few_times};
+use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::kubernetes::{self, KubernetesService, manifest, preflight};
 use crate::training_service::local::gpus::{self, Gpus, Wanted};
 use crate::training_service::local::{self, Local};
@@ -63,14 +64,15 @@ impl Ready {
             TrainingServiceSpec::Local(_) => Ok(Self::Local { agent: find_agent(agent)? }),
             TrainingServiceSpec::Kubernetes(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
-                preflight::check(&cluster).await?;
+                let kind = workload(spec.workload);
+                preflight::check(&cluster, kind).await?;
                 if is_new {
-                    match preflight::pods(&cluster, &common(id, spec, &cluster)).await? {
+                    match preflight::pods(&cluster, kind, &common(id, spec, &cluster)).await? {
                         Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
                         Some(refusal) => return Err(refusal.into()),
                         None => {}
                     }
-                    preflight::controller(&cluster, id).await?;
+                    preflight::controller(&cluster, kind, id).await?;
                 }
                 let agent = match spec.agent {
                     AgentSource::Auto => {
@@ -151,7 +153,7 @@ impl Ready {
             (Self::Kubernetes { cluster, .. }, TrainingServiceSpec::Kubernetes(service)) => {
                 let service = service.as_ref().clone();
                 let objective = spec.objective.clone();
-                framework_controller(id, cluster, service, objective, place).await
+                start_on_kubernetes(id, cluster, service, objective, place).await
             }
             (Self::Local { .. }, TrainingServiceSpec::Kubernetes(_))
             | (Self::Kubernetes { .. }, TrainingServiceSpec::Local(_)) => {
@@ -171,7 +173,7 @@ pub(super) fn access(spec: &KubernetesSpec) -> Access {
 }
 
 /// Makes what all trials of the experiment share in the cluster, and begins to watch.
-async fn framework_controller(
+async fn start_on_kubernetes(
     id: &ExperimentId,
     cluster: Cluster,
     spec: KubernetesSpec,
@@ -197,7 +199,7 @@ async fn framework_controller(
         }
     }
     for secret in &secrets {
-        a_few_times(|| cluster.put(Kind::Secret, secret)).await?;
+        a_few_times(|| cluster.put(SECRETS, secret)).await?;
     }
     let settings = kubernetes::Settings { cluster, common, events: place.events };
     Ok(Arc::new(KubernetesService::start(settings)))

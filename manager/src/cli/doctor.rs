@@ -45,9 +45,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     let found = app::look(common.agent.clone(), &spec.training_service).await;
     let place = match &spec.training_service {
         TrainingServiceSpec::Local(_) => "this machine has what trials need",
-        TrainingServiceSpec::Kubernetes(_) => {
-            "it answers, knows Frameworks, grants the rights; FrameworkController is at work"
-        }
+        TrainingServiceSpec::Kubernetes(spec) => spec.workload.good_news(),
     };
     good &= checks.check("place", found.map(|()| place.to_owned()).map_err(|error| chain(&error)));
     if probe && good {

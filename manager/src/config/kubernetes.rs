@@ -1,5 +1,6 @@
-//! The section `trainingService` of the platform `frameworkcontroller`: NNI 3.0's
-//! `FrameworkControllerConfig`, what its v1 form knew beside it, and fields of our own.
+//! The section `trainingService` of the platforms on Kubernetes. `frameworkcontroller` has NNI 3.0's
+//! `FrameworkControllerConfig`, what its v1 form knew beside it, and fields of our own; `kubernetes` has the same fields,
+//! and those of one role at the section's own level.
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
@@ -9,6 +10,7 @@ mod syntax;
 mod template;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::role::{Policy, RoleSpec, is_name};
 pub use self::storage::StorageSpec;
+pub use self::workload::WorkloadKind;
 use super::check::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
 use super::service::{Inherited, Service, no_command};
@@ -30,7 +33,7 @@ const START_UP_DEADLINE: Duration = Duration::from_mins(30);
 const USER: u64 = 65_532;
 
 /// NNI 3.0's fields, v1's `configPath` and `uploadRetryCount`, and ours.
-const FIELDS: [&str; 27] = [
+const FIELDS: [&str; 29] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -58,11 +61,19 @@ const FIELDS: [&str; 27] = [
     "startUpDeadline",
     "metricsFrom",
     "barrierImage",
+    "queue",
+    "priorityClass",
 ];
 
-/// Trials as Frameworks on Kubernetes.
+/// Trials as objects on Kubernetes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubernetesSpec {
+    /// The kind of object that runs an attempt.
+    pub workload: WorkloadKind,
+    /// `queue` (ours): the `LocalQueue` of Kueue that trials wait in. `None`: none.
+    pub queue: Option<String>,
+    /// `priorityClass` (ours): the `WorkloadPriorityClass` of Kueue. `None`: the queue's default.
+    pub priority_class: Option<String>,
     /// `kubeconfig` (ours): which file says where the cluster is. `None`: `KUBECONFIG`, `~/.kube/config`, or
     /// the pod that the manager runs in.
     pub kubeconfig: Option<PathBuf>,
@@ -114,16 +125,18 @@ pub enum AgentSource {
 
 /// Reads the section.
 pub(super) fn section(
+    workload: WorkloadKind,
     value: Value,
     shared: &Shared,
     shared_code: &Path,
     base: &Path,
 ) -> Result<Service, Problem> {
+    let value = workload::with_roles(workload, value);
     let mut fields = Section::open("trainingService", value, &FIELDS)?;
     fields.take("platform");
     let inherited = Inherited::take(&mut fields, shared, shared_code, base)?;
     let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "frameworkcontroller");
+    canonical.put("platform", workload.platform());
     canonical.put("trialCommand", inherited.command.as_ref().map(|(_, command)| command));
     canonical.put("trialCodeDirectory", inherited.code.to_string_lossy());
     canonical.put("trialGpuNumber", inherited.gpus);
@@ -137,12 +150,13 @@ pub(super) fn section(
     let service_account = checked(&mut fields, "serviceAccountName", syntax::name)?;
     canonical.put("serviceAccountName", &service_account);
 
-    let template = template::read(&mut fields, base)?;
+    let template = template::read(workload, &mut fields, base)?;
     canonical.put("template", &template);
     let metrics = fields.string("metricsFrom")?;
     let main =
         metrics.as_deref().map(|written| written.split_once(':').map_or(written, |(name, _)| name));
     let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), main, base)?;
+    workload::check_roles(workload, &fields, &roles)?;
     canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
     // NNI's uploads; ours are repeated until they succeed or the manager is stopped.
@@ -179,6 +193,12 @@ pub(super) fn section(
     let metrics_from = metrics_from(&fields, metrics, &roles)?;
     let barrier_image = checked(&mut fields, "barrierImage", syntax::image)?;
     canonical.put("barrierImage", &barrier_image);
+    let queue = checked(&mut fields, "queue", syntax::name)?;
+    canonical.put("queue", &queue);
+    let priority_class = checked(&mut fields, "priorityClass", syntax::name)?;
+    canonical.put("priorityClass", &priority_class);
+    let kueue = (queue.as_deref(), priority_class.as_deref());
+    workload::check_fields(workload, &fields, kueue, barrier_image.as_deref())?;
 
     let commands = paths.into_iter().zip(roles.iter().map(|role| role.command.clone())).collect();
     let main = roles.iter().find(|role| role.name == metrics_from.0);
@@ -189,6 +209,9 @@ pub(super) fn section(
         code: inherited.code,
         gpus: inherited.gpus,
         spec: TrainingServiceSpec::Kubernetes(Box::new(KubernetesSpec {
+            workload,
+            queue,
+            priority_class,
             kubeconfig,
             context,
             namespace,

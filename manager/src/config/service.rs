@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::check::{Canonical, Shared};
+use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, kind};
 use super::{LocalSpec, TrainingServiceSpec, kubernetes};
 use crate::nearest::folded;
@@ -100,7 +101,7 @@ pub(super) fn service(
     };
     match platform(&value)? {
         Platform::Local => local(value, shared, shared_code, base),
-        Platform::Kubernetes => kubernetes::section(value, shared, shared_code, base),
+        Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
     }
 }
 
@@ -158,12 +159,15 @@ fn local(
 pub(super) enum Platform {
     /// This machine.
     Local,
-    /// Kubernetes.
-    Kubernetes,
+    /// Kubernetes, with objects of this kind.
+    Kubernetes(WorkloadKind),
 }
 
-const PLATFORMS: [(&str, Platform); 2] =
-    [("local", Platform::Local), ("frameworkcontroller", Platform::Kubernetes)];
+const PLATFORMS: [(&str, Platform); 3] = [
+    ("local", Platform::Local),
+    ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
+    ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
+];
 
 /// Which platform is wanted, before its fields are looked at.
 fn platform(service: &Value) -> Result<Platform, Problem> {
@@ -176,7 +180,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
 
 /// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
-    let has = PLATFORMS.map(|(name, _)| name).join(" and ");
+    let has = "local, kubernetes and frameworkcontroller";
     let problem = match name {
         Some(Value::String(name)) => {
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {

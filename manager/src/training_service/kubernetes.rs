@@ -1,34 +1,40 @@
-//! Trials as Frameworks of Microsoft's `FrameworkController` on Kubernetes, each pod's command under an agent.
+//! Trials as objects on Kubernetes, each pod's command under an agent. What kind of object that is, is the
+//! [`workload`]'s matter.
 //!
 //! Names are derived and creating is idempotent, so that nothing is submitted twice; states come from
 //! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.
 
+pub mod cleanup;
 pub mod client;
+pub mod disruption;
+pub mod kueue;
 pub mod manifest;
+pub mod pod_end;
 pub mod preflight;
 pub mod refused;
-pub mod status;
-pub mod taken;
+mod text;
 pub mod tracker;
+mod watching;
 pub mod why;
+pub mod workload;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
-use serde_json::json;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
-use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, TrialJobId};
 
-use self::client::{Cluster, Kind, Seen};
+use self::cleanup::clean;
+use self::client::{Cluster, PODS, SECRETS};
 use self::manifest::Common;
-use self::status::Standing;
 use self::tracker::{Act, Tracker};
+use self::watching::Watched;
+use self::workload::{StopRequest, Workload, workload};
 use super::{Adopted, Error, JobEvents, Output, TrainingService, TrialJobSpec};
 
 /// Requests that may be under way at a time.
@@ -37,13 +43,16 @@ const REQUESTS: usize = 16;
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// How long tidying up at the end is tried.
 const CLEANING: Duration = Duration::from_secs(30);
-/// How long pods that are going are waited for.
-const GOING: Duration = Duration::from_mins(2);
 /// Who wants to leave waits so long for a cluster that does nothing that it is asked. It is asked this often, and may take
 /// this long to answer.
 const AWAY: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether the pods of a workload that was deleted are gone, and how much longer than their own
+/// time they may take.
+const POD_POLL: Duration = Duration::from_millis(250);
+const POD_MARGIN: Duration = Duration::from_mins(1);
 
 /// Of a submission that did not come to its end.
 const LEFT: &str = "the manager ended before it was submitted";
@@ -52,19 +61,20 @@ const LEFT: &str = "the manager ended before it was submitted";
 pub struct Settings {
     /// Where.
     pub cluster: Cluster,
-    /// What all its Frameworks have in common.
+    /// What all its trials have in common.
     pub common: Common,
     /// Where news of jobs goes.
     pub events: JobEvents,
 }
 
-/// Runs trials as Frameworks.
+/// Runs trials as objects of one kind.
 #[derive(Clone)]
 pub struct KubernetesService {
     shared: Arc<Shared>,
 }
 
 struct Shared {
+    kind: &'static dyn Workload,
     settings: Settings,
     tracker: Mutex<Tracker>,
     began: Instant,
@@ -84,8 +94,11 @@ struct Shared {
 impl KubernetesService {
     /// Begins to watch; nothing is submitted.
     pub fn start(settings: Settings) -> Self {
+        let kind = workload(settings.common.spec.workload);
         let shared = Arc::new(Shared {
+            kind,
             tracker: Mutex::new(Tracker::new(
+                kind,
                 settings.common.spec.start_up_deadline,
                 manifest::grace(&settings.common.spec),
             )),
@@ -99,11 +112,13 @@ impl KubernetesService {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        for kind in [Kind::Framework, Kind::Pod, Kind::Event] {
-            let watcher = Arc::clone(&shared);
+        let queued = shared.settings.common.spec.queue.is_some();
+        let watched = [Watched::Workload, Watched::Pod, Watched::Event];
+        for watched in watched.into_iter().chain(queued.then_some(Watched::Queue)) {
+            let task = Arc::clone(&shared);
             shared.tasks.spawn(async move {
-                let closing = watcher.closing.clone();
-                closing.run_until_cancelled(watcher.watch(kind)).await;
+                let closing = task.closing.clone();
+                closing.run_until_cancelled(task.watch(watched)).await;
             });
         }
         let timer = Arc::clone(&shared);
@@ -119,7 +134,7 @@ impl KubernetesService {
 impl TrainingService for KubernetesService {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
         let shared = &self.shared;
-        let name = manifest::framework_name(&shared.settings.common.experiment, &job.attempt);
+        let name = manifest::workload_name(&shared.settings.common.experiment, &job.attempt);
         shared.tracker().submit(&name, job.trial.clone(), job.attempt.clone(), shared.now());
         shared.nearer.notify_one();
         let (task, job) = (Arc::clone(shared), job.clone());
@@ -135,7 +150,7 @@ impl TrainingService for KubernetesService {
         let mut listed = self.shared.listed.subscribe();
         // The sender lives as long as we do.
         drop(listed.wait_for(|listed| *listed).await);
-        let name = manifest::framework_name(&self.shared.settings.common.experiment, attempt);
+        let name = manifest::workload_name(&self.shared.settings.common.experiment, attempt);
         let (adopted, acts) = self.shared.tracker().adopt(&name, trial, attempt, self.shared.now());
         self.shared.nearer.notify_one();
         self.shared.perform(acts);
@@ -168,8 +183,8 @@ impl TrainingService for KubernetesService {
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
         let name = self.shared.tracker().running(trial)?;
-        let Settings { cluster, common, .. } = &self.shared.settings;
-        let (pod, container) = manifest::reporter(&common.spec, &name);
+        let cluster = &self.shared.settings.cluster;
+        let (pod, container) = self.shared.reporter(&name).await?;
         match cluster.follow_lines(&pod, &container, ago).await {
             Ok(output) => Some(Ok(output)),
             Err(error @ client::Error::NotAllowed { .. }) => Some(Err(format!(
@@ -190,16 +205,23 @@ impl TrainingService for KubernetesService {
         let mut since = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            let why =
-                match tokio::time::timeout(ANSWER, cluster.may("patch", Kind::Framework)).await {
-                    Ok(Ok(true)) => {
-                        since = None;
-                        continue;
-                    }
-                    Ok(Ok(false)) => "the account may not stop Frameworks any more".to_owned(),
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => format!("the cluster at {} does not answer", cluster.server()),
-                };
+            let why = match tokio::time::timeout(
+                ANSWER,
+                cluster.may("delete", self.shared.kind.resource()),
+            )
+            .await
+            {
+                Ok(Ok(true)) => {
+                    since = None;
+                    continue;
+                }
+                Ok(Ok(false)) => format!(
+                    "the account may not stop {} any more",
+                    self.shared.kind.resource().plural
+                ),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("the cluster at {} does not answer", cluster.server()),
+            };
             if since.get_or_insert_with(Instant::now).elapsed() >= AWAY {
                 drop(self.shared.left.set(why));
                 return;
@@ -213,17 +235,19 @@ impl TrainingService for KubernetesService {
         self.shared.tasks.wait().await;
         let experiment = &self.shared.settings.common.experiment;
         if let Some(why) = self.shared.left.get() {
-            let (frameworks, namespace) =
+            let kind = self.shared.kind.resource().kind;
+            let (objects, namespace) =
                 (self.shared.tracker().made(), self.shared.settings.cluster.namespace());
             warn!(
-                "{why}; left in its namespace `{namespace}`: {frameworks} Frameworks and their Secrets, with the label \
+                "{why}; left in its namespace `{namespace}`: {objects} {kind}s and their Secrets, with the label \
                  {}. Once it can be reached, `trial-manager resume {experiment}` goes on, or \
                  `trial-manager clean {experiment}` deletes them",
                 manifest::selector(experiment)
             );
             return;
         }
-        let cleaned = clean(&self.shared.settings.cluster, experiment);
+        let kinds = [self.shared.kind.resource()];
+        let cleaned = clean(&self.shared.settings.cluster, experiment, &kinds);
         let trouble = match tokio::time::timeout(CLEANING, cleaned).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
@@ -233,45 +257,6 @@ impl TrainingService for KubernetesService {
             "the cluster is not clean: {trouble}; `trial-manager clean {experiment}` tries again"
         );
     }
-}
-
-/// Deletes everything of an experiment's from its namespace, and waits until it is gone.
-pub async fn clean(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
-    let selector = manifest::selector(experiment);
-    for kind in [Kind::Framework, Kind::Secret] {
-        let mut pause = Duration::from_millis(100);
-        loop {
-            let tried = match cluster.delete_all(kind, &selector).await {
-                Ok(()) => cluster.names(kind, &selector).await,
-                Err(error) => Err(error),
-            };
-            match tried {
-                Ok(left) if left.is_empty() => break,
-                Ok(left) => debug!("{} objects are still going", left.len()),
-                // The kind went with its controller, and with it all that was of it.
-                Err(client::Error::NotFound { .. }) => break,
-                Err(error) if error.may_pass() => debug!("{error}; trying again"),
-                Err(error) => return Err(error),
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-    Ok(())
-}
-
-/// Waits until no pod of an experiment's is left: each has its own time to end. `false`: some still are.
-pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, client::Error> {
-    let selector = manifest::selector(experiment);
-    let pods = || cluster.names(Kind::Pod, &selector);
-    let began = Instant::now();
-    while !client::a_few_times(pods).await?.is_empty() {
-        if began.elapsed() > GOING {
-            return Ok(false);
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    Ok(true)
 }
 
 impl Shared {
@@ -291,20 +276,31 @@ impl Shared {
                 // The receiver lives as long as the experiment; after it nobody needs to know.
                 Act::Tell(news) => drop(self.settings.events.send(news)),
                 Act::Stop(name) => drop(self.tasks.spawn(async move {
-                    let stop = json!({"spec": {"executionType": "Stop"}});
                     let cluster = &shared.settings.cluster;
-                    let done =
-                        shared.until_done(&name, || cluster.merge(Kind::Framework, &name, &stop));
-                    if done.await == Some(false) {
-                        let acts = shared.tracker().framework_gone(&name);
+                    let resource = shared.kind.resource();
+                    let done = match shared.kind.stop() {
+                        StopRequest::Patch(stop) => {
+                            let patch = || cluster.merge(resource, &name, &stop);
+                            shared.until_done(&name, patch).await
+                        }
+                        StopRequest::Delete => {
+                            shared.until_done(&name, || cluster.delete(resource, &name)).await
+                        }
+                    };
+                    if done == Some(false) {
+                        let acts = shared.tracker().workload_gone(&name);
                         shared.perform(acts);
                     }
                 })),
                 Act::Listen(name) => drop(self.tasks.spawn(async move {
-                    let Settings { cluster, common, .. } = &shared.settings;
-                    let (pod, container) = manifest::reporter(&common.spec, &name);
                     // The right to see it is not asked for; without it a person is told how to look.
-                    let said = cluster.last_lines(&pod, &container).await.unwrap_or_default();
+                    let said = match shared.reporter(&name).await {
+                        Some((pod, container)) => {
+                            shared.settings.cluster.last_lines(&pod, &container).await
+                        }
+                        None => Ok(String::new()),
+                    };
+                    let said = said.unwrap_or_default();
                     let said = said.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
                     let acts = shared.tracker().unheard(&name, said);
                     shared.perform(acts);
@@ -312,25 +308,54 @@ impl Shared {
                 Act::Ask(name) => drop(self.tasks.spawn(async move {
                     let Settings { cluster, common, .. } = &shared.settings;
                     // Who may not ask has been told where to look.
-                    if let Ok(Some(refusal)) = preflight::pods(cluster, common).await {
-                        let why = format!("FrameworkController cannot make its pod: {refusal}");
+                    if let Ok(Some(refusal)) = preflight::pods(cluster, shared.kind, common).await {
+                        let controller = shared.kind.controller();
+                        let why = format!("{controller} cannot make its pod: {refusal}");
                         let acts = shared.tracker().podless(&name, why);
                         shared.perform(acts);
                     }
                 })),
                 Act::Delete(name) => drop(self.tasks.spawn(async move {
-                    warn!("the Framework {name} did not end within its time; deleting it");
+                    let resource = shared.kind.resource();
+                    let kind = resource.kind;
+                    warn!("the {kind} {name} did not end within its time; deleting it");
                     let cluster = &shared.settings.cluster;
-                    let done = shared.until_done(&name, || cluster.delete(Kind::Framework, &name));
+                    let done = shared.until_done(&name, || cluster.delete(resource, &name));
                     if done.await.is_some() {
-                        let acts = shared.tracker().framework_gone(&name);
+                        let acts = shared.tracker().workload_gone(&name);
                         shared.perform(acts);
                     }
+                })),
+                Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
+                    let Some(mut pods) = shared.pods_of(&name).await else { return };
+                    let name_of = |pod: &serde_json::Value| pod.pointer("/metadata/name").cloned();
+                    for seen in shared.tracker().ended_pods(&name) {
+                        if !pods.iter().any(|pod| name_of(pod) == name_of(&seen)) {
+                            pods.push(seen);
+                        }
+                    }
+                    let outcome = shared.kind.explain(outcome, &pods);
+                    let acts = shared.tracker().explained(&name, outcome);
+                    shared.perform(acts);
+                })),
+                Act::AwaitPods(name) => drop(self.tasks.spawn(async move {
+                    let until = Instant::now() + shared.ending_time();
+                    while let Some(pods) = shared.pods_of(&name).await
+                        && !pods.is_empty()
+                        && Instant::now() < until
+                    {
+                        let pause = tokio::time::sleep(POD_POLL);
+                        if shared.closing.run_until_cancelled(pause).await.is_none() {
+                            break;
+                        }
+                    }
+                    let acts = shared.tracker().pods_gone(&name);
+                    shared.perform(acts);
                 })),
                 Act::Tidy(attempts) => drop(self.tasks.spawn(async move {
                     let Settings { cluster, common, .. } = &shared.settings;
                     let selector = manifest::selector_of(&common.experiment, &attempts);
-                    for kind in [Kind::Framework, Kind::Secret] {
+                    for kind in [shared.kind.resource(), SECRETS] {
                         shared.until_done("old", || cluster.delete_all(kind, &selector)).await;
                     }
                 })),
@@ -375,8 +400,8 @@ impl Shared {
     async fn make(self: &Arc<Self>, name: &str, job: &TrialJobSpec) -> Result<(), String> {
         let Settings { cluster, common, .. } = &self.settings;
         let objects = [
-            (Kind::Secret, manifest::token_secret(common, job)),
-            (Kind::Framework, manifest::framework(common, job)),
+            (SECRETS, manifest::token_secret(common, job)),
+            (self.kind.resource(), self.kind.manifest(common, job)),
         ];
         for (kind, object) in &objects {
             let mut pause = Duration::from_millis(250);
@@ -415,60 +440,30 @@ impl Shared {
         Ok(())
     }
 
-    /// Follows all objects of a kind.
-    async fn watch(self: Arc<Self>, kind: Kind) {
+    /// The pods of a workload, as the cluster has them now. `None`: we are closing.
+    async fn pods_of(&self, name: &str) -> Option<Vec<serde_json::Value>> {
+        let attempt = self.tracker().attempt(name)?;
         let Settings { cluster, common, .. } = &self.settings;
-        let selector = manifest::selector(&common.experiment);
-        let (labels, fields) = match kind {
-            Kind::Framework | Kind::Secret | Kind::Pod => (Some(selector.as_str()), None),
-            // Events have no labels of ours.
-            Kind::Event => (None, Some("involvedObject.kind=Pod,type=Warning")),
-        };
-        let (role, index) = &common.spec.metrics_from;
-        let mut seen = cluster.watch(kind, labels, fields);
-        let mut last_trouble = String::new();
-        while let Some(seen) = seen.next().await {
-            let mut tracker = self.tracker();
-            let acts = match (kind, seen) {
-                (_, Seen::Trouble(trouble)) => {
-                    drop(tracker);
-                    if trouble != last_trouble {
-                        warn!("watching {kind:?}s: {trouble}; trying again");
-                        last_trouble = trouble;
-                    }
-                    continue;
-                }
-                (Kind::Framework, Seen::Begin) => {
-                    tracker.listing();
-                    Vec::new()
-                }
-                (Kind::Framework, Seen::Complete) => tracker.listing_done(),
-                (Kind::Framework, Seen::There(thing)) => {
-                    let standing = status::read(&thing.body, (role.as_str(), *index));
-                    let runs = standing == Standing::Running;
-                    let acts = tracker.framework(&thing.name, standing, self.now());
-                    if runs {
-                        self.nearer.notify_one();
-                    }
-                    acts
-                }
-                (Kind::Framework, Seen::Gone(thing)) => tracker.framework_gone(&thing.name),
-                (Kind::Pod, Seen::There(pod)) => {
-                    tracker.pod(&pod.name, why::of_pod(&pod.body), taken::of_pod(&pod.body))
-                }
-                (Kind::Event, Seen::There(event)) => match why::of_event(&event.body) {
-                    Some((pod, why)) => tracker.waits(why::framework_of(&pod), Some(why)),
-                    None => Vec::new(),
-                },
-                (Kind::Pod | Kind::Event | Kind::Secret, _) => Vec::new(),
-            };
-            let listed = tracker.is_listed();
-            drop(tracker);
-            if listed {
-                self.listed.send_if_modified(|was| !std::mem::replace(was, true));
-            }
-            self.perform(acts);
+        let selector = manifest::selector_of(&common.experiment, &[attempt]);
+        self.until_done(name, || cluster.list(PODS, &selector)).await
+    }
+
+    /// The pod whose metrics are the trial's, and the name of its container.
+    async fn reporter(&self, name: &str) -> Option<(String, String)> {
+        let Settings { cluster, common, .. } = &self.settings;
+        let container = manifest::reporting_container(&common.spec, self.kind.container());
+        if let Some(pod) = self.kind.reporter(&common.spec, name, &[]) {
+            return Some((pod, container));
         }
+        let attempt = self.tracker().attempt(name)?;
+        let selector = manifest::selector_of(&common.experiment, &[attempt]);
+        let pods = cluster.names(PODS, &selector).await.ok()?;
+        Some((self.kind.reporter(&common.spec, name, &pods)?, container))
+    }
+
+    /// How long pods may take to end after they were asked to.
+    fn ending_time(&self) -> Duration {
+        manifest::grace(&self.settings.common.spec) + POD_MARGIN
     }
 
     /// Lets the tracker's deadlines pass.

@@ -205,7 +205,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
             }
         }
         ["api", "v1", "namespaces", "lab", plural, ..]
-        | ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural, ..]
+        | ["apis", _, _, "namespaces", "lab", plural, ..]
             if !shared.faults.allows(right(request, plural, path.last() != Some(plural))) =>
         {
             let what = format!("{plural} is forbidden: {} is not allowed", request.method);
@@ -224,19 +224,33 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         ] if shared.faults.lock().no_frameworks => {
             refusal(404, "NotFound", "the server could not find the requested resource")
         }
-        ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural] => {
+        ["apis", group, version, "namespaces", "lab", plural] if serves(group, version, plural) => {
             collection(shared, request, plural)
         }
-        ["apis", "frameworkcontroller.microsoft.com", "v1", "namespaces", "lab", plural, name] => {
+        ["apis", group, version, "namespaces", "lab", plural, name]
+            if serves(group, version, plural) =>
+        {
             item(shared, request, plural, name)
         }
         other => refusal(404, "NotFound", &format!("nothing at {}", other.join("/"))),
     }
 }
 
+/// The kinds that the cluster has beside those of the core group.
+const KINDS: [(&str, &str, &str); 3] = [
+    ("frameworkcontroller.microsoft.com", "v1", "frameworks"),
+    ("batch", "v1", "jobs"),
+    ("kueue.x-k8s.io", "v1beta1", "workloads"),
+];
+
+fn serves(group: &str, version: &str, plural: &str) -> bool {
+    KINDS.contains(&(group, version, plural))
+}
+
 /// What an account must be allowed for a request, as `group/plural verb`.
 fn right(request: &Request, plural: &str, named: bool) -> String {
-    let group = if plural == "frameworks" { "frameworkcontroller.microsoft.com" } else { "" };
+    let own = KINDS.iter().find(|(_, _, known)| *known == plural);
+    let group = own.map_or("", |(group, _, _)| group);
     let verb = match (request.method.as_str(), named) {
         ("GET", _) if request.query("watch").is_some_and(|watch| watch != "false") => "watch",
         ("GET", true) => "get",

@@ -99,10 +99,11 @@ impl Pod {
         self.child = Some(if stage.in_containers {
             containers::start(stage, self)?
         } else {
-            processes::start(stage, self).map_err(|problem| {
-                let container = &self.spec["containers"][0]["name"];
-                Problem::Ended(vec![ended(container, 128, "StartError", &problem)])
-            })?
+            processes::start(stage.shared, &self.spec, &self.folder, self.environment(stage))
+                .map_err(|problem| {
+                    let container = &self.spec["containers"][0]["name"];
+                    Problem::Ended(vec![ended(container, 128, "StartError", &problem)])
+                })?
         });
         Ok(())
     }

@@ -2,19 +2,23 @@
 //! stands for its volumes.
 
 use std::fs::File;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use super::controller::Stage;
 use super::objects::text;
-use super::pods::Pod;
-use super::volumes;
+use super::{Shared, volumes};
 
-/// Starts a pod's container.
-pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, String> {
-    let container = &pod.spec["containers"][0];
-    let made = volumes::make(stage.shared, &pod.spec, &pod.folder)?;
+/// Starts a pod's container, with its files below `folder` and these variables beside its own.
+pub(super) fn start(
+    shared: &Shared,
+    spec: &Value,
+    folder: &Path,
+    environment: Vec<(&'static str, String)>,
+) -> Result<Child, String> {
+    let container = &spec["containers"][0];
+    let made = volumes::make(shared, spec, folder)?;
     let mut mounts = Vec::new();
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
         let name = text(mount, "/name");
@@ -45,7 +49,7 @@ pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, String> {
         .map(plain)
         .collect();
     let (program, arguments) = words.split_first().ok_or("no command")?;
-    let work = pod.folder.join("work");
+    let work = folder.join("work");
     std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(arguments).current_dir(&work).env_clear();
@@ -55,12 +59,12 @@ pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, String> {
         }
     }
     // Whose processes these are.
-    command.env("TEST_BED", &stage.shared.folder);
-    command.envs(pod.environment(stage));
+    command.env("TEST_BED", &shared.folder);
+    command.envs(environment);
     for variable in container["env"].as_array().into_iter().flatten() {
         command.env(text(variable, "/name"), plain(&text(variable, "/value")));
     }
-    let log = File::create(pod.folder.join("log")).map_err(|error| error.to_string())?;
+    let log = File::create(folder.join("log")).map_err(|error| error.to_string())?;
     let again = log.try_clone().map_err(|error| error.to_string())?;
     command.stdin(Stdio::null()).stdout(log).stderr(again);
     command.spawn().map_err(|error| format!("{program}: {error}"))

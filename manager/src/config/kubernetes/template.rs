@@ -1,4 +1,4 @@
-//! The user's own Framework, which is completed: from its file, or in the experiment file itself. What is built upon is
+//! The user's own Framework or Job, which is completed: from its file, or in the experiment file itself. What is built upon is
 //! checked, and the rest as far as Kubernetes' types go.
 
 use std::collections::BTreeMap;
@@ -6,10 +6,11 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::is_name;
 use super::syntax::{image, no_unknown, typed};
+use super::workload::{ROLE, WorkloadKind};
 use crate::config::check::resolve;
 use crate::config::document;
 use crate::config::section::{Problem, Section};
@@ -64,9 +65,15 @@ struct RetryPolicy {
 }
 
 /// The template of a section: `configPath` names its file, `template` is it.
-pub(super) fn read(fields: &mut Section, base: &Path) -> Result<Option<Value>, Problem> {
+pub(super) fn read(
+    workload: WorkloadKind,
+    fields: &mut Section,
+    base: &Path,
+) -> Result<Option<Value>, Problem> {
     let inline = fields.take("template");
-    let Some(file) = fields.string("configPath")? else { return Ok(inline) };
+    let Some(file) = fields.string("configPath")? else {
+        return inline.map(|template| with_roles(workload, template)).transpose();
+    };
     if inline.is_some() {
         return Err(fields.fault("configPath", "is given besides `template`; keep one of them"));
     }
@@ -76,11 +83,34 @@ pub(super) fn read(fields: &mut Section, base: &Path) -> Result<Option<Value>, P
     })?;
     let read = document::parse(&bytes)
         .map_err(|what| Problem::new("the template", what).in_other_file(&path))?;
-    if read.get("kind").and_then(Value::as_str) != Some("Framework") {
-        let what = format!("{} is no object of kind Framework", path.display());
+    let kind = workload.template_kind();
+    if read.get("kind").and_then(Value::as_str) != Some(kind) {
+        let what = format!("{} is no object of kind {kind}", path.display());
         return Err(fields.fault("configPath", what));
     }
-    Ok(Some(read))
+    with_roles(workload, read).map(Some).map_err(|problem| problem.in_other_file(&path))
+}
+
+/// A Job's template in the form of a Framework's: its pod template is that of its only role.
+fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem> {
+    let spec = template.get("spec");
+    let is_stored = spec.is_some_and(|spec| spec.get("taskRoles").is_some());
+    if workload != WorkloadKind::Job || is_stored {
+        return Ok(template);
+    }
+    let members = spec.and_then(Value::as_object);
+    let others = members.into_iter().flat_map(|members| members.keys());
+    if let Some(other) = others.clone().find(|field| *field != "template") {
+        let what = "is not taken from a template: how a Job is run is TrialKeeper's; leave it out";
+        return Err(Problem::new(format!("the template, spec.{other}"), what));
+    }
+    let Some(pod) = spec.and_then(|spec| spec.get("template")) else {
+        return Err(Problem::new("the template, spec.template", "is missing; it is a Job's pod"));
+    };
+    Ok(json!({
+        "metadata": template["metadata"],
+        "spec": {"taskRoles": [{"name": ROLE, "task": {"pod": pod}}]},
+    }))
 }
 
 /// The roles of a template by name, each checked for what will be built upon.

@@ -48,34 +48,33 @@ pub struct Access {
     pub namespace: Option<String>,
 }
 
-/// Kinds of objects that we deal with.
+/// A kind of object, as the API names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A trial job.
-    Framework,
-    /// A token, or a registry's password.
-    Secret,
-    /// A trial job's pod.
-    Pod,
-    /// What happened to a pod.
-    Event,
+pub struct Resource {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The version of the group.
+    pub version: &'static str,
+    /// The kind, such as `Job`.
+    pub kind: &'static str,
+    /// The plural that stands in paths and rights, such as `jobs`.
+    pub plural: &'static str,
 }
 
-impl Kind {
-    /// Group, version, kind and plural.
-    fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
-        match self {
-            Self::Framework => {
-                ("frameworkcontroller.microsoft.com", "v1", "Framework", "frameworks")
-            }
-            Self::Secret => ("", "v1", "Secret", "secrets"),
-            Self::Pod => ("", "v1", "Pod", "pods"),
-            Self::Event => ("", "v1", "Event", "events"),
-        }
-    }
+/// Secrets: tokens, the way to the manager, a registry's password.
+pub const SECRETS: Resource = core("Secret", "secrets");
+/// The pods of trial jobs.
+pub const PODS: Resource = core("Pod", "pods");
+/// Events: what happened to a pod.
+pub const EVENTS: Resource = core("Event", "events");
 
-    fn resource(self) -> ApiResource {
-        let (group, version, kind, plural) = self.names();
+const fn core(kind: &'static str, plural: &'static str) -> Resource {
+    Resource { group: "", version: "v1", kind, plural }
+}
+
+impl Resource {
+    fn api(self) -> ApiResource {
+        let Self { group, version, kind, plural } = self;
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
 }
@@ -108,8 +107,8 @@ impl Cluster {
     }
 
     /// Makes an object, unless it is there.
-    pub async fn create(&self, kind: Kind, object: &Value) -> Result<(), Error> {
-        let api = self.api(kind);
+    pub async fn create(&self, resource: Resource, object: &Value) -> Result<(), Error> {
+        let api = self.api(resource);
         let object = self.object(object)?;
         let params = PostParams::default();
         match self.within(api.create(&params, &object)).await {
@@ -120,25 +119,25 @@ impl Cluster {
     }
 
     /// Has the cluster say whether it would take an object; none is made.
-    pub async fn try_out(&self, kind: Kind, object: &Value) -> Result<(), Error> {
-        let (api, object) = (self.api(kind), self.object(object)?);
+    pub async fn try_out(&self, resource: Resource, object: &Value) -> Result<(), Error> {
+        let (api, object) = (self.api(resource), self.object(object)?);
         let params = PostParams { dry_run: true, ..PostParams::default() };
         self.within(api.create(&params, &object)).await.map(drop)
     }
 
     /// Gives an object that is there its `data`, or makes it. In this order: where a quota is used up, making one that
     /// is there is refused for the quota.
-    pub async fn put(&self, kind: Kind, object: &Value) -> Result<(), Error> {
+    pub async fn put(&self, resource: Resource, object: &Value) -> Result<(), Error> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        if !self.merge(kind, name, &json!({"data": object["data"]})).await? {
-            self.create(kind, object).await?;
+        if !self.merge(resource, name, &json!({"data": object["data"]})).await? {
+            self.create(resource, object).await?;
         }
         Ok(())
     }
 
     /// Reads an object. `None`: there is none.
-    pub async fn get(&self, kind: Kind, name: &str) -> Result<Option<Thing>, Error> {
-        self.within(self.things(kind).get_opt(name)).await
+    pub async fn get(&self, resource: Resource, name: &str) -> Result<Option<Thing>, Error> {
+        self.within(self.things(resource).get_opt(name)).await
     }
 
     /// The last lines that a pod's container has printed.
@@ -182,29 +181,43 @@ impl Cluster {
     }
 
     /// Changes what `patch` names of an object. `false`: there is none.
-    pub async fn merge(&self, kind: Kind, name: &str, patch: &Value) -> Result<bool, Error> {
-        let (api, params) = (self.api(kind), PatchParams::default());
+    pub async fn merge(
+        &self,
+        resource: Resource,
+        name: &str,
+        patch: &Value,
+    ) -> Result<bool, Error> {
+        let (api, params) = (self.api(resource), PatchParams::default());
         let done = self.within(api.patch(name, &params, &Patch::Merge(patch))).await;
         present(done.map(drop))
     }
 
     /// Deletes an object and, in the background, what it owns. `false`: there was none.
-    pub async fn delete(&self, kind: Kind, name: &str) -> Result<bool, Error> {
-        let (api, params) = (self.api(kind), DeleteParams::background());
+    pub async fn delete(&self, resource: Resource, name: &str) -> Result<bool, Error> {
+        let (api, params) = (self.api(resource), DeleteParams::background());
         present(self.within(api.delete(name, &params)).await.map(drop))
     }
 
     /// Deletes every object of a kind that `selector` fits, and what they own.
-    pub async fn delete_all(&self, kind: Kind, selector: &str) -> Result<(), Error> {
-        let (api, list) = (self.api(kind), ListParams::default().labels(selector));
+    pub async fn delete_all(&self, resource: Resource, selector: &str) -> Result<(), Error> {
+        let (api, list) = (self.api(resource), ListParams::default().labels(selector));
         let params = DeleteParams::background();
         self.within(api.delete_collection(&params, &list)).await.map(drop)
     }
 
-    /// Names of the objects of a kind that `selector` fits; at most 500.
-    pub async fn names(&self, kind: Kind, selector: &str) -> Result<Vec<String>, Error> {
+    /// The objects of a kind that `selector` fits, whole; at most 500.
+    pub async fn list(&self, resource: Resource, selector: &str) -> Result<Vec<Value>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
-        let found = self.within(self.things(kind).list(&list)).await?;
+        let found = self.within(self.api(resource).list(&list)).await?;
+        let whole = found.items.into_iter().map(serde_json::to_value);
+        // What was read from JSON can be written as it.
+        Ok(whole.filter_map(Result::ok).collect())
+    }
+
+    /// Names of the objects of a kind that `selector` fits; at most 500.
+    pub async fn names(&self, resource: Resource, selector: &str) -> Result<Vec<String>, Error> {
+        let list = ListParams::default().labels(selector).limit(500);
+        let found = self.within(self.things(resource).list(&list)).await?;
         Ok(found.items.into_iter().map(|thing| thing.name).collect())
     }
 
@@ -220,11 +233,11 @@ impl Cluster {
     }
 
     /// Whether we may do `verb` to objects of a kind, as the cluster itself says.
-    pub async fn may(&self, verb: &str, kind: Kind) -> Result<bool, Error> {
-        let (group, _, _, plural) = kind.names();
+    pub async fn may(&self, verb: &str, resource: Resource) -> Result<bool, Error> {
+        let Resource { group, plural, .. } = resource;
         let asked = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");
-        let resource = ApiResource::from_gvk(&asked);
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let reviews = ApiResource::from_gvk(&asked);
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &reviews);
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -240,12 +253,12 @@ impl Cluster {
     }
 
     /// To read what is looked at of objects.
-    fn things(&self, kind: Kind) -> Api<Thing> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    fn things(&self, resource: Resource) -> Api<Thing> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api())
     }
 
-    fn api(&self, kind: Kind) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    fn api(&self, resource: Resource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api())
     }
 
     fn object(&self, object: &Value) -> Result<DynamicObject, Error> {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::status::shortened;
+use super::text::shortened;
 use super::why::{condition, is, text};
 
 /// A pod that the platform took away.

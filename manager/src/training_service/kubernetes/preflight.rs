@@ -1,26 +1,26 @@
 //! What is looked at before anything is submitted: the cluster, the namespace, the kind, our rights, and
-//! whether `FrameworkController` is at work. Everything that is wrong is said at once.
+//! whether the kind's controller is at work. Everything that is wrong is said at once.
 
 use std::time::Duration;
 
 use trial_protocol::ExperimentId;
 
-use super::client::{Cluster, Error, Kind, a_few_times};
-use super::manifest::{self, Common};
+use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times};
+use super::manifest::Common;
 use super::refused;
+use super::workload::Workload;
 
-/// How long the controller may take to notice a new Framework; 20 ms are usual.
+/// How long the controller may take to notice a new object; 20 ms are usual.
 const NOTICE: Duration = Duration::from_secs(15);
 
 /// How long a namespace that was just made may be without its service account, for instance.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What we do to what, and cannot do without.
-const NEEDED: [(Kind, &[&str]); 4] = [
-    (Kind::Framework, &["get", "list", "watch", "create", "patch", "delete", "deletecollection"]),
-    (Kind::Secret, &["list", "create", "patch", "deletecollection"]),
-    (Kind::Pod, &["list", "watch"]),
-    (Kind::Event, &["list", "watch"]),
+/// What the manager does to objects of every kind of workload, and cannot do without.
+const NEEDED: [(Resource, &[&str]); 3] = [
+    (SECRETS, &["list", "create", "patch", "deletecollection"]),
+    (PODS, &["list", "watch"]),
+    (EVENTS, &["list", "watch"]),
 ];
 
 /// What stands in the way of trials.
@@ -39,13 +39,15 @@ pub enum Refusal {
         /// Which namespace.
         namespace: String,
     },
-    /// The kind Framework is not known.
-    #[error(
-        "the cluster at {server} does not know Frameworks: FrameworkController is not installed there (docs/kubernetes.md says how)"
-    )]
-    NoFrameworks {
+    /// The cluster does not serve the kind.
+    #[error("the cluster at {server} does not know {kind}s: {installation}")]
+    NoSuchKind {
         /// Which API server.
         server: String,
+        /// The kind.
+        kind: &'static str,
+        /// What is missing, and what to do.
+        installation: &'static str,
     },
     /// Rights are missing.
     #[error(
@@ -65,41 +67,50 @@ pub enum Refusal {
         /// What it said.
         why: Error,
     },
-    /// Nobody takes notice of Frameworks.
+    /// No controller takes notice of new objects of the kind.
     #[error(
-        "FrameworkController takes no notice of a new Framework in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
+        "{controller} takes no notice of a new {kind} in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
     )]
     NoController {
+        /// The controller.
+        controller: &'static str,
+        /// The kind.
+        kind: &'static str,
         /// Which namespace.
         namespace: String,
     },
 }
 
 /// Looks whether trials can be run.
-pub async fn check(cluster: &Cluster) -> Result<(), Refusal> {
+pub async fn check(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
     if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
         return Err(Refusal::NoNamespace { server, namespace });
     }
     let mut missing = Vec::new();
-    for (kind, verbs) in NEEDED {
+    let own = (workload.resource(), workload.verbs());
+    for (resource, verbs) in std::iter::once(own).chain(NEEDED) {
         let mut lacking = Vec::new();
         for verb in verbs {
-            if !a_few_times(|| cluster.may(verb, kind)).await? {
+            if !a_few_times(|| cluster.may(verb, resource)).await? {
                 lacking.push(*verb);
             }
         }
         if !lacking.is_empty() {
-            missing.push(format!("{} {}s", lacking.join(", "), format!("{kind:?}").to_lowercase()));
+            missing.push(format!("{} {}", lacking.join(", "), resource.plural));
         }
     }
     if !missing.is_empty() {
         return Err(Refusal::NoRights { namespace, missing: missing.join("; ") });
     }
-    let none = || cluster.names(Kind::Framework, "trialkeeper/experiment=none");
+    let none = || cluster.names(workload.resource(), "trialkeeper/experiment=none");
     match a_few_times(none).await {
         Ok(_) => Ok(()),
-        Err(Error::NotFound { .. }) => Err(Refusal::NoFrameworks { server }),
+        Err(Error::NotFound { .. }) => Err(Refusal::NoSuchKind {
+            server,
+            kind: workload.resource().kind,
+            installation: workload.installation(),
+        }),
         Err(error) => Err(error.into()),
     }
 }
@@ -111,14 +122,18 @@ impl Refusal {
     }
 }
 
-/// Looks whether the cluster would take a trial's pods, if we may ask it: `FrameworkController` makes them, and tells
-/// nobody but its log why one was refused. `None`: it would, or we may not ask.
-pub async fn pods(cluster: &Cluster, common: &Common) -> Result<Option<Refusal>, Error> {
-    if !a_few_times(|| cluster.may("create", Kind::Pod)).await? {
+/// Looks whether the cluster would take a trial's pods, if we may ask it: a controller makes them, and some say in their
+/// log only why one was refused. `None`: it would, or we may not ask.
+pub async fn pods(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    common: &Common,
+) -> Result<Option<Refusal>, Error> {
+    if !a_few_times(|| cluster.may("create", PODS)).await? {
         return Ok(None);
     }
-    for (role, pod) in manifest::pods(common) {
-        let ask = || a_few_times(|| cluster.try_out(Kind::Pod, &pod));
+    for (role, pod) in workload.example_pods(common) {
+        let ask = || a_few_times(|| cluster.try_out(PODS, &pod));
         let mut said = ask().await;
         if matches!(said, Err(Error::NotAllowed { .. })) {
             tokio::time::sleep(SETTLED).await;
@@ -137,17 +152,25 @@ pub async fn pods(cluster: &Cluster, common: &Common) -> Result<Option<Refusal>,
     Ok(None)
 }
 
-/// Looks whether `FrameworkController` is at work: makes a Framework that starts no pod, and sees whether
-/// its status is filled in.
-pub async fn controller(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), Refusal> {
-    let probe = manifest::probe(experiment, cluster.namespace());
+/// Looks whether the kind's controller is at work: makes an object that starts no pod, and sees whether its status is
+/// filled in.
+pub async fn controller(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    experiment: &ExperimentId,
+) -> Result<(), Refusal> {
+    let probe = workload.probe(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
-    a_few_times(|| cluster.create(Kind::Framework, &probe)).await?;
-    let noticed = tokio::time::timeout(NOTICE, noticed(cluster, name)).await;
+    a_few_times(|| cluster.create(workload.resource(), &probe)).await?;
+    let noticed = tokio::time::timeout(NOTICE, noticed(cluster, workload, name)).await;
     // Whatever came of it, nothing is left.
-    let deleted = a_few_times(|| cluster.delete(Kind::Framework, name)).await;
+    let deleted = a_few_times(|| cluster.delete(workload.resource(), name)).await;
     match noticed {
-        Err(_) => Err(Refusal::NoController { namespace: cluster.namespace().to_owned() }),
+        Err(_) => Err(Refusal::NoController {
+            controller: workload.controller(),
+            kind: workload.resource().kind,
+            namespace: cluster.namespace().to_owned(),
+        }),
         Ok(seen) => {
             seen?;
             deleted?;
@@ -156,12 +179,11 @@ pub async fn controller(cluster: &Cluster, experiment: &ExperimentId) -> Result<
     }
 }
 
-async fn noticed(cluster: &Cluster, name: &str) -> Result<(), Error> {
+async fn noticed(cluster: &Cluster, workload: &dyn Workload, name: &str) -> Result<(), Error> {
     let mut pause = Duration::from_millis(20);
     loop {
-        let found = a_few_times(|| cluster.get(Kind::Framework, name)).await?;
-        let state = found.and_then(|found| found.body.pointer("/status/state").cloned());
-        if state.is_some_and(|state| state.is_string()) {
+        let found = a_few_times(|| cluster.get(workload.resource(), name)).await?;
+        if found.is_some_and(|found| workload.is_noticed(&found.body)) {
             return Ok(());
         }
         tokio::time::sleep(pause).await;

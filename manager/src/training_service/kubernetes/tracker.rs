@@ -1,62 +1,49 @@
-//! PURE: what is known of an experiment's Frameworks. What is seen goes in, what is to be done and told comes
+//! PURE: what is known of an experiment's workloads. What is seen goes in, what is to be done and told comes
 //! out; no clock, no I/O.
 //!
 //! # Invariants
 //!
 //! 1. The end of an attempt is told once, and after it nothing is done about the attempt but tidying up.
-//! 2. An attempt ends when its Framework is completed or gone, or could not be made; nothing else ends it.
+//! 2. An attempt ends when its workload is completed or gone, or could not be made; nothing else ends it.
 //! 3. What was missed while nobody watched is found by the next listing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use serde_json::Value;
 use trial_protocol::{AttemptId, TrialJobId};
 
-use self::job::{Job, Stop, tell_why};
-use super::status::{Outcome, Standing, shortened};
-use super::taken::Taken;
-use super::why::framework_of;
+pub use self::act::Act;
+use self::job::{Job, SUSPENDED, Stop, UNREPORTED, tell_why};
+use self::pods::Pods;
+use super::disruption::Taken;
+use super::text::shortened;
+use super::why::workload_of;
+use super::workload::{Outcome, Standing, StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
 
+mod act;
 mod job;
+mod pods;
 
-/// How long the controller may leave a new Framework alone before that is said to be the reason for waiting.
+/// How long the controller may leave a new workload alone before that is said to be the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
-/// How much longer than its pods' own time a Framework may take to end after it was stopped. Then it is deleted.
+/// How much longer than its pods' own time a workload may take to end after it was stopped. Then it is deleted.
 const MARGIN: Duration = Duration::from_mins(1);
 /// How long pods may run before it is worth saying that no agent has started the trial. Most do within seconds; who
 /// is told looks whether it is so.
 const UNHEARD: Duration = Duration::from_secs(30);
-/// Finished Frameworks that are left in the cluster for a manager that comes back, and how many are tidied up
+/// Finished workloads that are left in the cluster for a manager that comes back, and how many are tidied up
 /// at a time.
 const KEPT: usize = 100;
 const TIDIED: usize = 50;
 /// How many of them are left where a quota wants room: their ends may not be recorded yet.
 const SPARED: usize = 10;
 
-/// What is to be thought of a Framework that succeeded, where its agent does not say so.
-const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
-
-/// What is to be done about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
-    /// Tell the experiment.
-    Tell(JobNews),
-    /// Ask the Framework to stop.
-    Stop(String),
-    /// Its pods run and nothing was heard: look what the pod that reports says, and [`Tracker::unheard`].
-    Listen(String),
-    /// It has no pod: ask the cluster why, and [`Tracker::podless`].
-    Ask(String),
-    /// Delete the Framework: it did not stop.
-    Delete(String),
-    /// Delete what is left of these attempts, which ended long ago.
-    Tidy(Vec<AttemptId>),
-}
-
-/// The Frameworks of an experiment.
+/// The workloads of an experiment.
 #[derive(Debug)]
 pub struct Tracker {
+    kind: &'static dyn Workload,
     start_up: Duration,
     patience: Duration,
     jobs: HashMap<String, Job>,
@@ -68,15 +55,15 @@ pub struct Tracker {
     missing: Option<HashSet<String>>,
     listed: bool,
     finished: VecDeque<AttemptId>,
-    /// Pods that the platform takes away, or has taken, and what it says of it.
-    taken: HashMap<String, Taken>,
+    pods: Pods,
 }
 
 impl Tracker {
-    /// An empty tracker. A Framework whose pods have not started within `start_up` has failed; each pod may take
+    /// An empty tracker. A workload whose pods have not started within `start_up` has failed; each pod may take
     /// `grace` to end.
-    pub fn new(start_up: Duration, grace: Duration) -> Self {
+    pub fn new(kind: &'static dyn Workload, start_up: Duration, grace: Duration) -> Self {
         Self {
+            kind,
             start_up,
             patience: grace + MARGIN,
             jobs: HashMap::new(),
@@ -85,7 +72,7 @@ impl Tracker {
             missing: None,
             listed: false,
             finished: VecDeque::new(),
-            taken: HashMap::new(),
+            pods: Pods::default(),
         }
     }
 
@@ -120,6 +107,7 @@ impl Tracker {
             standing,
             why: None,
             told_why: None,
+            is_inspected: false,
             stop: None,
             failure: None,
         };
@@ -147,17 +135,22 @@ impl Tracker {
         }
     }
 
-    /// How many Frameworks of ours the cluster has, as far as is known.
+    /// How many workloads of ours the cluster has, as far as is known.
     pub fn made(&self) -> usize {
         let live = self.jobs.values().filter(|job| job.made).count();
         live + self.finished.len() + self.strangers.len()
     }
 
-    /// The Framework of a trial whose pods run, as far as is known.
+    /// The workload of a trial whose pods run, as far as is known.
     pub fn running(&self, trial: &TrialJobId) -> Option<String> {
         let name = self.latest.get(trial)?;
         let runs = |job: &Job| matches!(job.standing, Standing::Starting | Standing::Running);
         self.jobs.get(name).is_some_and(runs).then(|| name.clone())
+    }
+
+    /// The attempt that a workload runs.
+    pub fn attempt(&self, name: &str) -> Option<AttemptId> {
+        self.jobs.get(name).map(|job| job.attempt.clone())
     }
 
     /// Whether somebody wants an attempt ended that is not made yet.
@@ -186,7 +179,7 @@ impl Tracker {
         }
         self.enter(name, trial.clone(), attempt.clone(), now, Standing::Waiting);
         let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
-        let acts = self.framework(name, standing, now);
+        let acts = self.workload(name, standing, now);
         // What was known of it is no news of its being there.
         if let Some(missing) = self.missing.as_mut().filter(|_| unlisted) {
             missing.insert(name.to_owned());
@@ -200,9 +193,13 @@ impl Tracker {
         self.stop(&name, now)
     }
 
-    /// A trial has ended as its agent said, and its Framework has not.
+    /// A trial has ended as its agent said, and its workload has not.
     pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
+        // A queue that took the trial back lets it run again.
+        if self.jobs.get(&name).is_some_and(|job| job.standing == Standing::Suspended) {
+            return Vec::new();
+        }
         if let Some(job) = self.jobs.get_mut(&name)
             && job.stop.is_none()
         {
@@ -228,8 +225,8 @@ impl Tracker {
         vec![Act::Stop(name.to_owned())]
     }
 
-    /// A Framework stands as it was just seen.
-    pub fn framework(&mut self, name: &str, standing: Standing, now: Duration) -> Vec<Act> {
+    /// A workload stands as it was just seen.
+    pub fn workload(&mut self, name: &str, standing: Standing, now: Duration) -> Vec<Act> {
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
@@ -242,11 +239,22 @@ impl Tracker {
             return Vec::new();
         };
         job.made = true;
+        let was_suspended = job.standing == Standing::Suspended;
         job.standing = standing;
         match &job.standing {
             Standing::Unseen => Vec::new(),
+            Standing::Suspended => {
+                (job.waits_since, job.runs_since, job.has_pod) = (None, None, false);
+                if job.why.is_none() {
+                    job.why = Some(SUSPENDED.to_owned());
+                }
+                tell_why(job).into_iter().collect()
+            }
             // Also of a pod that is tried again.
             Standing::Waiting | Standing::Starting => {
+                if was_suspended {
+                    job.why = None;
+                }
                 job.waits_since = job.waits_since.or(Some(now));
                 job.runs_since = None;
                 Vec::new()
@@ -262,26 +270,48 @@ impl Tracker {
                 (job.waits_since, job.runs_since, job.why) = (None, None, None);
                 Vec::new()
             }
+            Standing::Completed(outcome) if outcome.needs_pods => {
+                let outcome = outcome.clone();
+                if std::mem::replace(&mut job.is_inspected, true) {
+                    return Vec::new();
+                }
+                vec![Act::Inspect(name.to_owned(), outcome)]
+            }
             Standing::Completed(outcome) => {
                 let outcome = outcome.clone();
-                let outcome = self.explained(name, outcome);
-                self.end(name, outcome)
+                self.explained(name, outcome)
             }
         }
     }
 
-    /// A Framework is gone.
-    pub fn framework_gone(&mut self, name: &str) -> Vec<Act> {
+    /// A workload is gone.
+    pub fn workload_gone(&mut self, name: &str) -> Vec<Act> {
         self.strangers.remove(name);
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
-        let Some(job) = self.jobs.get(name).filter(|job| job.made) else { return Vec::new() };
+        let Some(job) = self.jobs.get_mut(name).filter(|job| job.made) else { return Vec::new() };
+        // Its pods may have been deleted with it, and say no more; or their end is awaited already.
+        if job.is_inspected {
+            return Vec::new();
+        }
         let message = match job.stop {
-            Some(Stop::Deleted) => "it did not end within its time and was deleted",
-            Some(Stop::Wanted | Stop::Asked(_)) | None => "somebody deleted its Framework",
+            Some(Stop::Deleted) => "it did not end within its time and was deleted".to_owned(),
+            Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => {
+                job.is_inspected = true;
+                job.standing = Standing::Ending;
+                return vec![Act::AwaitPods(name.to_owned())];
+            }
+            Some(Stop::Wanted | Stop::Asked(_)) | None => {
+                format!("somebody deleted its {}", self.kind.resource().kind)
+            }
         };
-        self.end(name, Outcome::unseen(message.to_owned()))
+        self.end(name, Outcome::unseen(message))
+    }
+
+    /// The pods of a workload that was deleted on request are gone, or their time is up.
+    pub fn pods_gone(&mut self, name: &str) -> Vec<Act> {
+        self.end(name, Outcome::unseen("stopped on request".to_owned()))
     }
 
     /// Everything is listed from here on.
@@ -296,13 +326,13 @@ impl Tracker {
     pub fn listing_done(&mut self) -> Vec<Act> {
         self.listed = true;
         let missing = self.missing.take().unwrap_or_default();
-        missing.iter().flat_map(|name| self.framework_gone(name)).collect()
+        missing.iter().flat_map(|name| self.workload_gone(name)).collect()
     }
 
-    /// What a pod of a Framework waits for, as it was just seen.
+    /// What a pod of a workload waits for, as it was just seen.
     pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        if job.waits_since.is_none() {
+        if job.waits_since.is_none() && job.standing != Standing::Suspended {
             return Vec::new();
         }
         // What a pod no longer says, or says in fewer words, may still be so; only running disproves it.
@@ -315,12 +345,8 @@ impl Tracker {
 
     /// A pod was seen: what it waits for, and whether the platform takes it away.
     pub fn pod(&mut self, pod: &str, why: Option<String>, taken: Option<Taken>) -> Vec<Act> {
-        let name = framework_of(pod);
-        match taken {
-            Some(taken) => drop(self.taken.insert(pod.to_owned(), taken)),
-            // Also of another that has its name.
-            None => drop(self.taken.remove(pod)),
-        }
+        let name = workload_of(pod);
+        self.pods.seen(pod, taken);
         if let Some(job) = self.jobs.get_mut(name)
             && !std::mem::replace(&mut job.has_pod, true)
         {
@@ -329,7 +355,20 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// Why a Framework has no pod, as the cluster says.
+    /// A pod was seen that ends, or has ended.
+    pub fn pod_ends(&mut self, pod: &str, seen: Value) {
+        let name = workload_of(pod);
+        if self.jobs.contains_key(name) || self.strangers.contains_key(name) {
+            self.pods.ends(pod, seen);
+        }
+    }
+
+    /// The pods of a workload that were seen to end.
+    pub fn ended_pods(&self, name: &str) -> Vec<Value> {
+        self.pods.ended(name)
+    }
+
+    /// Why a workload has no pod, as the cluster says.
     pub fn podless(&mut self, name: &str, why: String) -> Vec<Act> {
         if self.jobs.get(name).is_none_or(|job| job.has_pod) {
             return Vec::new();
@@ -337,7 +376,7 @@ impl Tracker {
         self.waits(name, Some(why))
     }
 
-    /// What the pod of a Framework that nothing is heard of has printed last, where that is known.
+    /// What the pod of a workload that nothing is heard of has printed last, where that is known.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.standing != Standing::Running {
@@ -346,7 +385,8 @@ impl Tracker {
         let said = match said {
             Some(said) => format!("the pod said last: {}", shortened(said)),
             None => format!(
-                "`kubectl logs -l FC_FRAMEWORK_NAME={name}` in its namespace shows what the pod says"
+                "`kubectl logs -l trialkeeper/attempt={attempt}` in its namespace shows what the pod says",
+                attempt = job.attempt
             ),
         };
         job.why = Some(format!(
@@ -373,10 +413,10 @@ impl Tracker {
                 acts.push(Act::Listen(name.clone()));
             }
             let Some(since) = job.waits_since else { continue };
-            if let Some(why) = job.left_alone()
+            if let Some(why) = job.left_alone(self.kind)
                 && now >= since + UNSEEN
             {
-                job.why = Some(why.to_owned());
+                job.why = Some(why);
                 acts.extend(tell_why(job));
                 if job.standing == Standing::Waiting {
                     acts.push(Act::Ask(name.clone()));
@@ -409,7 +449,7 @@ impl Tracker {
                 None => None,
             };
             let start_up = job.waits_since.filter(|_| job.stop.is_none()).map(|since| {
-                if job.left_alone().is_some() {
+                if job.left_alone(self.kind).is_some() {
                     since + self.start_up.min(UNSEEN)
                 } else {
                     since + self.start_up
@@ -421,17 +461,14 @@ impl Tracker {
         deadlines.min()
     }
 
-    /// How a Framework ended, with what its pods showed: of one that was deleted the Framework does not say why.
-    fn explained(&self, name: &str, outcome: Outcome) -> Outcome {
-        if outcome.succeeded {
-            return Outcome { message: UNREPORTED.to_owned(), ..outcome };
-        }
-        let pod = outcome.decided_by.as_ref().map(|by| format!("{name}-{}-{}", by.role, by.index));
-        let seen = pod.filter(|_| outcome.taken.is_none()).and_then(|pod| self.taken.get(&pod));
-        match seen {
-            Some(taken) => outcome.but_taken(taken.clone()),
-            None => outcome,
-        }
+    /// A workload ended so, with all that its pods say where the workload itself does not.
+    pub fn explained(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
+        let outcome = if outcome.succeeded {
+            Outcome { message: UNREPORTED.to_owned(), ..outcome }
+        } else {
+            self.pods.explain(name, outcome)
+        };
+        self.end(name, outcome)
     }
 
     fn end(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
@@ -440,7 +477,7 @@ impl Tracker {
         if self.latest.get(&trial).is_some_and(|latest| latest == name) {
             self.latest.remove(&trial);
         }
-        self.taken.retain(|pod, _| framework_of(pod) != name);
+        self.pods.forget(name);
         // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
         let Outcome { exit_code, message, class, taken, .. } = outcome;
         let (class, taken) = match &failure {

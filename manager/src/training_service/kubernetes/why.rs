@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::status::shortened;
+use super::text::shortened;
 
 /// What a pod waits for. `None`: it runs, or is on its way and nothing is wrong.
 pub fn of_pod(pod: &Value) -> Option<String> {
@@ -86,9 +86,9 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
     Some((text(about, "name"), format!("{what}: {message}")))
 }
 
-/// The Framework that a pod belongs to: its name is `{framework}-{role}-{index}`, and none of the three has a
-/// dash.
-pub fn framework_of(pod: &str) -> &str {
+/// The workload that a pod belongs to: every controller puts the workload's name, which has no dash, and a dash before
+/// what tells its pods apart.
+pub fn workload_of(pod: &str) -> &str {
     pod.split('-').next().unwrap_or_default()
 }
 
@@ -180,7 +180,7 @@ mod tests {
             })
         };
         let (pod, why) = of_event(&event("Warning", "FailedMount")).unwrap();
-        assert_eq!(framework_of(&pod), "tkabcd1234k3f9a1");
+        assert_eq!(workload_of(&pod), "tkabcd1234k3f9a1");
         assert_eq!(why, "a volume of its pod cannot be mounted: because");
         assert_eq!(of_event(&event("Normal", "FailedMount")), None);
         assert_eq!(of_event(&event("Warning", "MissingClusterDNS")), None);

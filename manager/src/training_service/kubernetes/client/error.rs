@@ -3,7 +3,7 @@
 use kube::client::AuthError;
 
 use crate::errors::chain;
-use crate::training_service::kubernetes::status::shortened;
+use crate::training_service::kubernetes::text::shortened;
 
 /// How the moment is written at which a certificate expired.
 pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";

@@ -11,9 +11,9 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as follow};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::{Cluster, Kind, error};
+use super::{Cluster, Resource as Kind, error};
 use crate::errors::chain;
 
 /// After the first failure of a watch, and after many.
@@ -24,15 +24,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// later.
 const WATCH_S: u32 = 60;
 
-/// An object as it is read: no more than is looked at. Most of a Framework and of a pod is the spec, and who wrote which
-/// field of it; both are passed over, many times for each trial.
+/// An object as it is read: no more than is looked at. Most of an object is its spec, and who wrote which field of it;
+/// both are passed over, many times for each trial.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Read")]
 pub struct Thing {
     /// Its name.
     pub name: String,
-    /// Its `status`; of an event, what it says of what.
+    /// Its `status`, `spec.suspend` and `metadata.deletionTimestamp`; of an event, what it says of what.
     pub body: Value,
+    /// The name of the first object that owns it.
+    pub owner: Option<String>,
     /// Name and version, as the library wants them.
     metadata: ObjectMeta,
 }
@@ -41,6 +43,7 @@ pub struct Thing {
 #[serde(rename_all = "camelCase")]
 struct Read {
     metadata: ReadMetadata,
+    spec: Option<ReadSpec>,
     status: Option<Value>,
     involved_object: Option<Value>,
     r#type: Option<Value>,
@@ -53,12 +56,30 @@ struct Read {
 struct ReadMetadata {
     name: Option<String>,
     resource_version: Option<String>,
+    deletion_timestamp: Option<Value>,
+    #[serde(default)]
+    owner_references: Vec<ReadOwner>,
+}
+
+#[derive(Deserialize)]
+struct ReadOwner {
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ReadSpec {
+    suspend: Option<bool>,
 }
 
 impl From<Read> for Thing {
     fn from(read: Read) -> Self {
-        let Read { metadata, status, involved_object, r#type, reason, message } = read;
+        let Read { metadata, spec, status, involved_object, r#type, reason, message } = read;
+        let spec = spec.and_then(|spec| spec.suspend).map(|suspend| json!({"suspend": suspend}));
+        let deleted = metadata.deletion_timestamp;
+        let deleted = deleted.map(|moment| json!({"deletionTimestamp": moment}));
         let fields = [
+            ("metadata", deleted),
+            ("spec", spec),
             ("status", status),
             ("involvedObject", involved_object),
             ("type", r#type),
@@ -68,6 +89,7 @@ impl From<Read> for Thing {
         let there = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Self {
             name: metadata.name.clone().unwrap_or_default(),
+            owner: metadata.owner_references.into_iter().find_map(|owner| owner.name),
             body: Value::Object(there.collect::<Map<_, _>>()),
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -148,7 +170,7 @@ impl Cluster {
     /// Watches objects for ever.
     pub fn watch(
         &self,
-        kind: Kind,
+        resource: Kind,
         labels: Option<&str>,
         fields: Option<&str>,
     ) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
@@ -159,7 +181,7 @@ impl Cluster {
             ..watcher::Config::default()
         };
         let server = self.server.clone();
-        let stream = follow(self.things(kind), config).backoff(Pauses::default());
+        let stream = follow(self.things(resource), config).backoff(Pauses::default());
         Box::pin(stream.map(move |event| match event {
             Ok(Event::Init) => Seen::Begin,
             Ok(Event::InitApply(thing) | Event::Apply(thing)) => Seen::There(thing),
@@ -179,8 +201,6 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -204,7 +224,14 @@ mod tests {
         for field in ["type", "reason", "message", "involvedObject"] {
             assert_eq!(thing.body[field], event[field]);
         }
-        // One that nobody has looked at yet.
+        let job = json!({
+            "metadata": {"name": "j", "deletionTimestamp": "2026-11-23T00:00:00Z", "ownerReferences": [{"name": "o"}]},
+            "spec": {"suspend": true, "template": {}},
+        });
+        let thing: Thing = serde_json::from_value(job).unwrap();
+        let expected = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "spec": {"suspend": true}});
+        assert_eq!((thing.body, thing.owner.as_deref()), (expected, Some("o")));
+        // One that no controller has looked at yet.
         let unseen = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
         let thing: Thing = serde_json::from_value(unseen).unwrap();
         assert_eq!(thing.body, json!({}));

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Common, experiment_name, framework_name, parameters, registry_name, set_default};
-use crate::config::kubernetes::{AgentSource, RoleSpec};
+use super::{Common, experiment_name, parameters, registry_name, set_default, workload_name};
+use crate::config::kubernetes::{AgentSource, KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::share::{self, Share};
 
 /// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
@@ -13,8 +14,6 @@ pub(super) const GRACE_S: u64 = 30;
 /// How long an agent keeps its pod for a manager that does not answer: what it could not deliver is lost with
 /// the pod.
 const FLUSH: &str = "10m";
-/// The name of the trial's container, where the template gives none. `FrameworkController`'s users know it.
-pub(super) const CONTAINER: &str = "framework";
 /// Where a pod's own files are.
 const FOLDER: &str = "/trialkeeper";
 /// Where the token and the way to the manager are.
@@ -56,12 +55,12 @@ const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
 pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
 
 /// How long a pod may take to end: as long as its template says, and at least as long as its agent needs.
-pub(super) fn grace(pod: &Value) -> u64 {
+pub(in crate::training_service::kubernetes) fn grace(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
 }
 
 /// Asks others to leave a pod alone, unless its template says otherwise.
-pub(super) fn leave_alone(metadata: &mut Value) {
+pub(in crate::training_service::kubernetes) fn leave_alone(metadata: &mut Value) {
     for (name, places, value) in LEAVE_ALONE {
         let said = ["labels", "annotations"].iter().any(|place| !metadata[place][name].is_null());
         for place in places.iter().filter(|_| !said) {
@@ -71,7 +70,7 @@ pub(super) fn leave_alone(metadata: &mut Value) {
 }
 
 /// Takes out what the controller drops and admission would miss.
-pub(super) fn without_what_is_dropped(pod: &mut Value) {
+pub(in crate::training_service::kubernetes) fn without_what_is_dropped(pod: &mut Value) {
     let lists = ["initContainers", "containers"];
     let containers = lists.map(|list| pod[list].as_array().map_or(0, Vec::len));
     let containers = lists.iter().zip(containers);
@@ -86,7 +85,7 @@ pub(super) fn without_what_is_dropped(pod: &mut Value) {
 }
 
 /// Replaces the controller's placeholders, such as `{{FC_TASK_INDEX}}`, by something that may stand in a name.
-pub(super) fn fill_in(value: &mut Value) {
+pub(in crate::training_service::kubernetes) fn fill_in(value: &mut Value) {
     match value {
         Value::String(text) => {
             while let Some((before, rest)) = text.split_once("{{FC_")
@@ -102,7 +101,7 @@ pub(super) fn fill_in(value: &mut Value) {
 }
 
 /// Completes a pod's spec.
-pub(super) fn complete(
+pub(in crate::training_service::kubernetes) fn complete(
     pod: &mut Value,
     common: &Common,
     job: &TrialJobSpec,
@@ -118,7 +117,7 @@ pub(super) fn complete(
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
     let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template));
-    set_default(pod, "securityContext", pod_security(spec.run_as_user, claim));
+    set_default(pod, "securityContext", pod_security(spec, claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
         // No trial needs the cluster's API unless somebody says so.
@@ -163,7 +162,7 @@ fn container(
     position: usize,
 ) {
     let spec = &common.spec;
-    set_default(container, "name", Value::from(CONTAINER));
+    set_default(container, "name", Value::from(workload(spec.workload).container()));
     if let Some(image) = &role.image {
         container["image"] = Value::from(image.as_str());
     }
@@ -215,11 +214,29 @@ fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces
 }
 
 /// Sets a variable, whatever it was.
-fn set_variable(container: &mut Value, name: &str, value: &str) {
+pub(in crate::training_service::kubernetes) fn set_variable(
+    container: &mut Value,
+    name: &str,
+    value: &str,
+) {
+    put_variable(container, name, json!({"name": name, "value": value}));
+}
+
+/// Sets a variable to a field of the pod's own.
+pub(in crate::training_service::kubernetes) fn set_field(
+    container: &mut Value,
+    name: &str,
+    field: &str,
+) {
+    let source = json!({"fieldRef": {"fieldPath": field}});
+    put_variable(container, name, json!({"name": name, "valueFrom": source}));
+}
+
+fn put_variable(container: &mut Value, name: &str, variable: Value) {
     if let Some(list) = container["env"].as_array_mut() {
         list.retain(|known| known["name"] != name);
     }
-    append(container, "env", [json!({"name": name, "value": value})]);
+    append(container, "env", [variable]);
 }
 
 /// CPU, memory and GPUs: as much as is asked for is what may be used.
@@ -251,7 +268,7 @@ fn environment(
         ("TRIALKEEPER_TRIAL", job.trial.to_string()),
         ("TRIALKEEPER_ATTEMPT", job.attempt.to_string()),
         ("TRIALKEEPER_SEQUENCE", job.sequence.to_string()),
-        ("TRIALKEEPER_PLATFORM", "frameworkcontroller".to_owned()),
+        ("TRIALKEEPER_PLATFORM", spec.workload.platform().to_owned()),
         ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS}/manager.url")),
         ("TRIALKEEPER_TOKEN_FILE", format!("{ACCESS}/token")),
         ("TRIALKEEPER_OUTPUT_DIR", format!("{FOLDER}/run")),
@@ -322,7 +339,7 @@ fn environment(
 /// again is renewed when it changes.
 fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
     let sources =
-        [experiment_name(&common.experiment), framework_name(&common.experiment, &job.attempt)];
+        [experiment_name(&common.experiment), workload_name(&common.experiment, &job.attempt)];
     let sources = sources.map(|name| json!({"secret": {"name": name}}));
     [
         json!({"name": "trialkeeper", "emptyDir": {}}),
@@ -372,16 +389,20 @@ fn barrier(image: &str) -> Value {
     })
 }
 
-/// What the profile "restricted" asks of a pod, without `seccompProfile`, which the controller drops. With `claim` the
+/// What the profile "restricted" asks of a pod; of a Framework's without `seccompProfile`, which its controller drops. With `claim` the
 /// trials' folders are on a new disk, perhaps, which only a group can be given; where nothing of ours needs it, there is
 /// no `fsGroup`: the kubelet would make every file on every volume of the template's that group's.
-fn pod_security(user: u64, claim: bool) -> Value {
+fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
+    let user = spec.run_as_user;
     if user == 0 {
         return json!({"runAsUser": 0});
     }
     let mut context = json!({"runAsNonRoot": true, "runAsUser": user, "runAsGroup": user});
     if claim {
         context["fsGroup"] = Value::from(user);
+    }
+    if spec.workload != WorkloadKind::Framework {
+        context["seccompProfile"] = json!({"type": "RuntimeDefault"});
     }
     context
 }

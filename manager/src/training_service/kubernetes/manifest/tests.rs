@@ -8,6 +8,8 @@ use serde_json::json;
 
 use super::*;
 use crate::config::TrainingServiceSpec;
+use crate::config::kubernetes::is_name;
+use crate::training_service::kubernetes::workload::framework::{framework, pods};
 use crate::training_service::{Token, parameter_record};
 
 fn job() -> TrialJobSpec {
@@ -84,14 +86,14 @@ fn a_framework_is_as_it_was() {
 fn names_are_those_that_the_controller_allows() {
     let experiment = |id: &str| ExperimentId::new(id).unwrap();
     let attempt = |id: &str| AttemptId::new(id).unwrap();
-    let plain = framework_name(&experiment("abcd1234"), &attempt("k3f9a-2"));
+    let plain = workload_name(&experiment("abcd1234"), &attempt("k3f9a-2"));
     assert_eq!(plain, "tkabcd1234k3f9a2");
     // Ids of an older NNI: capitals and dashes, which must not make two names one.
     let names = [
-        framework_name(&experiment("Ab"), &attempt("x-1")),
-        framework_name(&experiment("ab"), &attempt("x-1")),
-        framework_name(&experiment("ab"), &attempt("X-1")),
-        framework_name(&experiment("ab"), &attempt("x-1-1")),
+        workload_name(&experiment("Ab"), &attempt("x-1")),
+        workload_name(&experiment("ab"), &attempt("x-1")),
+        workload_name(&experiment("ab"), &attempt("X-1")),
+        workload_name(&experiment("ab"), &attempt("x-1-1")),
     ];
     for (i, name) in names.iter().enumerate() {
         assert!(is_name(name), "{name}");

@@ -1,14 +1,21 @@
-//! PURE: what is known of one Framework.
+//! PURE: what is known of one workload.
 
 use std::time::Duration;
 
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::Act;
-use crate::training_service::kubernetes::status::Standing;
+use crate::training_service::kubernetes::workload::{Standing, Workload};
 use crate::training_service::{JobNews, JobWaits};
 
-/// A Framework that has not ended.
+/// Why a workload waits that is not to run yet, until its queue says more.
+pub(super) const SUSPENDED: &str =
+    "it is suspended: a queue, or a person with `kubectl`, is to let it run";
+
+/// What is to be thought of a workload that succeeded, where its agent does not say so.
+pub(super) const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
+
+/// A workload that has not ended.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) trial: TrialJobId,
@@ -25,23 +32,27 @@ pub(super) struct Job {
     /// Why it waits, and whether that was told.
     pub(super) why: Option<String>,
     pub(super) told_why: Option<String>,
+    /// Its pods are being read, or their end is awaited: what is seen of it meanwhile says no more.
+    pub(super) is_inspected: bool,
     pub(super) stop: Option<Stop>,
-    /// A failure that outranks how the Framework ends after it was stopped for it.
+    /// A failure that outranks how the workload ends after it was stopped for it.
     pub(super) failure: Option<String>,
 }
 
 impl Job {
     /// What to think if nothing has happened to it for a while, where nothing else says why.
-    pub(super) fn left_alone(&self) -> Option<&'static str> {
+    pub(super) fn left_alone(&self, kind: &dyn Workload) -> Option<String> {
+        let controller = kind.controller();
         match self.standing {
             _ if self.why.is_some() || !self.made => None,
-            Standing::Unseen => Some(
-                "FrameworkController has not looked at it; does its pod run, and does it watch this namespace?",
-            ),
-            Standing::Waiting if !self.has_pod => Some(
-                "FrameworkController has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? FrameworkController's log says so",
-            ),
-            Standing::Waiting
+            Standing::Unseen => Some(format!(
+                "{controller} has not looked at it; does its pod run, and does it watch this namespace?"
+            )),
+            Standing::Waiting if !self.has_pod => Some(format!(
+                "{controller} has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? {controller}'s log says so"
+            )),
+            Standing::Suspended
+            | Standing::Waiting
             | Standing::Starting
             | Standing::Running
             | Standing::Ending
@@ -53,7 +64,7 @@ impl Job {
 /// A stop that somebody wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Wanted; the Framework is not made yet.
+    /// Wanted; the workload is not made yet.
     Wanted,
     /// Asked for, at this time.
     Asked(Duration),

@@ -4,7 +4,9 @@ use trial_protocol::Class;
 
 use super::*;
 use crate::training_service::JobWaits;
-use crate::training_service::kubernetes::status::Decider;
+use crate::training_service::kubernetes::workload::Decider;
+use crate::training_service::kubernetes::workload::framework::Framework;
+use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -27,7 +29,7 @@ fn at(seconds: u64) -> Duration {
 
 /// A tracker with one attempt `a`, Framework `fa`, submitted at 0.
 fn tracker() -> Tracker {
-    let mut tracker = Tracker::new(START_UP, at(30));
+    let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.listing();
     assert_eq!(tracker.listing_done(), []);
     tracker.submit("fa", trial("a"), attempt("a"), at(0));
@@ -62,14 +64,14 @@ fn waits(why: &str) -> Act {
 fn the_end_is_told_once() {
     let mut tracker = made();
     for standing in [Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending] {
-        assert_eq!(tracker.framework("fa", standing, at(1)), []);
+        assert_eq!(tracker.workload("fa", standing, at(1)), []);
     }
     assert_eq!(
-        tracker.framework("fa", completed(Some(7), "it failed"), at(1)),
+        tracker.workload("fa", completed(Some(7), "it failed"), at(1)),
         [gone(Some(7), "it failed")]
     );
-    assert_eq!(tracker.framework("fa", completed(Some(7), "it failed"), at(1)), []);
-    assert_eq!(tracker.framework_gone("fa"), []);
+    assert_eq!(tracker.workload("fa", completed(Some(7), "it failed"), at(1)), []);
+    assert_eq!(tracker.workload_gone("fa"), []);
     tracker.listing();
     assert_eq!(tracker.listing_done(), []);
     assert_eq!(tracker.cancel(&trial("a"), at(9)), []);
@@ -79,7 +81,7 @@ fn the_end_is_told_once() {
 #[test]
 fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     // Deleted while it was watched.
-    assert_eq!(made().framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(made().workload_gone("fa"), [gone(None, "somebody deleted its Framework")]);
     // Deleted during a gap.
     let mut tracker = made();
     tracker.listing();
@@ -91,11 +93,11 @@ fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     assert_eq!(tracker.listing_done(), []);
     // Listed: it is there.
     tracker.listing();
-    assert_eq!(tracker.framework("fa", Standing::Running, at(1)), []);
+    assert_eq!(tracker.workload("fa", Standing::Running, at(1)), []);
     assert_eq!(tracker.listing_done(), []);
     // Gone between its turn in the list and the list's end.
     tracker.listing();
-    assert_eq!(tracker.framework_gone("fa"), [gone(None, "somebody deleted its Framework")]);
+    assert_eq!(tracker.workload_gone("fa"), [gone(None, "somebody deleted its Framework")]);
     assert_eq!(tracker.listing_done(), []);
 }
 
@@ -108,7 +110,7 @@ fn a_refusal_is_the_end() {
 #[test]
 fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
     let mut tracker = made();
-    tracker.framework("fa", Standing::Running, at(1));
+    tracker.workload("fa", Standing::Running, at(1));
     assert_eq!(tracker.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
     assert_eq!(tracker.cancel(&trial("a"), at(6)), []);
     assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
@@ -116,7 +118,7 @@ fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
     assert_eq!(tracker.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
     assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
-        tracker.framework_gone("fa"),
+        tracker.workload_gone("fa"),
         [gone(None, "it did not end within its time and was deleted")]
     );
 }
@@ -124,17 +126,17 @@ fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
 #[test]
 fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
     let mut tracker = made();
-    tracker.framework("fa", Standing::Running, at(1));
+    tracker.workload("fa", Standing::Running, at(1));
     assert_eq!(tracker.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
-    let ended = tracker.framework("fa", completed(None, "stopped on request"), at(7));
+    let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
     let [Act::Tell(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
     // After a stop of the user's, that is why.
     let mut tracker = made();
     tracker.cancel(&trial("a"), at(5));
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
-    let ended = tracker.framework("fa", completed(None, "stopped on request"), at(7));
+    let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
     assert_eq!(ended, [gone(None, "stopped on request")]);
 }
 
@@ -156,7 +158,7 @@ fn a_reason_to_wait_is_told_when_it_is_new() {
     assert_eq!(tracker.waits("fa", None), []);
     assert_eq!(tracker.waits("fa", Some("no".to_owned())), [], "it was known better");
     assert_eq!(tracker.waits("fa", Some("no image".to_owned())), [waits("no image")]);
-    tracker.framework("fa", Standing::Running, at(1));
+    tracker.workload("fa", Standing::Running, at(1));
     assert_eq!(tracker.waits("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.waits("other", Some("no job".to_owned())), []);
 }
@@ -177,7 +179,7 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
 #[test]
 fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     let mut tracker = made();
-    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", Standing::Waiting, at(1));
     assert_eq!(tracker.next_deadline(), Some(UNSEEN));
     let told = tracker.tick(UNSEEN);
     assert!(
@@ -191,11 +193,11 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     assert_eq!(tracker.podless("fa", "late news".to_owned()), []);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
-    let ended = tracker.framework("fa", completed(None, "stopped on request"), START_UP);
+    let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
     // One with a pod says itself why.
     let mut tracker = made();
-    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", Standing::Waiting, at(1));
     tracker.pod("fa-worker-0", None, None);
     assert_eq!(tracker.tick(UNSEEN), []);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
@@ -230,7 +232,7 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
         for (pod, reason) in pods {
             tracker.pod(pod, None, reason.map(taken));
         }
-        let acts = tracker.framework("fa", deleted(role), at(1));
+        let acts = tracker.workload("fa", deleted(role), at(1));
         let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
         assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
         assert_eq!(event.taken.is_some(), is_taken, "{pods:?}");
@@ -238,10 +240,10 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
     }
     // Why we stopped it outranks what became of its pod meanwhile.
     let mut tracker = made();
-    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", Standing::Waiting, at(1));
     tracker.tick(START_UP);
     tracker.pod("fa-worker-0", None, Some(taken("Evicted")));
-    let acts = tracker.framework("fa", deleted("worker"), START_UP);
+    let acts = tracker.workload("fa", deleted("worker"), START_UP);
     let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
     assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
     assert_eq!(event.taken, None);
@@ -250,47 +252,47 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
 #[test]
 fn what_does_not_start_in_time_fails_with_its_reason() {
     let mut tracker = made();
-    tracker.framework("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", Standing::Waiting, at(1));
     tracker.waits("fa", Some("the image x cannot be pulled".to_owned()));
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): the image x cannot be pulled";
     assert_eq!(
-        tracker.framework("fa", completed(None, "stopped on request"), at(1)),
+        tracker.workload("fa", completed(None, "stopped on request"), at(1)),
         [gone(None, why)]
     );
     // What has run has started.
     let mut tracker = made();
-    tracker.framework("fa", Standing::Running, at(1));
+    tracker.workload("fa", Standing::Running, at(1));
     tracker.tick(at(1) + UNHEARD);
     tracker.unheard("fa", None);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 2), []);
     // One that is tried again waits again.
-    tracker.framework("fa", Standing::Waiting, at(2000));
+    tracker.workload("fa", Standing::Waiting, at(2000));
     assert_eq!(tracker.next_deadline(), Some(at(2000) + START_UP));
 }
 
 #[test]
 fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() {
     let mut tracker = made();
-    assert_eq!(tracker.framework("fa", Standing::Starting, at(1)), []);
+    assert_eq!(tracker.workload("fa", Standing::Starting, at(1)), []);
     assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): no room";
-    let ended = tracker.framework("fa", completed(None, "stopped on request"), START_UP);
+    let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
 }
 
 #[test]
 fn pods_that_run_without_a_word_are_told_of_once() {
     let mut tracker = made();
-    tracker.framework("fa", Standing::Running, at(5));
+    tracker.workload("fa", Standing::Running, at(5));
     assert_eq!(tracker.next_deadline(), Some(at(5) + UNHEARD));
     assert_eq!(tracker.tick(at(5) + UNHEARD), [Act::Listen("fa".to_owned())]);
     assert_eq!(tracker.tick(at(6) + UNHEARD), []);
     for (said, says) in [
-        (None, "(`kubectl logs -l FC_FRAMEWORK_NAME=fa`"),
+        (None, "(`kubectl logs -l trialkeeper/attempt=a-1`"),
         (Some("no route"), "said last: no route"),
     ] {
         let told = tracker.unheard("fa", said);
@@ -299,17 +301,17 @@ fn pods_that_run_without_a_word_are_told_of_once() {
             "{told:?}"
         );
     }
-    tracker.framework("fa", Standing::Running, at(50));
+    tracker.workload("fa", Standing::Running, at(50));
     assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
 fn a_manager_that_comes_back_adopts_what_it_finds() {
     let adopted = |standing: Option<Standing>| {
-        let mut tracker = Tracker::new(START_UP, at(30));
+        let mut tracker = Tracker::new(&Framework, START_UP, at(30));
         tracker.listing();
         if let Some(standing) = standing {
-            tracker.framework("fa", standing, at(1));
+            tracker.workload("fa", standing, at(1));
         }
         tracker.listing_done();
         tracker.adopt("fa", &trial("a"), &attempt("a"), at(3))
@@ -327,10 +329,10 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
 
 #[test]
 fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
-    let mut tracker = Tracker::new(START_UP, at(30));
+    let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.listing();
-    tracker.framework("fa", Standing::Running, at(1));
-    tracker.framework("fb", Standing::Running, at(1));
+    tracker.workload("fa", Standing::Running, at(1));
+    tracker.workload("fb", Standing::Running, at(1));
     tracker.listing_done();
     // The watch was cut in the middle of a resume, and its listing, too.
     tracker.listing();
@@ -343,16 +345,22 @@ fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
 
 #[test]
 fn what_ended_long_ago_is_tidied_up() {
-    let mut tracker = Tracker::new(START_UP, at(30));
+    let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     let mut tidied = Vec::new();
     for i in 0..400 {
         let name = format!("t{i}");
         tracker.submit(&name, trial(&name), attempt(&name), at(0));
         tracker.submitted(&name, Ok(()), at(0));
-        let acts = tracker.framework(&name, completed(Some(0), ""), at(1));
+        let acts = tracker.workload(&name, completed(Some(0), ""), at(1));
         tidied.extend(acts.into_iter().filter_map(|act| match act {
             Act::Tidy(attempts) => Some(attempts),
-            Act::Tell(_) | Act::Stop(_) | Act::Listen(_) | Act::Ask(_) | Act::Delete(_) => None,
+            Act::Tell(_)
+            | Act::Stop(_)
+            | Act::Listen(_)
+            | Act::Ask(_)
+            | Act::Delete(_)
+            | Act::Inspect(..)
+            | Act::AwaitPods(_) => None,
         }));
     }
     let tidied: Vec<AttemptId> = tidied.concat();
@@ -375,4 +383,50 @@ fn what_the_cluster_does_not_take_waits_no_longer_than_a_pod_may() {
     let why = "it did not start within 600 s (startUpDeadline): exceeded quota";
     let ended = tracker.submitted("fa", Err("it was stopped".to_owned()), START_UP);
     assert_eq!(ended, [gone(None, why)]);
+}
+
+/// A tracker of Jobs with one attempt `a`, Job `ja`, that the cluster has.
+fn batch_job() -> Tracker {
+    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
+    tracker.listing();
+    assert_eq!(tracker.listing_done(), []);
+    tracker.submit("ja", trial("a"), attempt("a"), at(0));
+    assert_eq!(tracker.submitted("ja", Ok(()), at(0)), []);
+    tracker
+}
+
+#[test]
+fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.workload("ja", Standing::Running, at(1)), []);
+    assert_eq!(tracker.cancel(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
+    assert_eq!(tracker.workload_gone("ja"), [], "it is awaited once");
+    assert_eq!(tracker.pods_gone("ja"), [gone(None, "stopped on request")]);
+    assert_eq!(tracker.pods_gone("ja"), []);
+
+    let mut tracker = batch_job();
+    assert_eq!(tracker.workload("ja", Standing::Running, at(1)), []);
+    assert_eq!(tracker.workload_gone("ja"), [gone(None, "somebody deleted its Job")]);
+}
+
+#[test]
+fn no_deadline_runs_while_a_queue_holds_a_job_back() {
+    let mut tracker = batch_job();
+    assert_eq!(tracker.workload("ja", Standing::Suspended, at(1)), [waits(SUSPENDED)]);
+    assert_eq!(tracker.waits("ja", Some("no room".to_owned())), [waits("no room")]);
+    assert_eq!(tracker.next_deadline(), None);
+    assert_eq!(tracker.tick(START_UP * 10), []);
+    // It is admitted, and runs; then its queue takes it back. What its agent reports of that is not the end.
+    let admitted = START_UP * 20;
+    assert_eq!(tracker.workload("ja", Standing::Waiting, admitted), []);
+    assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN));
+    assert_eq!(tracker.workload("ja", Standing::Running, admitted), []);
+    assert_eq!(tracker.workload("ja", Standing::Suspended, admitted), [waits(SUSPENDED)]);
+    assert_eq!(tracker.finish(&trial("a"), admitted), []);
+    // After the admission it has its time to start anew.
+    let again = START_UP * 30;
+    assert_eq!(tracker.workload("ja", Standing::Waiting, again), []);
+    let acts = tracker.tick(again + START_UP);
+    assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
 }

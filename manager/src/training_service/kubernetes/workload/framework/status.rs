@@ -10,84 +10,18 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
-use super::refused;
-use super::taken::{self, Taken};
+use super::super::{Decider, Outcome, Standing};
+use crate::training_service::kubernetes::disruption;
+use crate::training_service::kubernetes::refused;
+use crate::training_service::kubernetes::text::shortened;
 
 /// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
 const UNFOLDED_BYTES: u64 = 64 << 20;
-/// How much of a foreign text is shown, in characters.
-const SHOWN: usize = 500;
 
 /// The kubelet's word for a container that the kernel ended for its memory.
 const OOM: &str = "OOMKilled";
 /// The same for a person.
 const OUT_OF_MEMORY: &str = "out of memory: the pod was killed for using more than `memorySize`";
-
-/// Where a Framework stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Its controller has not looked at it yet.
-    Unseen,
-    /// Nothing runs: no pod, or none that has started.
-    Waiting,
-    /// A pod runs, and another has not started.
-    Starting,
-    /// Its pods run, or have run.
-    Running,
-    /// It is decided how it ends; pods are going.
-    Ending,
-    /// It is over.
-    Completed(Outcome),
-}
-
-/// How a Framework ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// Whether `FrameworkController` calls it succeeded.
-    pub succeeded: bool,
-    /// Exit code of the container that decided it, as a shell shows it, where there was one.
-    pub exit_code: Option<i32>,
-    /// Why, for a person.
-    pub message: String,
-    /// What a retry would do, where that is known.
-    pub class: Option<Class>,
-    /// The pod that decided it, where one did.
-    pub decided_by: Option<Decider>,
-    /// What the platform says, where it took that pod away.
-    pub taken: Option<Taken>,
-}
-
-/// The pod that decided how a Framework ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decider {
-    /// Of which role.
-    pub role: String,
-    /// Its number in it.
-    pub index: u64,
-    /// Whether its metrics are the trial's: others are named where a person is told of them.
-    pub is_main: bool,
-}
-
-impl Outcome {
-    /// Of a Framework whose own word on it is not known.
-    pub fn unseen(message: String) -> Self {
-        Self {
-            succeeded: false,
-            exit_code: None,
-            message,
-            class: None,
-            decided_by: None,
-            taken: None,
-        }
-    }
-
-    /// The same, where the platform took away the pod that decided it.
-    #[must_use]
-    pub fn but_taken(self, taken: Taken) -> Self {
-        let message = of_whom(self.decided_by.as_ref(), taken.why.clone());
-        Self { message, class: Some(Class::Transient), taken: Some(taken), ..self }
-    }
-}
 
 /// Reads a Framework without its metadata. `main` is the role and index that is looked at where nothing says
 /// which pod decided.
@@ -169,25 +103,24 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         index,
         is_main: (role, index) == main,
     });
-    let message = if succeeded { message } else { of_whom(decided_by.as_ref(), message) };
-    let permanent = reason == Some(OOM) || taken::is_over_its_limit(pods[0], pods[1]);
+    let message = if succeeded { message } else { Decider::told(decided_by.as_ref(), message) };
+    let permanent = reason == Some(OOM) || disruption::is_over_its_limit(pods[0], pods[1]);
     let class = if permanent { Some(Class::Permanent) } else { class(completion) };
-    let outcome = Outcome { succeeded, exit_code, message, class, decided_by, taken: None };
+    let outcome = Outcome {
+        succeeded,
+        exit_code,
+        message,
+        class,
+        decided_by,
+        ..Outcome::unseen(String::new())
+    };
     let taken = match pods[0] {
-        "" => taken::of_code(code, text("/phrase")),
-        reason => taken::of_reason(reason, pods[1]),
+        "" => disruption::of_code(code, text("/phrase")),
+        reason => disruption::of_reason(reason, pods[1]),
     };
     match taken.filter(|_| !succeeded) {
         Some(taken) => outcome.but_taken(taken),
         None => outcome,
-    }
-}
-
-/// A message about the pod that decided.
-fn of_whom(decided_by: Option<&Decider>, message: String) -> String {
-    match decided_by.filter(|pod| !pod.is_main) {
-        Some(Decider { role, index, .. }) => format!("{role} {index}: {message}"),
-        None => message,
     }
 }
 
@@ -335,14 +268,6 @@ fn quoted(diagnostics: &str) -> Option<String> {
 
 fn first_line(text: &str) -> &str {
     text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim()
-}
-
-/// A text as far as it is shown.
-pub(in crate::training_service::kubernetes) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,72 @@
+//! Deletes what an experiment left in a cluster.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::debug;
+use trial_protocol::ExperimentId;
+
+use super::client::{self, Cluster, PODS, Resource, SECRETS};
+use super::workload::{KINDS, workload};
+use super::{LONGEST_PAUSE, manifest};
+
+/// How long pods that are going are waited for.
+const GOING: Duration = Duration::from_mins(2);
+/// How often it is looked whether they are gone.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Deletes everything of an experiment's from its namespace, whatever kind its trials were.
+pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
+    let mut kinds = Vec::new();
+    for kind in KINDS {
+        // An account that serves one kind needs no rights on another.
+        let resource = workload(kind).resource();
+        if client::a_few_times(|| cluster.may("deletecollection", resource)).await? {
+            kinds.push(resource);
+        }
+    }
+    clean(cluster, experiment, &kinds).await
+}
+
+/// Deletes the objects of these kinds and the Secrets of an experiment, and waits until they are gone.
+pub async fn clean(
+    cluster: &Cluster,
+    experiment: &ExperimentId,
+    kinds: &[Resource],
+) -> Result<(), client::Error> {
+    let selector = manifest::selector(experiment);
+    for kind in kinds.iter().copied().chain([SECRETS]) {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let tried = match cluster.delete_all(kind, &selector).await {
+                Ok(()) => cluster.names(kind, &selector).await,
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(left) if left.is_empty() => break,
+                Ok(left) => debug!("{} objects are still going", left.len()),
+                // The kind went with its controller, and with it all that was of it.
+                Err(client::Error::NotFound { .. }) => break,
+                Err(error) if error.may_pass() => debug!("{error}; trying again"),
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no pod of an experiment's is left: each has its own time to end. `false`: some still are.
+pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, client::Error> {
+    let selector = manifest::selector(experiment);
+    let pods = || cluster.names(PODS, &selector);
+    let began = Instant::now();
+    while !client::a_few_times(pods).await?.is_empty() {
+        if began.elapsed() > GOING {
+            return Ok(false);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(true)
+}

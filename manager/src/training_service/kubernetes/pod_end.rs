@@ -1,0 +1,115 @@
+//! PURE: how a pod ended, from its status, for kinds whose objects do not say.
+//!
+//! The order of the questions is that of what real clusters showed (Kubernetes 1.36): whether the platform took the pod
+//! away, whether the kubelet ended it for what it used, what the container says, and last whether it was deleted. An
+//! eviction for the pod's own disk and a deletion by hand carry no `DisruptionTarget`.
+
+use serde_json::Value;
+use trial_protocol::{Cause, Class, Confidence, Verdict};
+
+use super::disruption::{self, Taken};
+use super::text::shortened;
+
+/// Exit codes of a process that was asked to end, or killed.
+const STOPPED: [i64; 2] = [137, 143];
+
+/// How a pod ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodEnd {
+    /// Exit code of the trial's container, where it ran.
+    pub exit_code: Option<i32>,
+    /// Why, for a person.
+    pub message: String,
+    /// What a retry would do, where that is known.
+    pub class: Option<Class>,
+    /// What the platform says, where it took the pod away.
+    pub taken: Option<Taken>,
+}
+
+/// Reads how a pod ended. `None`: it has not, as far as its status says.
+pub fn read(pod: &Value) -> Option<PodEnd> {
+    let status = pod.get("status")?;
+    let terminated = decisive(status);
+    let field = |name: &str| terminated.and_then(|terminated| terminated.get(name));
+    let text = |name: &str| field(name).and_then(Value::as_str).unwrap_or_default().trim();
+    let of_pod = |name: &str| status.get(name).and_then(Value::as_str).unwrap_or_default().trim();
+    let code = field("exitCode").and_then(Value::as_i64);
+    let never_ran = text("reason") == "ContainerStatusUnknown" && field("startedAt").is_none();
+    let exit_code = code.filter(|_| !never_ran).and_then(|code| i32::try_from(code).ok());
+    let end = |message: String, class| Some(PodEnd { exit_code, message, class, taken: None });
+
+    if let Some(taken) = disruption::of_pod(pod) {
+        let (message, class) = (taken.why.clone(), Some(Class::Transient));
+        return Some(PodEnd { exit_code, message, class, taken: Some(taken) });
+    }
+    if disruption::is_over_its_limit(of_pod("reason"), of_pod("message")) {
+        let message = format!("the pod was evicted: {}", shortened(of_pod("message")));
+        return end(message, Some(Class::Permanent));
+    }
+    let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+    match (code, text("reason")) {
+        (Some(_), "OOMKilled") => {
+            let message = "out of memory: the pod was killed for using more than `memorySize`";
+            end(message.to_owned(), Some(Class::Permanent))
+        }
+        (Some(_), "StartError") => {
+            let message =
+                format!("the command could not be started: {}", shortened(text("message")));
+            end(message, Some(Class::Permanent))
+        }
+        (Some(_), _) if never_ran => end(
+            "the pod was deleted before its container started".to_owned(),
+            Some(Class::Transient),
+        ),
+        (Some(code), _) if deleted && STOPPED.contains(&code) => {
+            end("the trial's pod was deleted".to_owned(), Some(Class::Transient))
+        }
+        (Some(code), reason) => end(of_container(code, reason, text("message")), None),
+        (None, _) if of_pod("phase") == "Failed" => {
+            let (reason, message) = (of_pod("reason"), of_pod("message"));
+            let why = [reason, message].into_iter().filter(|part| !part.is_empty());
+            let why = shortened(&why.collect::<Vec<_>>().join(": "));
+            let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+            end(format!("the pod failed although none of its containers did{why}"), None)
+        }
+        (None, _) => None,
+    }
+}
+
+/// Returns what was seen of a pod, with its name.
+pub fn as_seen(name: &str, body: &Value) -> Value {
+    let mut seen = body.clone();
+    seen["metadata"]["name"] = Value::from(name);
+    seen
+}
+
+/// The container that decides: the first that failed, init containers before the others.
+fn decisive(status: &Value) -> Option<&Value> {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let lists = lists.iter().filter_map(|list| status.get(*list)?.as_array());
+    let ended: Vec<&Value> =
+        lists.flatten().filter_map(|container| container.pointer("/state/terminated")).collect();
+    let failed = |terminated: &&&Value| terminated["exitCode"] != 0;
+    ended.iter().find(failed).or(ended.last()).copied()
+}
+
+/// Why a container ended: in its agent's words where they are certain.
+fn of_container(code: i64, reason: &str, said: &str) -> String {
+    if let Ok(verdict) = serde_json::from_str::<Verdict>(said)
+        && verdict.exit.is_some()
+        && verdict.cause != Cause::Stopped
+        && verdict.confidence == Confidence::Certain
+    {
+        return shortened(&verdict.message);
+    }
+    let reason = match reason {
+        "" | "Error" | "Completed" => String::new(),
+        other => format!(" ({other})"),
+    };
+    let last = said.lines().rfind(|line| !line.trim().is_empty() && !line.starts_with('{'));
+    let last = last.map(|line| format!(": {}", shortened(line.trim()))).unwrap_or_default();
+    format!("the container ended with exit code {code}{reason}{last}")
+}
+
+#[cfg(test)]
+mod tests;

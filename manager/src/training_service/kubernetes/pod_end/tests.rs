@@ -1,0 +1,53 @@
+//! Ends of pods that are not in the recordings of Jobs, and whatever else a status may be.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn terminated(code: i64, reason: &str, message: &str) -> Value {
+    json!({"status": {"phase": "Failed", "containerStatuses": [
+        {"name": "trial", "state": {"terminated": {"exitCode": code, "reason": reason, "message": message, "startedAt": "2026-11-23T16:34:10Z"}}},
+    ]}})
+}
+
+#[test]
+fn a_pods_end_is_told_in_the_words_that_are_certain() {
+    let mut deleted = terminated(143, "Error", "");
+    deleted["metadata"] = json!({"deletionTimestamp": "2026-11-23T16:34:10Z"});
+    let mut never = terminated(137, "ContainerStatusUnknown", "");
+    let state = never.pointer_mut("/status/containerStatuses/0/state/terminated").unwrap();
+    state.as_object_mut().unwrap().remove("startedAt");
+    let mut init = terminated(0, "Completed", "");
+    init["status"]["initContainerStatuses"] = json!([{"name": "trialkeeper", "state": {"terminated": {"exitCode": 5, "reason": "Error"}}}]);
+    #[rustfmt::skip]
+    let table = [
+        (terminated(3, "Error", ""),              Some((Some(3),   "the container ended with exit code 3", None))),
+        (terminated(3, "Error", "bad\nno data\n"), Some((Some(3),  "the container ended with exit code 3: no data", None))),
+        (terminated(0, "Completed", ""),          Some((Some(0),   "the container ended with exit code 0", None))),
+        (terminated(137, "OOMKilled", ""),        Some((Some(137), "out of memory: the pod was killed for using more than `memorySize`", Some(Class::Permanent)))),
+        (deleted,                                 Some((Some(143), "the trial's pod was deleted", Some(Class::Transient)))),
+        (never,                                   Some((None,      "the pod was deleted before its container started", Some(Class::Transient)))),
+        (init,                                    Some((Some(5),   "the container ended with exit code 5", None))),
+        (json!({"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}}),
+                                                  Some((None,      "the pod failed although none of its containers did: UnexpectedAdmissionError: no", None))),
+        (json!({"status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}}), None),
+        (json!({}),                               None),
+    ];
+    for (pod, expected) in table {
+        let end = read(&pod);
+        let found = end.as_ref().map(|end| (end.exit_code, end.message.as_str(), end.class));
+        assert_eq!(found, expected, "{pod}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_status_is_read_or_passed_over(text in "[a-zA-Z]{0,12}", code in any::<i64>(), odd in any::<bool>()) {
+        let state = if odd { json!(text) } else { json!({"terminated": {"exitCode": code, "reason": text, "message": [text]}}) };
+        let pod = json!({"status": {"phase": text, "reason": code, "containerStatuses": [{"state": state}, 7]}});
+        if let Some(end) = read(&pod) {
+            prop_assert!(!end.message.is_empty());
+        }
+    }
+}

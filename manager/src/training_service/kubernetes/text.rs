@@ -1,0 +1,12 @@
+//! PURE: texts of others, as far as they are shown.
+
+/// How much of a foreign text is shown, in characters.
+const SHOWN: usize = 500;
+
+/// Returns a text as far as it is shown.
+pub(super) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,27 @@
+//! What the tracker wants done.
+
+use trial_protocol::AttemptId;
+
+use crate::training_service::JobNews;
+use crate::training_service::kubernetes::workload::Outcome;
+
+/// What is to be done about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Tell the experiment.
+    Tell(JobNews),
+    /// Ask the workload to stop.
+    Stop(String),
+    /// Its pods run and nothing was heard: look what the pod that reports says, and [`super::Tracker::unheard`].
+    Listen(String),
+    /// It has no pod: ask the cluster why, and [`super::Tracker::podless`].
+    Ask(String),
+    /// Delete the workload: it did not stop.
+    Delete(String),
+    /// Read the pods of a workload that ended so, and then [`super::Tracker::explained`].
+    Inspect(String, Outcome),
+    /// The workload was deleted: wait until its pods are gone, and then [`super::Tracker::pods_gone`].
+    AwaitPods(String),
+    /// Delete what is left of these attempts, which ended long ago.
+    Tidy(Vec<AttemptId>),
+}

@@ -1,0 +1,57 @@
+//! PURE: what the pods of workloads showed that the workloads themselves may not say.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::training_service::kubernetes::disruption::Taken;
+use crate::training_service::kubernetes::why::workload_of;
+use crate::training_service::kubernetes::workload::{Decider, Outcome};
+
+/// Pods by their names.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    /// Pods that the platform takes away, or has taken, and what it says of it.
+    taken: HashMap<String, Taken>,
+    /// Pods that end or have ended, as they were seen last: a pod that was deleted is gone before its workload says that it
+    /// failed.
+    ended: HashMap<String, Value>,
+}
+
+impl Pods {
+    /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
+    pub(super) fn seen(&mut self, pod: &str, taken: Option<Taken>) {
+        match taken {
+            Some(taken) => self.taken.insert(pod.to_owned(), taken),
+            None => self.taken.remove(pod),
+        };
+    }
+
+    /// Notes a pod that ends, or has ended.
+    pub(super) fn ends(&mut self, pod: &str, seen: Value) {
+        self.ended.insert(pod.to_owned(), seen);
+    }
+
+    /// Returns the pods of a workload that were seen to end.
+    pub(super) fn ended(&self, name: &str) -> Vec<Value> {
+        let own = self.ended.iter().filter(|(pod, _)| workload_of(pod) == name);
+        own.map(|(_, seen)| seen.clone()).collect()
+    }
+
+    /// Returns the outcome with the disruption of the pod that decided it, where the workload does not say so.
+    pub(super) fn explain(&self, name: &str, outcome: Outcome) -> Outcome {
+        let pod_of = |by: &Decider| format!("{name}-{}-{}", by.role, by.index);
+        let pod = outcome.decided_by.as_ref().map(pod_of);
+        let seen = pod.filter(|_| outcome.taken.is_none()).and_then(|pod| self.taken.get(&pod));
+        match seen {
+            Some(taken) => outcome.but_taken(taken.clone()),
+            None => outcome,
+        }
+    }
+
+    /// Forgets the pods of a workload.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.taken.retain(|pod, _| workload_of(pod) != name);
+        self.ended.retain(|pod, _| workload_of(pod) != name);
+    }
+}

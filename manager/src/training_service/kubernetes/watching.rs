@@ -1,0 +1,112 @@
+//! What the watches see, entered into the tracker.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use tracing::warn;
+
+use super::client::{EVENTS, PODS, Seen, Thing};
+use super::tracker::{Act, Tracker};
+use super::workload::Standing;
+use super::{Settings, Shared, disruption, kueue, manifest, pod_end, why};
+
+/// The kinds of objects that are watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watched {
+    /// What runs the trials.
+    Workload,
+    /// Their pods.
+    Pod,
+    /// What happens to the pods.
+    Event,
+    /// What Kueue says of its queues.
+    Queue,
+}
+
+impl Shared {
+    /// Follows all objects of a kind.
+    pub(super) async fn watch(self: Arc<Self>, watched: Watched) {
+        let Settings { cluster, common, .. } = &self.settings;
+        let selector = manifest::selector(&common.experiment);
+        let (resource, labels, fields) = match watched {
+            Watched::Workload => (self.kind.resource(), Some(selector.as_str()), None),
+            Watched::Pod => (PODS, Some(selector.as_str()), None),
+            // Neither events nor Kueue's objects have labels of ours.
+            Watched::Event => (EVENTS, None, Some("involvedObject.kind=Pod,type=Warning")),
+            Watched::Queue => (kueue::WORKLOADS, None, None),
+        };
+        let mut seen = cluster.watch(resource, labels, fields);
+        let mut last_trouble = String::new();
+        while let Some(seen) = seen.next().await {
+            if let Seen::Trouble(trouble) = seen {
+                if trouble != last_trouble {
+                    warn!("watching {}: {trouble}; trying again", resource.plural);
+                    last_trouble = trouble;
+                }
+                continue;
+            }
+            let mut tracker = self.tracker();
+            let acts = match watched {
+                Watched::Workload => self.workload(&mut tracker, seen),
+                Watched::Pod | Watched::Event | Watched::Queue => match seen {
+                    Seen::There(thing) => news_of(watched, &mut tracker, &thing),
+                    Seen::Gone(thing) if watched == Watched::Pod => {
+                        tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+                        Vec::new()
+                    }
+                    Seen::Begin | Seen::Complete | Seen::Gone(_) | Seen::Trouble(_) => Vec::new(),
+                },
+            };
+            let listed = tracker.is_listed();
+            drop(tracker);
+            if listed {
+                self.listed.send_if_modified(|was| !std::mem::replace(was, true));
+            }
+            self.perform(acts);
+        }
+    }
+
+    /// Enters what was seen of the workloads themselves.
+    fn workload(&self, tracker: &mut Tracker, seen: Seen) -> Vec<Act> {
+        match seen {
+            Seen::Begin => {
+                tracker.listing();
+                Vec::new()
+            }
+            Seen::Complete => tracker.listing_done(),
+            Seen::There(thing) => {
+                let standing = self.kind.standing(&thing.body, &self.settings.common.spec);
+                let runs = standing == Standing::Running;
+                let acts = tracker.workload(&thing.name, standing, self.now());
+                if runs {
+                    self.nearer.notify_one();
+                }
+                acts
+            }
+            Seen::Gone(thing) => tracker.workload_gone(&thing.name),
+            Seen::Trouble(_) => Vec::new(),
+        }
+    }
+}
+
+/// Enters what was seen of a pod, an event or a queue.
+fn news_of(watched: Watched, tracker: &mut Tracker, thing: &Thing) -> Vec<Act> {
+    match watched {
+        Watched::Workload => Vec::new(),
+        Watched::Pod => {
+            if pod_end::read(&thing.body).is_some() {
+                tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+            }
+            let (why, disruption) = (why::of_pod(&thing.body), disruption::of_pod(&thing.body));
+            tracker.pod(&thing.name, why, disruption)
+        }
+        Watched::Event => match why::of_event(&thing.body) {
+            Some((pod, why)) => tracker.waits(why::workload_of(&pod), Some(why)),
+            None => Vec::new(),
+        },
+        Watched::Queue => match thing.owner.as_deref().zip(kueue::why(&thing.body)) {
+            Some((name, why)) => tracker.waits(name, Some(why)),
+            None => Vec::new(),
+        },
+    }
+}

@@ -1,0 +1,161 @@
+//! PURE: the kinds of Kubernetes objects that run an attempt of a trial job. A kind says how its object is made, what the
+//! object's status means and how it is stopped; everything else is the same for all of them.
+//!
+//! To add one: a file with an implementation of [`Workload`], a variant of [`WorkloadKind`] and its row in [`workload`].
+
+use std::fmt::Debug;
+
+use serde_json::Value;
+use trial_protocol::{Class, ExperimentId};
+
+use super::client::Resource;
+use super::disruption::Taken;
+use super::manifest::Common;
+use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
+use crate::training_service::TrialJobSpec;
+
+pub mod framework;
+pub mod job;
+
+/// A kind of object that runs an attempt. Every function is pure.
+pub trait Workload: Debug + Send + Sync {
+    /// The kind, as the API names it.
+    fn resource(&self) -> Resource;
+
+    /// What the manager does to objects of the kind, and cannot do without.
+    fn verbs(&self) -> &'static [&'static str];
+
+    /// The controller that makes its pods, as people call it.
+    fn controller(&self) -> &'static str;
+
+    /// What is missing in a cluster that does not serve the kind, and what to do about it.
+    fn installation(&self) -> &'static str;
+
+    /// The object for a job.
+    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value;
+
+    /// One pod of each role as the controller would make it, by its role: for a dry run.
+    fn example_pods(&self, common: &Common) -> Vec<(String, Value)>;
+
+    /// Reads where an object stands.
+    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing;
+
+    /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with what the workload's pods show.
+    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome;
+
+    /// How the controller is asked to end the pods.
+    fn stop(&self) -> StopRequest;
+
+    /// The pod whose metrics are the trial's, among the pods of the workload `name`.
+    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String>;
+
+    /// The name of the trial's container where the template gives none.
+    fn container(&self) -> &'static str;
+
+    /// An object that starts no pod, to see whether the controller takes notice.
+    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value;
+
+    /// Whether the controller has taken notice of the probe.
+    fn is_noticed(&self, probe: &Value) -> bool;
+}
+
+/// Returns the implementation of a kind.
+pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
+    match kind {
+        WorkloadKind::Framework => &framework::Framework,
+        WorkloadKind::Job => &job::Job,
+    }
+}
+
+/// Every kind: what an experiment may have left in a cluster.
+pub const KINDS: [WorkloadKind; 2] = [WorkloadKind::Framework, WorkloadKind::Job];
+
+/// A way to end a workload's pods.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StopRequest {
+    /// A merge patch; the object stays and says when it has ended.
+    Patch(Value),
+    /// The object is deleted; the workload has ended when its last pod is gone.
+    Delete,
+}
+
+/// Where a workload stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Its controller has not looked at it yet.
+    Unseen,
+    /// It is not to run yet: a queue, or a person, holds it back. No deadline runs meanwhile.
+    Suspended,
+    /// Nothing runs: no pod, or none that has started.
+    Waiting,
+    /// A pod runs, and another has not started.
+    Starting,
+    /// Its pods run, or have run.
+    Running,
+    /// It is decided how it ends; pods are going.
+    Ending,
+    /// It is over.
+    Completed(Outcome),
+}
+
+/// How a workload ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether its controller calls it succeeded.
+    pub succeeded: bool,
+    /// Exit code of the container that decided it, as a shell shows it, where there was one.
+    pub exit_code: Option<i32>,
+    /// Why, for a person.
+    pub message: String,
+    /// What a retry would do, where that is known.
+    pub class: Option<Class>,
+    /// The pod that decided it, where one did.
+    pub decided_by: Option<Decider>,
+    /// What the platform says, where it took that pod away.
+    pub taken: Option<Taken>,
+    /// The object does not say why, its pods do: they are to be read before it is told.
+    pub needs_pods: bool,
+}
+
+/// The pod that decided how a workload ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decider {
+    /// Of which role.
+    pub role: String,
+    /// Its number in it.
+    pub index: u64,
+    /// Whether its metrics are the trial's: others are named where a person is told of them.
+    pub is_main: bool,
+}
+
+impl Decider {
+    /// Returns a message about this pod.
+    pub fn told(decided_by: Option<&Self>, message: String) -> String {
+        match decided_by.filter(|pod| !pod.is_main) {
+            Some(Self { role, index, .. }) => format!("{role} {index}: {message}"),
+            None => message,
+        }
+    }
+}
+
+impl Outcome {
+    /// A failure of which only this message is known.
+    pub fn unseen(message: String) -> Self {
+        Self {
+            succeeded: false,
+            exit_code: None,
+            message,
+            class: None,
+            decided_by: None,
+            taken: None,
+            needs_pods: false,
+        }
+    }
+
+    /// The same, where the platform took away the pod that decided it.
+    #[must_use]
+    pub fn but_taken(self, taken: Taken) -> Self {
+        let message = Decider::told(self.decided_by.as_ref(), taken.why.clone());
+        Self { message, class: Some(Class::Transient), taken: Some(taken), ..self }
+    }
+}

@@ -1,0 +1,194 @@
+//! PURE: a trial as a Framework of Microsoft's `FrameworkController`.
+//!
+//! The controller rewrites what it is given with the types of Kubernetes 1.16: newer fields of a pod, such
+//! as `seccompProfile` or `resizePolicy`, would be dropped without a word. They are not used.
+
+pub mod status;
+
+use serde_json::{Value, json};
+use trial_protocol::ExperimentId;
+
+use super::{Outcome, Standing, StopRequest, Workload};
+use crate::config::kubernetes::KubernetesSpec;
+use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::manifest::{
+    Common, example, experiment_name, labels, labels_of, merge, pod, set_default, workload_name,
+};
+
+/// Frameworks, as the API names them.
+pub const FRAMEWORKS: Resource = Resource {
+    group: "frameworkcontroller.microsoft.com",
+    version: "v1",
+    kind: "Framework",
+    plural: "frameworks",
+};
+
+/// How much longer than its own time a pod that is to end is waited for before it is taken for gone with its node. An
+/// attempt that lives on all the same does no harm: the next one has another number.
+const NODE_GONE_S: u64 = 600;
+
+/// Trials as Frameworks.
+#[derive(Debug)]
+pub struct Framework;
+
+impl Workload for Framework {
+    fn resource(&self) -> Resource {
+        FRAMEWORKS
+    }
+
+    fn verbs(&self) -> &'static [&'static str] {
+        &["get", "list", "watch", "create", "patch", "delete", "deletecollection"]
+    }
+
+    fn controller(&self) -> &'static str {
+        "FrameworkController"
+    }
+
+    fn installation(&self) -> &'static str {
+        "FrameworkController is not installed there (docs/kubernetes.md says how)"
+    }
+
+    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+        framework(common, job)
+    }
+
+    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
+        pods(common)
+    }
+
+    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing {
+        let (role, index) = &spec.metrics_from;
+        status::read(object, (role.as_str(), *index))
+    }
+
+    fn explain(&self, outcome: Outcome, _pods: &[Value]) -> Outcome {
+        outcome
+    }
+
+    fn stop(&self) -> StopRequest {
+        StopRequest::Patch(json!({"spec": {"executionType": "Stop"}}))
+    }
+
+    fn reporter(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
+        let (role, index) = &spec.metrics_from;
+        Some(format!("{name}-{role}-{index}"))
+    }
+
+    fn container(&self) -> &'static str {
+        "framework"
+    }
+
+    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        probe(experiment, namespace)
+    }
+
+    fn is_noticed(&self, probe: &Value) -> bool {
+        probe.pointer("/status/state").is_some_and(Value::is_string)
+    }
+}
+
+/// A Framework that starts no pod, to see whether its controller takes notice.
+fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
+    json!({
+        "apiVersion": "frameworkcontroller.microsoft.com/v1",
+        "kind": "Framework",
+        "metadata": {
+            "name": format!("{}probe", experiment_name(experiment)),
+            "namespace": namespace,
+            "labels": labels(experiment),
+        },
+        "spec": {
+            // It waits to be started, which nobody does.
+            "executionType": "Create",
+            "taskRoles": [{
+                "name": "probe",
+                "taskNumber": 1,
+                "task": {"pod": {"spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "framework", "image": "none"}],
+                }}},
+            }],
+        },
+    })
+}
+
+/// A trial's Framework: the user's template, completed.
+pub(in crate::training_service::kubernetes) fn framework(
+    common: &Common,
+    job: &TrialJobSpec,
+) -> Value {
+    let spec = &common.spec;
+    let mut framework = spec.template.clone().unwrap_or_else(|| json!({}));
+    framework["apiVersion"] = Value::from("frameworkcontroller.microsoft.com/v1");
+    framework["kind"] = Value::from("Framework");
+    if let Some(object) = framework.as_object_mut() {
+        // Never sent: what is stored as a status is believed by the controller.
+        object.shift_remove("status");
+    }
+    let labels = labels_of(&common.experiment, job);
+    let metadata = &mut framework["metadata"];
+    if let Some(metadata) = metadata.as_object_mut() {
+        // What `kubectl get -o yaml` shows of another Framework's life; some of it would be refused.
+        metadata.retain(|name, _| name == "labels" || name == "annotations");
+    }
+    metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
+    metadata["namespace"] = Value::from(common.namespace.as_str());
+    merge(&mut metadata["labels"], labels.clone());
+
+    framework["spec"]["executionType"] = Value::from("Start");
+    set_default(&mut framework["spec"], "retryPolicy", no_retry());
+    let templates = framework["spec"]["taskRoles"].take();
+    let roles: Vec<Value> = spec
+        .roles
+        .iter()
+        .enumerate()
+        .map(|(position, role)| {
+            let template = templates
+                .as_array()
+                .and_then(|list| list.iter().find(|known| known["name"] == role.name.as_str()));
+            let mut whole = template.cloned().unwrap_or_else(|| json!({}));
+            whole["name"] = Value::from(role.name.as_str());
+            whole["taskNumber"] = Value::from(role.task_number);
+            whole["frameworkAttemptCompletionPolicy"] = json!({
+                "minFailedTaskCount": role.policy.min_failed,
+                "minSucceededTaskCount": role.policy.min_succeeded,
+            });
+            set_default(&mut whole["task"], "retryPolicy", no_retry());
+            // Without it a pod whose node is gone is waited for until somebody removes the node.
+            let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
+            set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
+            let pod = &mut whole["task"]["pod"];
+            pod::leave_alone(&mut pod["metadata"]);
+            merge(&mut pod["metadata"]["labels"], labels.clone());
+            pod::complete(&mut pod["spec"], common, job, role, position);
+            whole
+        })
+        .collect();
+    framework["spec"]["taskRoles"] = Value::Array(roles);
+    framework
+}
+
+/// The first pod of each role of a trial, as `FrameworkController` would make it, by its role.
+pub(in crate::training_service::kubernetes) fn pods(common: &Common) -> Vec<(String, Value)> {
+    let trial = example(&common.experiment);
+    let mut framework = framework(common, &trial);
+    let name = workload_name(&common.experiment, &trial.attempt);
+    let roles = framework.pointer_mut("/spec/taskRoles").and_then(Value::as_array_mut);
+    let roles = roles.into_iter().flatten().map(|role| {
+        let own = role["name"].as_str().unwrap_or_default().to_owned();
+        let mut pod = role["task"]["pod"].take();
+        (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
+        pod["metadata"]["name"] = Value::from(format!("{name}-{own}-0"));
+        pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+        pod::without_what_is_dropped(&mut pod["spec"]);
+        pod::fill_in(&mut pod);
+        (own, pod)
+    });
+    roles.collect()
+}
+
+/// A retry is the manager's decision, and gets a number.
+fn no_retry() -> Value {
+    json!({"fancyRetryPolicy": false, "maxRetryCount": 0})
+}

@@ -1,0 +1,272 @@
+//! PURE: a trial as a Job of `batch/v1`, which every cluster has. Kueue queues it where `queue` is set.
+//!
+//! A Job says that it failed, and rarely why: the failure policy makes it name the pod and the exit code, and the rest is
+//! read from its pods, which stay until the Job is deleted.
+//!
+//! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of it.
+
+use serde_json::{Map, Value, json};
+use trial_protocol::ExperimentId;
+
+use super::{Outcome, Standing, StopRequest, Workload};
+use crate::config::kubernetes::KubernetesSpec;
+use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::manifest::{
+    Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
+};
+use crate::training_service::kubernetes::pod_end;
+use crate::training_service::kubernetes::text::shortened;
+use crate::training_service::kubernetes::why::{condition, is, text};
+
+/// Jobs, as the API names them.
+pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
+
+/// The label with which Kueue takes a Job in.
+const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
+/// The label with the Job's priority in its queue.
+const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
+/// The name of the trial's container.
+const CONTAINER: &str = "trial";
+/// The annotation with a pod's index in an Indexed Job.
+const INDEX_ANNOTATION: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+
+/// Trials as Jobs.
+#[derive(Debug)]
+pub struct Job;
+
+impl Workload for Job {
+    fn resource(&self) -> Resource {
+        JOBS
+    }
+
+    fn verbs(&self) -> &'static [&'static str] {
+        &["get", "list", "watch", "create", "delete", "deletecollection"]
+    }
+
+    fn controller(&self) -> &'static str {
+        "the cluster's Job controller"
+    }
+
+    fn installation(&self) -> &'static str {
+        "it does not serve batch/v1, which every Kubernetes cluster since 1.21 does: is this its API server?"
+    }
+
+    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+        manifest(common, job)
+    }
+
+    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
+        let trial = example(&common.experiment);
+        let name = workload_name(&common.experiment, &trial.attempt);
+        let mut template = pod_template(common, &trial);
+        (template["apiVersion"], template["kind"]) = (Value::from("v1"), Value::from("Pod"));
+        template["metadata"]["name"] = Value::from(format!("{name}-0"));
+        template["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+        let role = common.spec.roles.first().map(|role| role.name.clone()).unwrap_or_default();
+        vec![(role, template)]
+    }
+
+    fn standing(&self, object: &Value, _spec: &KubernetesSpec) -> Standing {
+        standing(object)
+    }
+
+    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
+        explain(outcome, pods)
+    }
+
+    fn stop(&self) -> StopRequest {
+        // A suspended Job would be resumed by Kueue.
+        StopRequest::Delete
+    }
+
+    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
+        let (_, index) = &spec.metrics_from;
+        let indexed = format!("{name}-{index}-");
+        let prefix = if is_indexed(spec) { indexed } else { format!("{name}-") };
+        pods.iter().find(|pod| pod.starts_with(&prefix)).cloned()
+    }
+
+    fn container(&self) -> &'static str {
+        CONTAINER
+    }
+
+    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": format!("{}probe", experiment_name(experiment)),
+                "namespace": namespace,
+                "labels": labels(experiment),
+            },
+            "spec": {
+                // Suspended, it makes no pod; the controller says that it is.
+                "suspend": true,
+                "backoffLimit": 0,
+                "template": {"spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": CONTAINER, "image": "none"}],
+                }},
+            },
+        })
+    }
+
+    fn is_noticed(&self, probe: &Value) -> bool {
+        probe.get("status").and_then(|status| condition(status, "Suspended")).is_some()
+    }
+}
+
+fn is_indexed(spec: &KubernetesSpec) -> bool {
+    spec.roles.iter().any(|role| role.task_number > 1)
+}
+
+fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
+    let spec = &common.spec;
+    let mut metadata =
+        spec.template.as_ref().map_or(Value::Null, |template| template["metadata"].clone());
+    if let Some(members) = metadata.as_object_mut() {
+        // The rest is another object's life.
+        members.retain(|name, _| name == "labels" || name == "annotations");
+    } else {
+        metadata = json!({});
+    }
+    metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
+    metadata["namespace"] = Value::from(common.namespace.as_str());
+    merge(&mut metadata["labels"], labels_of(&common.experiment, job));
+    let queue = [(QUEUE_LABEL, &spec.queue), (PRIORITY_LABEL, &spec.priority_class)];
+    let queue = queue
+        .into_iter()
+        .filter_map(|(label, name)| Some((label.to_owned(), Value::from(name.as_deref()?))));
+    merge(&mut metadata["labels"], queue.collect::<Map<_, _>>());
+
+    let pods = spec.roles.first().map_or(1, |role| role.task_number);
+    let template = pod_template(common, job);
+    let container = template.pointer("/spec/containers/0/name").cloned().unwrap_or_default();
+    let mut body = json!({
+        // A retry is the manager's decision, and gets a number.
+        "backoffLimit": 0,
+        "parallelism": pods,
+        "completions": pods,
+        // What ends a suspended Job's pod for good (143, 137) is no failure of the trial; backoffLimit sees to the rest.
+        "podFailurePolicy": {"rules": [
+            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"action": "FailJob", "onExitCodes": {
+                "containerName": container, "operator": "NotIn", "values": [0, 137, 143],
+            }},
+        ]},
+        "template": template,
+    });
+    if pods > 1 {
+        body["completionMode"] = Value::from("Indexed");
+    }
+    if spec.queue.is_some() {
+        // As Kueue's webhook has it: without the webhook the Job would run past the queue.
+        body["suspend"] = Value::Bool(true);
+    }
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
+}
+
+fn pod_template(common: &Common, job: &TrialJobSpec) -> Value {
+    let spec = &common.spec;
+    let own = spec.template.as_ref();
+    let own = own.and_then(|template| template.pointer("/spec/taskRoles/0/task/pod").cloned());
+    let mut template = own.unwrap_or_else(|| json!({}));
+    pod::leave_alone(&mut template["metadata"]);
+    merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
+    if let Some(role) = spec.roles.first() {
+        pod::complete(&mut template["spec"], common, job, role, 0);
+        let container = &mut template["spec"]["containers"][0];
+        pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
+        pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
+        if is_indexed(spec) {
+            pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_ANNOTATION);
+        } else {
+            pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
+        }
+        if spec.queue.is_some() {
+            // A queue may take the trial back and admit it again, in another pod.
+            pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
+        }
+    }
+    template
+}
+
+/// Reads where a Job stands.
+fn standing(object: &Value) -> Standing {
+    let status = object.get("status").filter(|status| status.is_object());
+    let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
+    let Some(status) = status.filter(|status| status.as_object().is_some_and(|s| !s.is_empty()))
+    else {
+        return if suspended { Standing::Suspended } else { Standing::Unseen };
+    };
+    let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
+    let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
+    if holds("Complete").is_some() {
+        let message = "the pod succeeded".to_owned();
+        let (succeeded, exit_code) = (true, Some(0));
+        return Standing::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+    }
+    if let Some(failed) = holds("Failed") {
+        return Standing::Completed(failure(failed));
+    }
+    if let Some(failing) = holds("FailureTarget") {
+        // While it is suspended nothing more comes: a pod that was stopped for its queue had ended in a failure.
+        return if suspended { Standing::Completed(failure(failing)) } else { Standing::Ending };
+    }
+    if holds("SuccessCriteriaMet").is_some() {
+        return Standing::Ending;
+    }
+    match (suspended, count("active"), count("ready")) {
+        (true, ..) => Standing::Suspended,
+        (false, active, ready) if active > 0 && ready >= active => Standing::Running,
+        (false, active, ready) if active > 0 && ready > 0 => Standing::Starting,
+        (false, ..) => Standing::Waiting,
+    }
+}
+
+/// What a Job says of its failure.
+fn failure(condition: &Value) -> Outcome {
+    let message = text(condition, "message");
+    let message = match text(condition, "reason").as_str() {
+        "DeadlineExceeded" => "its Job ran longer than its activeDeadlineSeconds".to_owned(),
+        "BackoffLimitExceeded" => "its pod failed, and is gone".to_owned(),
+        _ => message,
+    };
+    Outcome { needs_pods: true, ..Outcome::unseen(message) }
+}
+
+/// Completes a Job's failure with what its pods show: the pod that the Job names, else one that failed.
+fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+    let named = |pod: &&Value| {
+        let name = text(&pod["metadata"], "name");
+        !name.is_empty() && outcome.message.contains(&format!("/{name} "))
+    };
+    let failed = |pod: &&Value| pod.pointer("/status/phase").is_some_and(|phase| phase == "Failed");
+    let pod = pods.iter().find(named).or_else(|| pods.iter().find(failed)).or(pods.first());
+    let Some(end) = pod.and_then(pod_end::read) else {
+        let exit_code = named_code(&outcome.message);
+        let message = match exit_code {
+            Some(code) => format!("the container ended with exit code {code}"),
+            None => shortened(&outcome.message),
+        };
+        return Outcome { exit_code, message, needs_pods: false, ..outcome };
+    };
+    Outcome {
+        exit_code: end.exit_code,
+        message: end.message,
+        class: end.class,
+        taken: end.taken,
+        needs_pods: false,
+        ..outcome
+    }
+}
+
+/// The exit code that a Job's failure policy names: `… failed with exit code 3 matching FailJob rule at index 1`.
+fn named_code(message: &str) -> Option<i32> {
+    let (_, rest) = message.split_once(" failed with exit code ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Trials as Jobs: a search without any operator, its failures, stops, and what a queue does to it.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Search, TestBed, wait_for};
+
+use super::{command, run};
+
+/// A search whose trials are Jobs.
+fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    let mut service = json!({
+        "platform": "kubernetes",
+        "kubeconfig": kubeconfig.display().to_string(),
+        "storage": "image",
+        "dockerImage": "any",
+    });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        service[name] = value.clone();
+    }
+    Search::new(line, trials).with("objective", "score").with("trainingService", service)
+}
+
+fn left(kube: &Kube) -> Vec<Value> {
+    ["jobs", "secrets", "pods"].iter().flat_map(|kind| kube.all(kind)).collect()
+}
+
+fn cluster(bed: &TestBed) -> Kube {
+    Kube::start(bed.folder(), |_| Play::Pods)
+}
+
+#[test]
+fn a_search_runs_as_jobs_without_any_operator() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.without_frameworks();
+    let line = r#"x='{{x}}'; echo "score=$x""#;
+    let outcome = run(&bed, &search(&bed, &kube, line, 4, &json!({})).with("trialConcurrency", 2));
+    outcome.expect_done(4, 0);
+    for trial in &outcome.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    assert_eq!(left(&kube), Vec::<Value>::new());
+    let requests = kube.requests();
+    let count = |what: &str| requests.iter().filter(|request| *request == what).count();
+    assert_eq!(count("POST jobs"), 4 + 1, "one more is the look at the controller: {requests:?}");
+    assert_eq!(count("POST secrets"), 4 + 1, "one more is the experiment's: {requests:?}");
+}
+
+#[test]
+fn a_failing_job_fails_with_the_trials_own_code_and_words() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo 'ValueError: no' >&2; exit 3";
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
+    outcome.expect_done(0, 1);
+    assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn several_pods_of_a_job_know_one_another_and_the_first_ones_metrics_count() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo $TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({"taskNumber": 3})));
+    outcome.expect_done(1, 0);
+    assert_eq!(outcome.trial(0).final_result, json!(0));
+    let ranks = bed.read("ranks");
+    let mut ranks: Vec<&str> = ranks.lines().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["0/3", "1/3", "2/3"]);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_killed_trial_ends_its_job_and_its_pods() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    bed.wait_until_empty();
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+/// Lets a queue's Job run, or takes it back, as Kueue does.
+fn suspend(kube: &Kube, suspend: bool) {
+    let jobs = kube.all("jobs");
+    let name = jobs[0]["metadata"]["name"].as_str().expect("a Job has a name");
+    kube.change("jobs", name, |job| job["spec"]["suspend"] = Value::Bool(suspend));
+}
+
+#[test]
+fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
+                until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
+    let queue = json!({"queue": "team", "priorityClass": "low"});
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
+    let job = wait_for("the Job", BOUND, || {
+        kube.all("jobs")
+            .into_iter()
+            .find(|job| job.pointer("/metadata/labels/kueue.x-k8s.io~1queue-name").is_some())
+    });
+    assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team");
+    assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
+    assert_eq!(job["spec"]["suspend"], true);
+    let message = "couldn't assign flavors to pod set main: insufficient unused quota for cpu";
+    kube.put(
+        "workloads",
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
+            "metadata": {"name": "job-1", "namespace": "lab", "ownerReferences": [{"kind": "Job", "name": job["metadata"]["name"]}]},
+            "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}]},
+        }),
+    );
+    wait_for("the queue's words", BOUND, || running.stderr().contains(message).then_some(()));
+    assert_eq!(kube.all("pods"), Vec::<Value>::new());
+
+    let runs = |times: usize| {
+        wait_for("the trial to run", BOUND, || {
+            (bed.read("up").lines().count() == times).then_some(())
+        });
+    };
+    suspend(&kube, false);
+    runs(1);
+    suspend(&kube, true);
+    wait_for("its pod to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    suspend(&kube, false);
+    runs(2);
+    bed.write("go", "");
+    let outcome = trialkeeper_tests::Outcome::of(running.finish(BOUND));
+    outcome.expect_done(1, 0);
+    assert_eq!(
+        outcome.trial(0).intermediate,
+        [json!(0.25), json!(0.5)],
+        "of the pod that ended it"
+    );
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}

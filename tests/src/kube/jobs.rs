@@ -1,0 +1,249 @@
+//! The Job controller and its kubelet: each Job's pods run as processes of this machine, and its status goes through the
+//! steps that a real cluster was seen to take.
+
+use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::objects::{is_going, text};
+use super::{Shared, processes};
+
+const LOOK: Duration = Duration::from_millis(5);
+/// The codes that the failure policy of a Job leaves to its back-off limit.
+const LEFT_OUT: [i32; 3] = [0, 137, 143];
+
+/// Follows Jobs until the server ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut known = HashSet::new();
+    while !shared.ended.load(Ordering::SeqCst) {
+        for job in shared.objects.list("jobs") {
+            if known.insert(text(&job, "/metadata/uid")) {
+                let shared = Arc::clone(shared);
+                std::thread::spawn(move || Run::new(&shared, job).play());
+            }
+        }
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+/// One Job.
+struct Run<'a> {
+    shared: &'a Arc<Shared>,
+    name: String,
+    job: Value,
+    /// Pods made so far: no two of them have one name.
+    made: usize,
+}
+
+/// One of its pods.
+struct Pod {
+    name: String,
+    child: Child,
+    code: Option<i32>,
+}
+
+impl<'a> Run<'a> {
+    fn new(shared: &'a Arc<Shared>, job: Value) -> Self {
+        Self { shared, name: text(&job, "/metadata/name"), job, made: 0 }
+    }
+
+    fn play(mut self) {
+        while !self.is_over() {
+            if self.is_suspended() {
+                let condition = [("Suspended", "True", "JobSuspended", "Job suspended")];
+                self.stand(&condition, &json!({"active": 0}));
+                while self.is_suspended() && !self.is_over() {
+                    std::thread::park_timeout(LOOK);
+                }
+                continue;
+            }
+            if self.pods_to_their_end() {
+                return;
+            }
+        }
+    }
+
+    /// Runs the pods; `false` if the Job was suspended meanwhile.
+    fn pods_to_their_end(&mut self) -> bool {
+        let count = self.job.pointer("/spec/completions").and_then(Value::as_u64).unwrap_or(1);
+        self.stand(&[], &json!({"active": count, "ready": 0}));
+        let mut pods: Vec<Pod> = (0..count).filter_map(|index| self.start(index)).collect();
+        self.stand(&[], &json!({"active": count, "ready": count}));
+        let mut asked = false;
+        loop {
+            for pod in &mut pods {
+                self.look(pod, asked);
+            }
+            let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
+            let wanted = !self.is_over() && !self.is_suspended();
+            if (!wanted || failed.is_some()) && !asked {
+                asked = true;
+                for pod in &pods {
+                    self.end(pod);
+                }
+            }
+            if pods.iter().all(|pod| pod.code.is_some()) {
+                if self.is_over() || self.is_suspended() {
+                    for pod in &pods {
+                        self.shared.objects.gone("pods", &pod.name);
+                    }
+                    return self.is_over();
+                }
+                self.finish(&pods, failed);
+                return true;
+            }
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    fn start(&mut self, index: u64) -> Option<Pod> {
+        let letters = ["pcm7m", "w2x9k", "q5r8t", "h4j6n", "z3b7v", "d9f2g"];
+        let indexed =
+            self.job.pointer("/spec/completionMode").is_some_and(|mode| mode == "Indexed");
+        let letters = letters[self.made % letters.len()];
+        let number = if indexed { format!("{index}-{letters}") } else { letters.to_owned() };
+        let name = format!("{}-{number}", self.name);
+        self.made += 1;
+        let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"phase": "Pending"}});
+        object["metadata"] = self.job["spec"]["template"]["metadata"].clone();
+        object["metadata"]["name"] = Value::from(name.as_str());
+        object["metadata"]["namespace"] = Value::from("lab");
+        object["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] =
+            Value::from(index.to_string());
+        object["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "batch/v1", "kind": "Job", "name": self.name, "controller": true,
+            "uid": self.job["metadata"]["uid"],
+        }]);
+        object["spec"] = self.job["spec"]["template"]["spec"].clone();
+        let pod = self.shared.objects.create("pods", object).ok()?;
+        let mut spec = pod["spec"].clone();
+        fill_in_fields(&mut spec, &pod);
+        let folder = self.shared.folder.join("pods").join(&name);
+        let child = processes::start(self.shared, &spec, &folder, Vec::new());
+        let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
+        self.pod_is(&name, json!({"phase": "Running"}));
+        Some(Pod { name, child, code: None })
+    }
+
+    /// Looks whether a pod has ended, and whether it is asked to.
+    fn look(&self, pod: &mut Pod, asked: bool) {
+        if pod.code.is_some() {
+            return;
+        }
+        if !asked && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true) {
+            self.end(pod);
+        }
+        let Ok(Some(status)) = pod.child.try_wait() else { return };
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        let terminated =
+            json!({"exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z"});
+        let container = json!({"name": "trial", "state": {"terminated": terminated}});
+        let phase = if code == 0 { "Succeeded" } else { "Failed" };
+        // The kubelet says the one, and a second later the other.
+        self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
+        self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
+        pod.code = Some(code);
+    }
+
+    /// Asks a pod to end, as the kubelet does.
+    fn end(&self, pod: &Pod) {
+        if pod.code.is_some() {
+            return;
+        }
+        let deleted = |object: &mut Value| {
+            object["metadata"]["deletionTimestamp"] = Value::from("2026-11-23T00:00:00Z");
+        };
+        drop(self.shared.objects.change("pods", &pod.name, deleted));
+        let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
+        // It may have ended meanwhile.
+        let _gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+
+    fn finish(&self, pods: &[Pod], failed: Option<usize>) {
+        let (target, end, reason, message) = match failed.map(|at| &pods[at]) {
+            None => {
+                let message = "Reached expected number of succeeded pods".to_owned();
+                ("SuccessCriteriaMet", "Complete", "CompletionsReached", message)
+            }
+            Some(pod) => {
+                let code = pod.code.unwrap_or(1);
+                if LEFT_OUT.contains(&code) {
+                    let message = "Job has reached the specified backoff limit".to_owned();
+                    ("FailureTarget", "Failed", "BackoffLimitExceeded", message)
+                } else {
+                    let message = format!(
+                        "Container trial for pod lab/{} failed with exit code {code} matching FailJob rule at index 1",
+                        pod.name
+                    );
+                    ("FailureTarget", "Failed", "PodFailurePolicy", message)
+                }
+            }
+        };
+        let first = (target, "True", reason, message.as_str());
+        self.stand(&[first], &json!({"active": 0}));
+        // What was deleted has gone before the Job says that it is over.
+        for pod in pods {
+            if self.shared.objects.seen("pods", &pod.name, is_going) == Some(true) {
+                self.shared.objects.gone("pods", &pod.name);
+            }
+        }
+        self.stand(&[first, (end, "True", reason, message.as_str())], &json!({}));
+    }
+
+    fn is_over(&self) -> bool {
+        let over = self.shared.objects.seen("jobs", &self.name, |now| {
+            is_going(now) || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
+        });
+        self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+    }
+
+    fn is_suspended(&self) -> bool {
+        let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
+        self.shared.objects.seen("jobs", &self.name, suspended).unwrap_or(false)
+    }
+
+    fn stand(&self, conditions: &[(&str, &str, &str, &str)], counts: &Value) {
+        let conditions = conditions.iter().map(|(kind, status, reason, message)| {
+            json!({"type": kind, "status": status, "reason": reason, "message": message})
+        });
+        let mut status = counts.clone();
+        status["conditions"] = Value::Array(conditions.collect());
+        drop(self.shared.objects.change("jobs", &self.name, |object| object["status"] = status));
+    }
+
+    fn pod_is(&self, pod: &str, status: Value) {
+        let change = |object: &mut Value| {
+            let conditions = object.pointer("/status/conditions").cloned();
+            object["status"] = status;
+            if let Some(conditions) = conditions {
+                object["status"]["conditions"] = conditions;
+            }
+        };
+        drop(self.shared.objects.change("pods", pod, change));
+    }
+}
+
+/// Replaces variables that are fields of the pod by their values.
+fn fill_in_fields(spec: &mut Value, pod: &Value) {
+    let variables = spec.pointer_mut("/containers/0/env").and_then(Value::as_array_mut);
+    for variable in variables.into_iter().flatten() {
+        let value = match variable.pointer("/valueFrom/fieldRef/fieldPath").and_then(Value::as_str)
+        {
+            None => continue,
+            Some("metadata.uid") => text(pod, "/metadata/uid"),
+            Some("metadata.annotations['batch.kubernetes.io/job-completion-index']") => {
+                text(pod, "/metadata/annotations/batch.kubernetes.io~1job-completion-index")
+            }
+            Some(other) => panic!("the test's kubelet knows no field {other}"),
+        };
+        *variable = json!({"name": variable["name"], "value": value});
+    }
+}
