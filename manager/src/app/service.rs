@@ -65,7 +65,7 @@ impl Ready {
             TrainingServiceSpec::Kubernetes(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
                 let kind = workload(spec.workload);
-                preflight::check(&cluster, kind).await?;
+                preflight::check(&cluster, kind, spec.queue.is_some()).await?;
                 if is_new {
                     match preflight::pods(&cluster, kind, &common(id, spec, &cluster)).await? {
                         Some(refusal) if refusal.is_quota() => warn!("{refusal}"),

@@ -91,9 +91,15 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
 
 /// Lets a queue's Job run, or takes it back, as Kueue does.
 fn suspend(kube: &Kube, suspend: bool) {
-    let jobs = kube.all("jobs");
-    let name = jobs[0]["metadata"]["name"].as_str().expect("a Job has a name");
+    let job = queued(kube).expect("the Job is there");
+    let name = job["metadata"]["name"].as_str().expect("a Job has a name");
     kube.change("jobs", name, |job| job["spec"]["suspend"] = Value::Bool(suspend));
+}
+
+/// The trial's Job, which is not that with which the manager looks whether Jobs are taken notice of.
+fn queued(kube: &Kube) -> Option<Value> {
+    let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
+    kube.all("jobs").into_iter().find(|job| job.pointer(label).is_some())
 }
 
 #[test]
@@ -104,11 +110,7 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
                 until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
     let queue = json!({"queue": "team", "priorityClass": "low"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
-    let job = wait_for("the Job", BOUND, || {
-        kube.all("jobs")
-            .into_iter()
-            .find(|job| job.pointer("/metadata/labels/kueue.x-k8s.io~1queue-name").is_some())
-    });
+    let job = wait_for("the Job", BOUND, || queued(&kube));
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team");
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
     assert_eq!(job["spec"]["suspend"], true);
@@ -144,4 +146,53 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
         "of the pod that ended it"
     );
     assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let mut given = crate::deploy::rights_of_the_manager();
+    given.retain(|right| !right.starts_with("frameworkcontroller"));
+    given.sort();
+    kube.only_rights(given.clone());
+    let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
+    let queue = json!({"queue": "team"});
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
+    wait_for("the Job", BOUND, || queued(&kube));
+    suspend(&kube, false);
+    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    let trial = wait_for("the trial's id", BOUND, || {
+        let label = "/metadata/labels/trialkeeper~1trial";
+        Some(queued(&kube)?.pointer(label)?.as_str()?.to_owned())
+    });
+    // A stopped trial's Job is deleted; the search's end takes the rest away.
+    let mut kill = bed.manager();
+    kill.args(["trial", "kill", &trial, "--data-dir"]).arg(bed.data());
+    assert_eq!(bed.start(&mut kill).finish(BOUND).code, Some(0));
+    running.finish(BOUND);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+    // The token of a trial is renewed in its Secret by a resumed manager only.
+    let needed = |rights: Vec<String>| {
+        rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
+    };
+    assert_eq!(needed(kube.used_rights()), needed(given.clone()));
+    let mut asked = kube.asked_rights();
+    asked.retain(|right| right != "/pods create" && !right.starts_with("frameworkcontroller"));
+    assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
+}
+
+#[test]
+fn a_cluster_without_kueue_is_told_so_before_anything_is_submitted() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let mut rights = crate::deploy::rights_of_the_manager();
+    rights.retain(|right| !right.starts_with("kueue"));
+    kube.only_rights(rights);
+    let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
+    let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    let said = "may not do this in the namespace `lab`: list, watch workloads";
+    assert!(finished.stderr.contains(said), "{}", finished.stderr);
+    assert_eq!(kube.all("jobs"), Vec::<Value>::new());
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::config::{ExperimentSpec, load};
 
-fn document(service: &Value) -> Value {
+pub(super) fn document(service: &Value) -> Value {
     json!({
         "trialCommand": "python3 t.py {{x}}",
         "trialConcurrency": 2,
@@ -17,7 +17,7 @@ fn document(service: &Value) -> Value {
     })
 }
 
-fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, String> {
+pub(super) fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
     std::fs::write(&file, document).unwrap();
@@ -27,7 +27,7 @@ fn loaded(document: &str, template: &str) -> Result<ExperimentSpec, String> {
     load(&file).map_err(|error| error.problem)
 }
 
-fn spec(document: &str) -> KubernetesSpec {
+pub(super) fn spec(document: &str) -> KubernetesSpec {
     let spec = loaded(document, "").unwrap();
     let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
     *spec

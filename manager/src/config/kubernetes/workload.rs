@@ -62,7 +62,7 @@ pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     let Value::Object(members) = section else { return section };
     let names: Vec<String> = members.keys().map(|key| folded(key)).collect();
     let has = |field: &str| names.iter().any(|name| *name == folded(field));
-    if workload != WorkloadKind::Job || has("taskRoles") || has("template") || has("configPath") {
+    if workload != WorkloadKind::Job || has("taskRoles") {
         return Value::Object(members);
     }
     let is_role_field = |key: &str| ROLE_FIELDS.iter().any(|field| folded(field) == folded(key));
@@ -123,5 +123,86 @@ pub(super) fn check_fields(
             Err(fields.fault("priorityClass", "has no meaning without `queue`"))
         }
         WorkloadKind::Job => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{document, loaded, spec};
+    use super::*;
+
+    const POD: &str = "{spec: {containers: [{name: mine, image: i, command: [python3, t.py]}]}}";
+
+    /// The section of a Job, with changes.
+    fn job(changes: &Value) -> String {
+        let mut section = json!({"platform": "kubernetes", "dockerImage": "i"});
+        for (field, value) in changes.as_object().unwrap() {
+            section[field] = value.clone();
+        }
+        section.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        document(&section).to_string()
+    }
+
+    /// Asserts that what is stored of a file reads as it was written.
+    fn assert_reads_again(file: &str, template: &str) {
+        let whole = loaded(file, template).unwrap();
+        let mut section = whole.canonical["trainingService"].clone();
+        section.as_object_mut().unwrap().remove("trialCodeDirectory");
+        let again = loaded(&document(&section).to_string(), "").unwrap();
+        assert_eq!(again.training_service, whole.training_service);
+    }
+
+    #[test]
+    fn a_jobs_role_may_stand_in_the_section_itself() {
+        let flat = json!({"taskNumber": 2, "gpuNumber": 1, "memory_size": "1gb", "queue": "q", "priorityClass": "p"});
+        let read = spec(&job(&flat));
+        assert_eq!(read.workload, WorkloadKind::Job);
+        assert_eq!((read.queue.as_deref(), read.priority_class.as_deref()), (Some("q"), Some("p")));
+        let role = &read.roles[0];
+        assert_eq!((role.name.as_str(), role.task_number, role.gpus), ("worker", 2, Some(1)));
+        assert_eq!((role.image.as_deref(), role.memory_mib), (Some("i"), Some(1024)));
+        assert_reads_again(&job(&flat), "");
+        let listed =
+            json!({"platform": "kubernetes", "taskRoles": [{"name": "w", "dockerImage": "i"}]});
+        assert_eq!(spec(&document(&listed).to_string()).roles[0].name, "w");
+    }
+
+    #[test]
+    fn a_template_is_a_job_of_which_the_pod_is_taken() {
+        let with = json!({"configPath": "framework.yml", "dockerImage": null});
+        let good =
+            format!("kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {POD}}}\n");
+        assert_reads_again(&job(&with), &good);
+        #[rustfmt::skip]
+        let table = [
+            ("kind: Framework\nspec: {}".to_owned(), "is no object of kind Job"),
+            ("kind: Job\nspec: {}".to_owned(), "the template, spec.template: is missing"),
+            (format!("kind: Job\nspec: {{backoffLimit: 3, template: {POD}}}"), "the template, spec.backoffLimit: is not taken from a template"),
+        ];
+        for (template, expected) in table {
+            let problem = loaded(&job(&with), &template).unwrap_err();
+            assert!(problem.contains(expected), "{expected:?} is not in {problem}");
+        }
+    }
+
+    #[test]
+    fn what_the_kind_cannot_have_is_refused() {
+        let two = json!([{"name": "a", "dockerImage": "i"}, {"name": "b", "dockerImage": "i", "command": "c"}]);
+        let policy = json!([{"name": "a", "dockerImage": "i", "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 2, "minSucceedTaskCount": 1}}]);
+        let framework = json!({"platform": "frameworkcontroller", "queue": "q", "taskRoles": [{"name": "a", "dockerImage": "i"}], "dockerImage": null});
+        #[rustfmt::skip]
+        let table = [
+            (json!({"dockerImage": null}), "dockerImage: is missing"),
+            (json!({"taskRoles": two, "dockerImage": null}), "has 2 roles, and a Job has one"),
+            (json!({"taskRoles": policy, "dockerImage": null}), "leave `frameworkAttemptCompletionPolicy` out"),
+            (json!({"barrierImage": "i"}), "barrierImage: is FrameworkController's"),
+            (json!({"priorityClass": "p"}), "priorityClass: has no meaning without `queue`"),
+            (json!({"queue": "Not A Name"}), "trainingService.queue: "),
+            (framework, "queue: is Kueue's"),
+        ];
+        for (changes, expected) in table {
+            let problem = loaded(&job(&changes), "").unwrap_err();
+            assert!(problem.contains(expected), "{expected:?} is not in {problem}");
+        }
     }
 }

@@ -236,4 +236,4 @@ pub(super) fn set_default(object: &mut Value, field: &str, value: Value) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

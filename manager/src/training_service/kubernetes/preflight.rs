@@ -6,6 +6,7 @@ use std::time::Duration;
 use trial_protocol::ExperimentId;
 
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times};
+use super::kueue::WORKLOADS;
 use super::manifest::Common;
 use super::refused;
 use super::workload::Workload;
@@ -22,6 +23,9 @@ const NEEDED: [(Resource, &[&str]); 3] = [
     (PODS, &["list", "watch"]),
     (EVENTS, &["list", "watch"]),
 ];
+
+/// The same where trials wait in a queue of Kueue.
+const QUEUE: (Resource, &[&str]) = (WORKLOADS, &["list", "watch"]);
 
 /// What stands in the way of trials.
 #[derive(Debug, thiserror::Error)]
@@ -82,14 +86,19 @@ pub enum Refusal {
 }
 
 /// Looks whether trials can be run.
-pub async fn check(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
+pub async fn check(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    queued: bool,
+) -> Result<(), Refusal> {
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
     if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
         return Err(Refusal::NoNamespace { server, namespace });
     }
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
-    for (resource, verbs) in std::iter::once(own).chain(NEEDED) {
+    let queue = queued.then_some(QUEUE);
+    for (resource, verbs) in std::iter::once(own).chain(NEEDED).chain(queue) {
         let mut lacking = Vec::new();
         for verb in verbs {
             if !a_few_times(|| cluster.may(verb, resource)).await? {
@@ -105,6 +114,18 @@ pub async fn check(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Ref
     }
     let none = || cluster.names(workload.resource(), "trialkeeper/experiment=none");
     match a_few_times(none).await {
+        Ok(_) if queued => {
+            let none = || cluster.names(WORKLOADS, "trialkeeper/experiment=none");
+            match a_few_times(none).await {
+                Ok(_) => Ok(()),
+                Err(Error::NotFound { .. }) => Err(Refusal::NoSuchKind {
+                    server,
+                    kind: WORKLOADS.kind,
+                    installation: "Kueue is not installed there, or does not serve v1beta1; leave `queue` out, or install it (https://kueue.sigs.k8s.io)",
+                }),
+                Err(error) => Err(error.into()),
+            }
+        }
         Ok(_) => Ok(()),
         Err(Error::NotFound { .. }) => Err(Refusal::NoSuchKind {
             server,

@@ -12,7 +12,7 @@ use crate::config::kubernetes::is_name;
 use crate::training_service::kubernetes::workload::framework::{framework, pods};
 use crate::training_service::{Token, parameter_record};
 
-fn job() -> TrialJobSpec {
+pub(in crate::training_service::kubernetes) fn job() -> TrialJobSpec {
     TrialJobSpec {
         experiment: ExperimentId::new("abcd1234").unwrap(),
         trial: trial_protocol::TrialJobId::new("k3f9a").unwrap(),
@@ -25,7 +25,7 @@ fn job() -> TrialJobSpec {
 }
 
 /// The section `trainingService` as an experiment file has it.
-fn common(section: &Value) -> Common {
+pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
     let document = json!({

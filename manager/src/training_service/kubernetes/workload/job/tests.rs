@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::*;
+use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
 use crate::training_service::kubernetes::{disruption, why};
 use crate::training_service::{JobEvent, JobNews};
@@ -160,6 +161,19 @@ fn a_job_stands_where_its_counts_and_conditions_say() {
     for (object, expected) in table {
         assert_eq!(standing(&object), expected, "{object}");
     }
+}
+
+#[test]
+fn a_job_is_as_it_was() {
+    let section = json!({
+        "platform": "kubernetes", "agent": "image", "dockerImage": "python:3.12", "taskNumber": 2,
+        "cpuNumber": 0.5, "memorySize": "8gb", "queue": "research", "priorityClass": "low",
+    });
+    let made = manifest(&common(&section), &job());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src/training_service/kubernetes/workload/job/tests/queued.json");
+    let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());
 }
 
 proptest! {
