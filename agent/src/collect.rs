@@ -12,7 +12,10 @@ mod events;
 mod json_lines;
 mod ledger;
 mod lines;
+#[cfg(test)]
+mod logs;
 mod metric_file;
+mod objective;
 mod pattern;
 #[cfg(test)]
 mod recordings;
@@ -113,6 +116,8 @@ pub struct CollectSpec {
     pub patterns: Vec<Pattern>,
     /// Variables of the trial's that are numbers: a line that prints one as it stands (`env` in a script) reports nothing.
     pub variables: Vec<(String, MetricValue)>,
+    /// Parameters of the trial's that are numbers: a value that only repeats one is no result by itself.
+    pub parameters: Vec<(String, MetricValue)>,
 }
 
 impl CollectSpec {
@@ -127,7 +132,13 @@ impl CollectSpec {
 
 impl Default for CollectSpec {
     fn default() -> Self {
-        let (patterns, variables) = (Vec::new(), Vec::new());
-        Self { objective: None, text: true, json_lines: true, patterns, variables }
+        Self {
+            objective: None,
+            text: true,
+            json_lines: true,
+            patterns: Vec::new(),
+            variables: Vec::new(),
+            parameters: Vec::new(),
+        }
     }
 }

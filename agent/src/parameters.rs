@@ -30,6 +30,12 @@ impl Parameters {
         Self::plain(Map::new())
     }
 
+    /// The parameters that are numbers.
+    pub fn numbers(&self) -> Vec<(String, MetricValue)> {
+        let numbers = self.values.iter().filter(|(_, value)| value.is_number());
+        numbers.map(|(name, value)| (name.clone(), MetricValue::from(value.clone()))).collect()
+    }
+
     /// Reads NNI's record, or a plain object of parameters.
     pub fn parse(text: &str) -> Result<Self, Error> {
         // The SDK's dialect of JSON may hold NaN, so the reader is the one for metrics.

@@ -226,6 +226,7 @@ impl Settings {
                 patterns: args.metric_pattern.clone(),
                 // Read when the trial runs.
                 variables: Vec::new(),
+                parameters: Vec::new(),
             },
             logs: (args.log_collection == LogCollection::Http).then(|| log_lines::Spec {
                 line_bytes: args.log_line_bytes,

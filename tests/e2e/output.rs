@@ -59,3 +59,20 @@ fn stderr_is_kept_apart_and_holds_no_metrics() {
     assert_eq!(fs::read_to_string(folder.join("stderr")).unwrap(), "score=2\n");
     assert_eq!(search.trial(0).intermediate, [json!(1)]);
 }
+
+#[test]
+fn a_trial_that_prints_its_settings_is_judged_by_its_metric_and_run_says_so() {
+    let bed = TestBed::new();
+    bed.script(
+        "code/train.sh",
+        "#!/bin/sh\necho \"INFO lr=$1 batch_size=32 device=0\"\n\
+         echo 'Epoch 1/10 loss: 0.53 acc: 0.8'\necho 'val_acc: 0.91'\necho \"lr=$1\"\n",
+    );
+    let outcome = Search::new("./train.sh {{x}}", 2).run(&bed);
+    outcome.expect_done(2, 0);
+    for trial in &outcome.trials {
+        assert_eq!(trial.final_result, json!(0.91), "{trial:?}");
+    }
+    let said = outcome.stderr.matches("\"val_acc\" was taken for the result").count();
+    assert_eq!(said, 1, "it is said once: {}", outcome.stderr);
+}

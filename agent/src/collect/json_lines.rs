@@ -13,7 +13,7 @@
 use serde_json::{Map, Value};
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
 
-use super::ledger::main_of;
+use super::objective::main_of;
 use super::{Found, NAME_BYTES, Source, text};
 
 /// Members that say which step a line speaks of, the finest first.
@@ -52,7 +52,11 @@ pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Found>)
         numbers(members, as_text)
     };
     let names: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
-    let speaker = main_of(&names, objective);
+    // A line that says that it is final and has one value means it.
+    let speaker = match names.as_slice() {
+        [only] if objective.is_none() => Some(*only),
+        names => main_of(names, objective),
+    };
     for (name, value) in metrics {
         let kind = match kind {
             Some(MetricKind::Final) if Some(name) != speaker => Some(MetricKind::Intermediate),

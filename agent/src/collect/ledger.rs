@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
 
+use super::objective::{main_of, repeats};
 use super::{CollectSpec, Found, Source};
 
 /// How many names text and JSON lines may introduce; the objective and a final result are always let in.
@@ -17,59 +18,12 @@ const NAMES: usize = 64;
 /// How many intermediate values of one name are all kept.
 const DENSE: u64 = 10_000;
 
-/// Names that mean the result if no objective is named, the likeliest first.
-const PREFERRED: [&str; 12] = [
-    OBJECTIVE,
-    "objective",
-    "metric",
-    "score",
-    "accuracy",
-    "acc",
-    "val_accuracy",
-    "auc",
-    "f1",
-    "reward",
-    "loss",
-    "val_loss",
-];
-
-/// Names that never mean the result, unless there is no other.
-const BYSTANDERS: [&str; 12] = [
-    "epoch",
-    "step",
-    "global_step",
-    "iteration",
-    "iter",
-    "batch",
-    "lr",
-    "learning_rate",
-    "time",
-    "timestamp",
-    "ts",
-    "seed",
-];
-
-/// Which of `names`, in the order of their last appearance, speaks for the trial: the objective where one
-/// is named; else the sole name; else the likeliest of [`PREFERRED`]; else the last that is no
-/// [bystander](BYSTANDERS).
-pub(super) fn main_of<'n>(names: &[&'n str], objective: Option<&str>) -> Option<&'n str> {
-    if let Some(objective) = objective {
-        return names.iter().copied().find(|name| *name == objective);
-    }
-    if let [only] = names {
-        return Some(only);
-    }
-    let seen = |wanted: &&str| names.iter().copied().find(|name| name == wanted);
-    PREFERRED
-        .iter()
-        .find_map(seen)
-        .or_else(|| names.iter().rev().copied().find(|name| !BYSTANDERS.contains(name)))
-}
-
 /// Names, numbers and bounds what all collectors of one attempt found.
 #[derive(Debug)]
 pub struct Ledger {
     objective: Option<String>,
+    /// The trial's parameters that are numbers.
+    parameters: Vec<(String, MetricValue)>,
     sdk: Series,
     printed: HashMap<String, Series>,
     /// Metrics taken so far, as the time of each series' last one.
@@ -89,6 +43,8 @@ struct Series {
     next_sequence: u64,
     last: Option<MetricValue>,
     last_at: u64,
+    /// A value was more than a parameter of the same name and number.
+    is_measured: bool,
 }
 
 impl Ledger {
@@ -96,6 +52,7 @@ impl Ledger {
     pub fn new(spec: &CollectSpec) -> Self {
         Self {
             objective: spec.objective.clone(),
+            parameters: spec.parameters.clone(),
             sdk: Series::default(),
             printed: HashMap::new(),
             entered: 0,
@@ -129,7 +86,11 @@ impl Ledger {
         if self.sdk.last.is_some() {
             return Some(concluded(OBJECTIVE, &self.sdk, true));
         }
-        let mut seen: Vec<_> = self.printed.iter().collect();
+        // What only repeats a parameter is no result, unless it is the named one.
+        let is_objective = |name: &str| self.objective.as_deref() == Some(name);
+        let printed = self.printed.iter();
+        let mut seen: Vec<_> =
+            printed.filter(|(name, series)| series.is_measured || is_objective(name)).collect();
         seen.sort_by_key(|(_, series)| series.last_at);
         let names: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
         let name = main_of(&names, self.objective.as_deref())?;
@@ -144,8 +105,8 @@ impl Ledger {
         let mut notes = Vec::new();
         if let Some(chosen) = &self.chosen {
             let text = format!(
-                "of {} printed metrics, {chosen:?} was taken for the result; --objective (in an experiment's file, \
-                 `objective`) names another",
+                "of {} printed metrics, {chosen:?} was taken for the result; name another with --objective, or in \
+                 an experiment's file with `objective: {{metric: NAME}}`",
                 self.printed.len()
             );
             notes.push(("objective-chosen", text));
@@ -217,7 +178,9 @@ impl Ledger {
             return None;
         }
 
+        let repeats = repeats(&self.parameters, &found.name, &found.value);
         let series = self.printed.entry(found.name.clone()).or_default();
+        series.is_measured |= !repeats;
         series.last = Some(found.value.clone());
         series.last_at = self.entered;
         let sequence = match kind {

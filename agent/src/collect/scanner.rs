@@ -148,7 +148,7 @@ impl StreamScanner {
             _ if !self.reads_text => None,
             // A regular expression may match anything.
             CollectSpec { patterns, .. } if !patterns.is_empty() => Some(0),
-            CollectSpec { text: true, .. } => memchr::memchr2(b'=', b'{', block),
+            CollectSpec { text: true, .. } => memchr::memchr3(b'=', b':', b'{', block),
             CollectSpec { text: false, .. } => memchr::memchr(b'{', block),
         }
     }

@@ -1,4 +1,4 @@
-//! PURE: `name=value` in a line of text.
+//! PURE: `name=value` in a line of text, and `name: value` where the name means a metric.
 //!
 //! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`, made
 //! stricter where that finds metrics nobody meant: name and value must each be a whole token, so that
@@ -16,6 +16,7 @@ use serde_json::Value;
 use trial_protocol::MetricValue;
 
 use super::NAME_BYTES;
+use super::objective::is_known;
 
 /// What our variables and NNI's begin with: a trial that prints its environment reports nothing.
 const OURS: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
@@ -27,7 +28,13 @@ pub(super) fn pairs(
     objective: Option<&str>,
     mut found: impl FnMut(&str, MetricValue),
 ) {
-    for equals in memchr::memchr_iter(b'=', line) {
+    for equals in memchr::memchr2_iter(b'=', b':', line) {
+        if line[equals] == b':' {
+            if let Some((name, value)) = labelled(line, equals, objective) {
+                found(name, value);
+            }
+            continue;
+        }
         if let Some(objective) = objective.filter(|name| is_katibs(&line[..equals], name))
             && let Some(value) = value_with_unit(&line[equals + 1..])
         {
@@ -42,6 +49,21 @@ pub(super) fn pairs(
             found(name, value);
         }
     }
+}
+
+/// The pair around a colon, as Keras (`val_loss: 0.6`), Hugging Face (`'eval_loss': 0.3`), `XGBoost`
+/// (`validation_0-logloss:0.2`) and many loops print it. Too much else is printed so to take any name for a metric's.
+fn labelled<'l>(
+    line: &'l [u8],
+    colon: usize,
+    objective: Option<&str>,
+) -> Option<(&'l str, MetricValue)> {
+    let value = value_after(&line[colon + 1..])?;
+    let text = &line[..colon];
+    // As Python prints a dictionary; what has other quotes is JSON.
+    let text = text.strip_suffix(b"'").unwrap_or(text);
+    let name = name_before(text)?;
+    (is_known(name) || objective == Some(name)).then_some((name, value))
 }
 
 /// Whether Katib would take the end of `text` for `name`, and it is no part of a longer one either.
@@ -265,7 +287,7 @@ mod tests {
     #[test]
     fn pairs_are_found_as_the_table_says() {
         #[rustfmt::skip]
-        let table: [(&str, &[(&str, Value)]); 66] = [
+        let table: [(&str, &[(&str, Value)]); 68] = [
             // Pairs.
             ("accuracy=0.93",                    &[("accuracy", json!(0.93))]),
             ("accuracy = 0.93",                  &[("accuracy", json!(0.93))]),
@@ -331,7 +353,9 @@ mod tests {
             ("$x=3 #y=3 &z=3",                   &[]),
             ("===== 3 =====",                    &[]),
             ("a=1=2",                            &[]),
-            ("loss: 0.5",                        &[]),
+            ("loss: 0.5",                        &[("loss", json!(0.5))]),
+            ("eta: 5 rank: 0 lr: 0.1",           &[]),
+            ("at 12:30:01 accuracy: 12:30",      &[]),
             ("x=3s",                             &[]),
             ("t=3%x",                            &[]),
             ("name.=3",                          &[]),

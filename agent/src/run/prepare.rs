@@ -61,7 +61,7 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::resolve(
+    let mut settings = Settings::resolve(
         args,
         &variable,
         shell(args.legacy.is_some(), BASH),
@@ -128,6 +128,7 @@ pub(super) fn prepare(
         run,
         detach_on_death: settings.detach_on_death,
     };
+    settings.collect.parameters = parameters.numbers();
     let parameter_id = parameters.id();
     Ok(Prepared {
         plan,

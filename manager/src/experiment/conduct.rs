@@ -44,6 +44,8 @@ use crate::training_service::{JobNews, TrainingService};
 
 /// The note of an agent that has stopped its trial by a rule of the assessor's.
 const EARLY_STOP: &str = "early-stop";
+/// The code of the note with which an agent says which of several printed metrics it took for the result.
+const OBJECTIVE_CHOSEN: &str = "objective-chosen";
 /// How many pieces of news of jobs are taken together at most.
 const TOGETHER: usize = 256;
 
@@ -137,6 +139,8 @@ struct Run {
     beat_at: Instant,
     /// How long the trial ran that succeeded soonest.
     shortest: Option<Duration>,
+    /// It was said which metric an agent took for the result.
+    objective_told: bool,
     /// The assessor has learnt something since agents were left rules.
     news: bool,
     /// Running time before this run, and when this run began.
@@ -269,6 +273,12 @@ impl Run {
                 // By a rule that it was left.
                 ReportBody::Note { code, message } if code == EARLY_STOP => {
                     self.give_up(&trial, message.clone())
+                }
+                ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN => {
+                    if !std::mem::replace(&mut self.objective_told, true) {
+                        self.notify(Notice::Told(format!("trial {trial}: {message}")));
+                    }
+                    None
                 }
                 ReportBody::Ended(_) => {
                     if let Some(job) = self.jobs.get_mut(&trial) {

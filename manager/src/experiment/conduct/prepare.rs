@@ -110,6 +110,7 @@ impl Run {
             trouble,
             beat_at: Instant::now(),
             shortest,
+            objective_told: false,
             news: true,
             before,
             began,

@@ -1,0 +1,211 @@
+//! PURE: which printed metric speaks for a trial whose objective has no name: what its name is taken to mean, and what is
+//! never a result.
+
+use trial_protocol::{MetricValue, OBJECTIVE};
+
+/// Names that say themselves that they are the result, the likeliest first.
+const RESULTS: [&str; 5] = [OBJECTIVE, "objective", "metric", "score", "reward"];
+
+/// Measures of quality: the higher, the better.
+const QUALITIES: [&str; 20] = [
+    "accuracy",
+    "acc",
+    "auc",
+    "auroc",
+    "f1",
+    "iou",
+    "miou",
+    "map",
+    "dice",
+    "bleu",
+    "rouge",
+    "ndcg",
+    "r2",
+    "precision",
+    "recall",
+    "top1",
+    "top5",
+    "mcc",
+    "psnr",
+    "ssim",
+];
+
+/// Measures of loss: the lower, the better.
+const LOSSES: [&str; 14] = [
+    "loss",
+    "error",
+    "err",
+    "logloss",
+    "rmse",
+    "mse",
+    "mae",
+    "mape",
+    "nll",
+    "perplexity",
+    "ppl",
+    "bce",
+    "wer",
+    "cer",
+];
+
+/// Parts of a name that mean data which the trial was not trained on.
+const HELD_OUT: [&str; 8] =
+    ["val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"];
+
+/// Last parts of names that mean a setting, a counter, a clock or a machine.
+const SETTINGS: [&str; 52] = [
+    "lr",
+    "batch",
+    "bs",
+    "size",
+    "seed",
+    "epoch",
+    "epochs",
+    "step",
+    "steps",
+    "iteration",
+    "iterations",
+    "iter",
+    "iters",
+    "it",
+    "time",
+    "timestamp",
+    "ts",
+    "eta",
+    "elapsed",
+    "runtime",
+    "duration",
+    "seconds",
+    "secs",
+    "sec",
+    "ms",
+    "minutes",
+    "device",
+    "gpu",
+    "gpus",
+    "cpu",
+    "rank",
+    "worker",
+    "workers",
+    "threads",
+    "node",
+    "nodes",
+    "port",
+    "pid",
+    "id",
+    "index",
+    "version",
+    "count",
+    "total",
+    "momentum",
+    "decay",
+    "dropout",
+    "norm",
+    "memory",
+    "mem",
+    "fps",
+    "throughput",
+    "speed",
+];
+
+/// Whole names of the same kind, whose last part may end a metric's name, too.
+const WHOLE_SETTINGS: [&str; 4] =
+    ["learning_rate", "world_size", "samples_per_second", "steps_per_second"];
+
+/// First parts of names that mean a number of things.
+const NUMBERS_OF: [&str; 4] = ["num", "n", "nb", "max"];
+
+/// The parts of a name: `val/binary_logloss` is `val`, `binary`, `logloss`.
+fn parts(name: &str) -> impl DoubleEndedIterator<Item = &str> {
+    name.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty())
+}
+
+fn is_one_of(part: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| word.eq_ignore_ascii_case(part))
+}
+
+/// Whether a name looks like a setting, a counter or a clock, which is never the result by itself.
+pub(super) fn is_setting(name: &str) -> bool {
+    let last = parts(name).next_back();
+    let first = parts(name).next();
+    is_one_of(name, &WHOLE_SETTINGS)
+        || last.is_some_and(|last| is_one_of(last, &SETTINGS))
+        || first.is_some_and(|first| first.len() < name.len() && is_one_of(first, &NUMBERS_OF))
+}
+
+/// Whether a name means a metric wherever it stands.
+pub(super) fn is_known(name: &str) -> bool {
+    likelihood(name).is_some() && !is_setting(name)
+}
+
+/// How likely a name means the result: the least is the likeliest. What says itself that it is the result comes before
+/// measures of quality, these before losses, and among each kind what was measured on data that the trial was not trained
+/// on. `None`: the name says nothing.
+fn likelihood(name: &str) -> Option<(usize, bool, usize)> {
+    let last = parts(name).next_back()?;
+    let trained_on = !parts(name).any(|part| is_one_of(part, &HELD_OUT));
+    let mut kinds = [&RESULTS[..], &QUALITIES, &LOSSES].into_iter().enumerate();
+    kinds.find_map(|(kind, words)| {
+        let place = words.iter().position(|word| word.eq_ignore_ascii_case(last))?;
+        Some((kind, trained_on, place))
+    })
+}
+
+/// Returns which of `names`, in the order of their last appearance, speaks for the trial: the objective where one is
+/// named; else, of those that are no settings, the likeliest, or where no name says anything the last.
+pub(super) fn main_of<'n>(names: &[&'n str], objective: Option<&str>) -> Option<&'n str> {
+    if let Some(objective) = objective {
+        return names.iter().copied().find(|name| *name == objective);
+    }
+    let candidates = || names.iter().copied().filter(|name| !is_setting(name));
+    // Of several of one kind the last: `XGBoost` means the last data set, and others print the best one last.
+    let known = candidates().rev().filter_map(|name| Some((likelihood(name)?, name)));
+    known
+        .min_by_key(|(likelihood, _)| *likelihood)
+        .map(|(_, name)| name)
+        .or_else(|| candidates().next_back())
+}
+
+/// Whether a printed value only repeats a parameter of the trial's.
+pub(super) fn repeats(
+    parameters: &[(String, MetricValue)],
+    name: &str,
+    value: &MetricValue,
+) -> bool {
+    parameters.iter().any(|(own, set)| own == name && set.number() == value.number())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_name_speaks_for_the_trial() {
+        #[rustfmt::skip]
+        let table: [(&[&str], Option<&str>); 18] = [
+            (&["lr", "batch_size", "device", "loss", "acc", "val_acc"], Some("val_acc")),
+            (&["acc", "loss"],                            Some("acc")),
+            (&["val_loss", "acc"],                        Some("acc")),
+            (&["loss", "val_loss"],                       Some("val_loss")),
+            (&["accuracy", "score"],                      Some("score")),
+            (&["train/accuracy", "eval/accuracy"],        Some("eval/accuracy")),
+            (&["validation_0-logloss", "train-logloss"],  Some("validation_0-logloss")),
+            (&["eval_loss", "eval_accuracy", "eval_runtime", "epoch"], Some("eval_accuracy")),
+            (&["Epoch", "LR", "Test Accuracy"],           Some("Test Accuracy")),
+            (&["hit_rate", "lr"],                         Some("hit_rate")),
+            (&["throughput", "energy"],                   Some("energy")),
+            (&["mine", "other"],                          Some("other")),
+            (&["only"],                                   Some("only")),
+            (&["epoch"],                                  None),
+            (&["device", "rank", "eta", "num_classes"],   None),
+            (&["total_time", "train_samples", "lr"],      Some("train_samples")),
+            (&["n"],                                      Some("n")),
+            (&[],                                         None),
+        ];
+        for (names, expected) in table {
+            assert_eq!(main_of(names, None), expected, "{names:?}");
+        }
+        assert_eq!(main_of(&["acc", "lr"], Some("lr")), Some("lr"), "a name that was given counts");
+        assert_eq!(main_of(&["acc"], Some("auc")), None);
+    }
+}
