@@ -1,8 +1,10 @@
 //! Puts an archive's entries into a directory, and nothing anywhere else, whatever the archive says.
 //!
 //! A name is relative and has no `..`; nothing is written through a link; links come last, and none leads out of
-//! the directory. What was there under an entry's name is replaced.
+//! the directory, not through other links either. What was there under an entry's name is replaced. An archive of more than
+//! a manager packs is refused.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +12,12 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
+
 use crate::tar::{Archive, Kind};
+
+/// The most links that a path may lead through: path_resolution(7).
+const LINKS: usize = 40;
 
 /// Why not everything is unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +31,12 @@ pub enum Error {
         /// Which.
         name: PathBuf,
     },
+    /// More than a manager packs.
+    #[error(
+        "the archive holds more than {CODE_ENTRIES} entries or {} MiB, which no manager packs; it is not unpacked further",
+        CODE_BYTES >> 20
+    )]
+    TooLarge,
     /// The disk.
     #[error("cannot write {}", .path.display())]
     Write {
@@ -35,8 +48,28 @@ pub enum Error {
     },
 }
 
+/// How much an archive may still hold.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    entries: usize,
+    bytes: u64,
+}
+
+impl Room {
+    fn take(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
+        let left = |room: Option<usize>, bytes: Option<u64>| Some((room?, bytes?));
+        let left = left(self.entries.checked_sub(entries), self.bytes.checked_sub(bytes));
+        (self.entries, self.bytes) = left.ok_or(Error::TooLarge)?;
+        Ok(())
+    }
+}
+
 /// Unpacks everything into the directory `into`, which is made if absent.
 pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
+    unpack_bounded(archive, into, Room { entries: CODE_ENTRIES, bytes: CODE_BYTES })
+}
+
+fn unpack_bounded(archive: impl Read, into: &Path, mut room: Room) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Write { path, source }
@@ -45,6 +78,7 @@ pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
     let mut archive = Archive::new(archive);
     let (mut links, mut folders) = (Vec::new(), Vec::new());
     while let Some(entry) = archive.next_entry().map_err(Error::Archive)? {
+        room.take(1, 0)?;
         let name = PathBuf::from(std::ffi::OsStr::from_bytes(&entry.name));
         let inside = inside(&name).ok_or_else(|| Error::LeadsOut { name: name.clone() })?;
         if inside.as_os_str().is_empty() {
@@ -62,20 +96,17 @@ pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
             Kind::File => {
                 parent(into, &inside).map_err(failed(&path))?;
                 let mut file = fresh(&path, entry.mode).map_err(failed(&path))?;
-                copy(&mut archive, &mut file, &path)?;
+                copy(&mut archive, &mut file, &path, &mut room)?;
                 let changed = UNIX_EPOCH.checked_add(Duration::from_secs(entry.mtime));
                 // What a file system cannot keep changes nothing.
                 changed.map(|changed| file.set_modified(changed).ok());
             }
             Kind::Link(target) => {
-                let target = PathBuf::from(std::ffi::OsStr::from_bytes(&target));
-                if !stays(&inside, &target) {
-                    return Err(Error::LeadsOut { name });
-                }
-                links.push((inside, target));
+                links.push((inside, PathBuf::from(std::ffi::OsStr::from_bytes(&target))));
             }
         }
     }
+    refuse_outward(&links)?;
     for (inside, target) in links {
         let path = into.join(&inside);
         let made = parent(into, &inside).and_then(|()| clear(&path));
@@ -94,22 +125,47 @@ fn inside(name: &Path) -> Option<PathBuf> {
     parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
 }
 
-/// PURE: whether a link at `name` leads to something in the directory.
-fn stays(name: &Path, target: &Path) -> bool {
-    let mut depth = name.components().count() - 1;
-    target.components().all(|part| match part {
-        Component::Normal(_) => {
-            depth += 1;
-            true
+/// PURE: refuses links that lead out of the directory, by themselves or through one another.
+fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
+    let targets: BTreeMap<&Path, &Path> =
+        links.iter().map(|(name, target)| (name.as_path(), target.as_path())).collect();
+    for (name, target) in links {
+        let above = name.parent().unwrap_or(Path::new(""));
+        let is_below_link = above.ancestors().any(|folder| targets.contains_key(folder));
+        if is_below_link || !stays(above, target, &targets) {
+            return Err(Error::LeadsOut { name: name.clone() });
         }
-        Component::CurDir => true,
-        Component::ParentDir => {
-            let up = depth.checked_sub(1);
-            depth = up.unwrap_or(0);
-            up.is_some()
+    }
+    Ok(())
+}
+
+/// PURE: whether `target`, seen from the folder `from`, is in the directory once every link on the way is followed.
+fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
+    let mut at = from.to_owned();
+    let mut ahead: Vec<Component<'_>> = target.components().rev().collect();
+    let mut followed = 1;
+    while let Some(part) = ahead.pop() {
+        match part {
+            Component::Normal(part) => {
+                at.push(part);
+                let Some(next) = links.get(at.as_path()) else { continue };
+                followed += 1;
+                if followed > LINKS {
+                    return false;
+                }
+                at.pop();
+                ahead.extend(next.components().rev());
+            }
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !at.pop() {
+                    return false;
+                }
+            }
+            Component::Prefix(_) | Component::RootDir => return false,
         }
-        Component::Prefix(_) | Component::RootDir => false,
-    })
+    }
+    true
 }
 
 /// Makes the directories above `inside`.
@@ -153,13 +209,19 @@ fn clear(path: &Path) -> io::Result<()> {
 }
 
 /// Copies an entry's content, and tells whose fault it is if it fails.
-fn copy(archive: &mut impl Read, file: &mut File, path: &Path) -> Result<(), Error> {
+fn copy(
+    archive: &mut impl Read,
+    file: &mut File,
+    path: &Path,
+    room: &mut Room,
+) -> Result<(), Error> {
     let mut portion = vec![0; 64 << 10];
     loop {
         let read = archive.read(&mut portion).map_err(Error::Archive)?;
         if read == 0 {
             return Ok(());
         }
+        room.take(0, u64::try_from(read).unwrap_or(u64::MAX))?;
         io::Write::write_all(file, &portion[..read])
             .map_err(|source| Error::Write { path: path.to_owned(), source })?;
     }

@@ -16,11 +16,12 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use ring::digest::{Context, SHA256};
 use tokio::sync::OnceCell;
+use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
 use self::listing::{Entry, Kind};
 
-/// What is too much for every trial to fetch. NNI allows 2,000 entries and 300 MiB.
-const LIMITS: Limits = Limits { entries: 20_000, bytes: 300 << 20 };
+/// What is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries and 300 MiB.
+const LIMITS: Limits = Limits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
 
 /// How much code there may be.
 #[derive(Debug, Clone, Copy)]

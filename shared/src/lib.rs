@@ -13,6 +13,7 @@
 //! enumeration that may grow has an `Unknown` variant, so that an older reader keeps the rest of the
 //! message. What two sides may use beyond that is negotiated, see [`Offer`].
 
+mod code;
 mod directive;
 mod id;
 mod metric;
@@ -22,6 +23,7 @@ mod report;
 mod sample;
 mod verdict;
 
+pub use code::{CODE_BYTES, CODE_ENTRIES};
 pub use directive::{Better, Directive, DirectiveBody, LogLevel, StopReason, StopRule, StopWhen};
 pub use id::{AttemptId, ExperimentId, IdError, TrialJobId};
 pub use metric::{Metric, MetricKind, MetricValue, OBJECTIVE, ValueError};

@@ -64,13 +64,17 @@ type Row<'a> = (&'a str, &'a [(u8, &'a str, &'a str)]);
 #[test]
 fn nothing_leaves_the_directory() {
     #[rustfmt::skip]
-    let table: [Row<'_>; 9] = [
+    let table: [Row<'_>; 13] = [
         ("an absolute name",      &[(b'0', "/tmp/x", "x")]),
         ("a name that climbs",    &[(b'0', "a/../../x", "x")]),
         ("a directory outside",   &[(b'5', "../x", "")]),
         ("an absolute link",      &[(b'2', "l", "/etc")]),
         ("a link that climbs",    &[(b'2', "a/l", "../../x")]),
         ("and comes back",        &[(b'2', "l", "../into/x")]),
+        ("through a link",        &[(b'2', "a", "."), (b'2', "x", "a/..")]),
+        ("through a deep link",   &[(b'2', "d1/d2/l", "../.."), (b'2', "x", "d1/d2/l/../..")]),
+        ("below a link",          &[(b'2', "d/l", "."), (b'2', "d/l/x", "..")]),
+        ("round in a circle",     &[(b'2', "a", "b"), (b'2', "b", "a")]),
         ("a link's own name",     &[(b'2', "../l", "x")]),
         ("a device",              &[(b'3', "null", "")]),
         ("a hard link",           &[(b'1', "h", "/etc/passwd")]),
@@ -110,4 +114,28 @@ fn a_disk_that_refuses_is_named() {
     let bytes = archive(&[(b'0', "x", "x")]);
     let refused = unpack(bytes.as_slice(), &file).unwrap_err();
     assert!(matches!(&refused, Error::Write { path, .. } if *path == file), "{refused}");
+}
+
+#[test]
+fn no_more_is_unpacked_than_a_manager_packs() {
+    let bytes = archive(&[(b'0', "a", "four"), (b'5', "b", ""), (b'0', "b/c", "more")]);
+    #[rustfmt::skip]
+    let table = [
+        (3, 8, true), (2, 8, false), (3, 7, false), (0, 8, false), (3, 0, false),
+    ];
+    for (entries, content, fits) in table {
+        let into = tempfile::tempdir().unwrap();
+        let unpacked =
+            unpack_bounded(bytes.as_slice(), into.path(), Room { entries, bytes: content });
+        match unpacked {
+            Ok(()) => assert!(fits, "{entries} entries, {content} bytes"),
+            Err(Error::TooLarge) => assert!(!fits, "{entries} entries, {content} bytes"),
+            Err(error) => panic!("{error}"),
+        }
+        let kept: u64 = ["a", "b/c"]
+            .iter()
+            .filter_map(|name| Some(fs::metadata(into.path().join(name)).ok()?.len()))
+            .sum();
+        assert!(kept <= content, "{kept} of {content} bytes");
+    }
 }
