@@ -161,7 +161,11 @@ fn plain(value: &Value) -> String {
 /// A text as a spreadsheet takes it for one: what begins like a formula would be worked out by whoever opens the file
 /// (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
 fn inert(text: String) -> String {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    // Some programs skip white space and control characters before they look for a formula.
+    let is_formula = text.starts_with(['\t', '\r'])
+        || text
+            .trim_start_matches(|c: char| c.is_whitespace() || c.is_control())
+            .starts_with(['=', '+', '-', '@']);
     if is_formula && text.parse::<f64>().is_err() { format!("'{text}") } else { text }
 }
 

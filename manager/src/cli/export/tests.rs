@@ -29,6 +29,8 @@ fn no_spreadsheet_takes_a_text_for_a_formula() {
     let table = [
         ("=HYPERLINK(\"http://x\")", "'=HYPERLINK(\"http://x\")"), ("@SUM(A1)", "'@SUM(A1)"), ("-O2", "'-O2"),
         ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"), ("\t=1", "'\t=1"), ("\r=1", "'\r=1"),
+        ("\n=1+1", "'\n=1+1"), (" =1+1", "' =1+1"), ("\u{a0}\r\n@SUM(A1)", "'\u{a0}\r\n@SUM(A1)"), ("\0=1", "'\0=1"),
+        ("a\n=1", "a\n=1"), ("\nrelu", "\nrelu"),
         ("-0.5", "-0.5"), ("+1e-4", "+1e-4"), ("-Infinity", "-Infinity"), ("relu", "relu"), ("", ""),
     ];
     for (text, shown) in table {
