@@ -26,6 +26,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 use axum::routing::{get, post};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -108,6 +110,7 @@ pub fn router(state: State) -> Router {
         .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(axum::middleware::from_fn(compress::gzip))
+        .layer(axum::middleware::map_response(nosniff))
         .with_state(Shared {
             state,
             memory: body::Memory::new(),
@@ -116,4 +119,11 @@ pub fn router(state: State) -> Router {
             tickets: ticket::Tickets::default(),
             steps: nni::Steps::default(),
         })
+}
+
+/// Has browsers believe an answer's content type, whatever its first bytes look like.
+async fn nosniff(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }

@@ -18,9 +18,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -226,6 +227,15 @@ fn of_a_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
+}
+
+/// Refuses what a browser sends, on listeners that are for programs alone: any page may have it send a simple request there.
+pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
+    if of_a_browser(request.headers()) {
+        let detail = "this port is for NNI's keeper; what a browser sends is not taken";
+        return Error::Forbidden(detail.to_owned()).into_response();
+    }
+    next.run(request).await
 }
 
 /// Whether a request was not made by another site's page. A browser says where a change comes from and

@@ -26,7 +26,7 @@ use trial_protocol::{ExperimentId, Lane, ReportBody, Stream, TrialJobId};
 use self::text::Text;
 use super::Error;
 use super::body::{Memory, Read};
-use super::error;
+use super::{auth, error, nosniff};
 use crate::intake::{Intake, Unnumbered};
 
 /// From this size on a post is a large one, in bytes. A metric of brackets takes sixteen times its text in memory.
@@ -64,6 +64,8 @@ pub fn router(intake: &Intake) -> Router {
         .route("/api/v1/nni-pai/update-metrics/{experiment}/{trial}", post(update_metrics))
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(axum::middleware::from_fn(auth::refuse_browsers))
+        .layer(axum::middleware::map_response(nosniff))
         .with_state(shared)
 }
 

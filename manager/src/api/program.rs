@@ -25,6 +25,7 @@ struct Program {
 pub fn router(path: PathBuf, state: ApiState) -> Router {
     Router::new()
         .route("/api/v1/agent/program", get(program))
+        .layer(axum::middleware::map_response(super::nosniff))
         .with_state(Program { path: Arc::new(path), state })
 }
 

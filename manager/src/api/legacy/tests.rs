@@ -106,6 +106,44 @@ impl Bed {
     }
 }
 
+#[tokio::test]
+async fn what_a_browser_sends_is_refused_whatever_page_sends_it() {
+    let mut bed = Bed::new().await;
+    let forged = r#"{"trial_job_id": "abcde", "type": "FINAL", "sequence": 0, "value": "1"}"#;
+    let routes = [
+        ("update-metrics", json!({"jobId": "abcde", "metrics": [forged]})),
+        ("stdout", json!({"tag": "trial", "stdOutputType": "Stdout", "msg": "forged"})),
+        ("version", json!({"tag": "VCFail", "msg": "forged"})),
+    ];
+    let marks = [
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+        ("sec-fetch-mode", "no-cors"),
+        ("referer", "http://evil.example/"),
+        ("cookie", "theme=dark"),
+    ];
+    for (route, body) in &routes {
+        for (name, value) in marks {
+            let path = format!("/api/v1/nni-pai/{route}/exp/abcde");
+            let request = Request::post(path).header(header::CONTENT_TYPE, "text/plain");
+            let request = request.header(name, value).body(Body::from(body.to_string())).unwrap();
+            let response = bed.router.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::FORBIDDEN, "{route} with {name}: {value}");
+            assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+        }
+    }
+    assert!(bed.metrics().await.is_empty() && bed.log().await.is_empty());
+    assert!(bed.events.try_recv().is_err(), "nothing was reported");
+    let path = "update-metrics/exp/abcde";
+    assert_eq!(
+        bed.post(path, routes[0].1.to_string()).await.0,
+        StatusCode::OK,
+        "a keeper's is taken"
+    );
+}
+
 fn abcde() -> TrialJobId {
     TrialJobId::new("abcde").unwrap()
 }

@@ -119,6 +119,8 @@ async fn every_route_refuses_whoever_may_not_pass() {
                 }
                 asked += 1;
                 let status = answer.status().as_u16();
+                let sniffing = answer.headers().get(header::X_CONTENT_TYPE_OPTIONS);
+                assert_eq!(sniffing.unwrap(), "nosniff", "{says}: {method} {path}");
                 // A page says so with the way to the form where its reader may log in.
                 let way = answer.headers().get(header::LOCATION);
                 let way = way.and_then(|way| way.to_str().ok());
