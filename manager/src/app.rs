@@ -6,6 +6,7 @@ mod agent_program;
 mod door;
 mod error;
 mod idle;
+mod presence;
 mod reach;
 mod restored;
 mod service;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -31,6 +32,7 @@ use self::door::Door;
 pub use self::door::OwnCertificate;
 pub use self::error::Error;
 pub use self::idle::{again, clean};
+use self::presence::Presence;
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view};
 pub use self::trial_program::look_for_trial_program;
@@ -49,7 +51,7 @@ use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
 use crate::training_service::local::{private_folder, write_file};
 use crate::view::Board;
-use crate::{api, ids, local_socket, notify};
+use crate::{api, ids, notify};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -259,10 +261,15 @@ async fn begin(
     if let Some(program) = ready.program() {
         router = router.merge(api::program::router(program, state));
     }
-    if let Some(local) = listen_locally(&dir.manager_socket()) {
-        let (router, stopped) = (router.clone(), closed.clone().cancelled_owned());
-        servers.spawn(api::serve_local(local, router, stopped));
-    }
+    let presence = Presence {
+        dir: dir.clone(),
+        url: url.clone(),
+        store: store.clone(),
+        router: router.clone(),
+        closed: closed.clone(),
+    };
+    presence.write_url()?;
+    servers.spawn(presence.keep());
     let stopped = closed.clone().cancelled_owned();
     servers.spawn(async move {
         match tls {
@@ -275,9 +282,6 @@ async fn begin(
         stopped.run_until_cancelled(tried.try_while_ill()).await;
         Ok(())
     });
-    let url_file = dir.manager_url();
-    write_file(&url_file, 0o644, &format!("{url}\n"))
-        .map_err(|source| Error::DataDir { path: url_file, source })?;
 
     let (job_events, jobs) = mpsc::unbounded_channel();
     let advertised = ready.server().is_some().then(|| told.clone());
@@ -363,23 +367,6 @@ fn protect_folder(path: &Path) {
     }
 }
 
-/// Listens for this machine's agents and command lines. A file system without sockets leaves them TCP, and no socket of an
-/// earlier manager that they would wait for.
-fn listen_locally(path: &Path) -> Option<UnixListener> {
-    match local_socket::bind(path) {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            tracing::warn!(
-                "cannot listen on {}: {error}; agents and command lines of this machine use TCP, where any user of the \
-                 machine may answer them once this manager has ended",
-                path.display()
-            );
-            drop(std::fs::remove_file(path));
-            None
-        }
-    }
-}
-
 impl Running {
     /// Waits for the experiment's end and ends the jobs' watchers. Others are told, also of an end that is a failure. The
     /// server goes on: an agent may still be saying its last word.
@@ -389,7 +376,10 @@ impl Running {
             notify::warn_of_rest(notifier.finish().await, &self.id);
         }
         let stands = match conducted.map_err(|_| Error::Lost)? {
-            Err(source) if source.may_pass() && self.handle.is_to_stop() => {
+            Err(source @ store::Error::Displaced { .. }) => {
+                return Err(Error::Displaced { id: self.id, source });
+            }
+            Err(source) if source.may_pass() && self.handle.is_to_end() => {
                 return Err(Error::Left { id: self.id, source });
             }
             conducted => conducted?,

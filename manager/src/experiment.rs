@@ -113,6 +113,19 @@ impl Handle {
         self.leave.cancelled().await;
     }
 
+    /// Whether somebody has asked the experiment to end, one way or the other.
+    pub fn is_to_end(&self) -> bool {
+        self.stop.is_cancelled() || self.leave.is_cancelled()
+    }
+
+    /// Waits until somebody has asked for that.
+    async fn ending(&self) {
+        tokio::select! {
+            () = self.stopped() => {}
+            () = self.left() => {}
+        }
+    }
+
     /// The directives that wait for an attempt's agent.
     pub fn directives(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
         self.orders.of(trial, attempt)

@@ -13,6 +13,7 @@
 mod error;
 mod gap;
 mod notifications;
+mod place;
 mod query;
 mod read;
 mod reports;
@@ -36,6 +37,7 @@ use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
 pub use error::{Class, Error};
 pub use notifications::{NewNotification, NotificationRow};
+use place::Place;
 pub use query::{AttemptRow, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
@@ -73,7 +75,9 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let opened = schema::open_writer(path)?;
         let (queue, receiver) = mpsc::channel(QUEUE);
-        let shared = Arc::new(Shared::default());
+        let place = Place::of(path)
+            .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
+        let shared = Arc::new(Shared { place: Some(place), ..Shared::default() });
         let told = Arc::clone(&shared);
         let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()
@@ -410,6 +414,19 @@ impl Store {
             // Its fate is the new ailment.
             drop(self.probe().await);
         }
+    }
+
+    /// Looks whether the file is still at its path, so that an idle store is known to be ill when it is not.
+    pub async fn look_at_place(&self) {
+        if !self.is_in_place() && self.ailment().is_none() {
+            // It is refused for that reason, and everyone is told.
+            drop(self.probe().await);
+        }
+    }
+
+    /// Whether the file that is open is the one at its path.
+    pub fn is_in_place(&self) -> bool {
+        self.inner.shared.place.as_ref().is_none_or(|place| place.check().is_ok())
     }
 
     /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody

@@ -47,3 +47,4 @@ mod snapshots;
 mod steering;
 mod strangers;
 mod top;
+mod vanished;

@@ -233,6 +233,7 @@ impl From<store::Error> for Error {
             | store::Error::NoExperiment
             | store::Error::Unreadable { .. }
             | store::Error::Backup { .. }
+            | store::Error::Displaced { .. }
             | store::Error::Failed { .. } => Self::Unwritable(detail),
         }
     }

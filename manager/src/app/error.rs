@@ -136,6 +136,18 @@ pub enum Error {
         #[source]
         source: store::Error,
     },
+    /// The experiment was to end, and its database is gone: there is nothing to go on with.
+    #[error(
+        "the experiment has ended without its database; `trial-manager resume {id}` goes on once a backup lies in its \
+         place, and what trials printed since is in their own folders, if those are left"
+    )]
+    Displaced {
+        /// Which.
+        id: ExperimentId,
+        /// Where the database was.
+        #[source]
+        source: store::Error,
+    },
     /// A part of the manager came to an unexpected end.
     #[error("a part of the manager ended unexpectedly; `resume` goes on with the experiment")]
     Lost,
@@ -171,7 +183,7 @@ impl Error {
                     | store::Error::Newer { .. }
             ),
             Self::Refused(refused) => matches!(refused, Refused::UnknownTrial(_)),
-            Self::Left { .. } | Self::Lost => false,
+            Self::Left { .. } | Self::Displaced { .. } | Self::Lost => false,
         }
     }
 }

@@ -107,7 +107,7 @@ pub async fn view(
     // The first page need not wait for all trials to be read.
     state.board.refresh().await?;
     let router = api::router(state);
-    if let Some(local) = super::listen_locally(&dir.view_socket()) {
+    if let Some(local) = super::presence::listen_locally(&dir.view_socket()) {
         let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
         tokio::spawn(api::serve_local(local, router, stopped));
     }

@@ -94,6 +94,16 @@ pub enum Error {
         /// The number.
         value: u64,
     },
+    /// The file that is open is no longer the one at its path: it was removed, or another was put in its place.
+    #[error(
+        "the database {} was removed or replaced while this manager had it open, so nothing can be kept; put the file \
+         back, or stop this manager and restore a backup",
+        .path.display()
+    )]
+    Displaced {
+        /// Where the file was.
+        path: PathBuf,
+    },
     /// Too many writes wait already.
     #[error("too many writes are waiting for the database; try again later")]
     Overloaded,
@@ -193,6 +203,7 @@ impl Error {
             | Self::Newer { .. }
             | Self::Older { .. }
             | Self::Damaged { .. }
+            | Self::Displaced { .. }
             | Self::Overloaded
             | Self::Closed
             | Self::Unreadable { .. }
@@ -205,7 +216,8 @@ impl Error {
     pub fn may_pass(&self) -> bool {
         match self.class() {
             Some(Class::Full | Class::Disk | Class::Busy) => true,
-            Some(Class::Damaged | Class::Internal) | None => false,
+            Some(Class::Damaged | Class::Internal) => false,
+            None => matches!(self, Self::Displaced { .. }),
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::error::{Class, Error};
+use super::place::Place;
 use super::schema::{self, Opened};
 
 /// How many reports one commit holds at most, about 50 ms of work: what a caller waits for at worst.
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     pub(super) commits: watch::Sender<u64>,
     /// Why the last commit failed. `None`: it did not.
     pub(super) ailment: watch::Sender<Option<Error>>,
+    /// The file that commits go to. `None`: nothing is written.
+    pub(super) place: Option<Place>,
     /// A test has it that the disk is full.
     #[cfg(test)]
     pub(super) full: std::sync::atomic::AtomicBool,
@@ -226,7 +229,6 @@ fn commit(
 }
 
 /// Likewise, and tells no one.
-#[cfg_attr(not(test), expect(unused_variables, reason = "a test's full disk is in `shared`"))]
 fn attempt(
     connection: &mut Connection,
     shared: &Shared,
@@ -240,6 +242,8 @@ fn attempt(
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         return Err(rusqlite::Error::SqliteFailure(full, None).into());
     }
+    // A file that is gone would take the commit, and everything acknowledged would be lost.
+    shared.place.as_ref().map_or(Ok(()), Place::check)?;
     transaction.commit()?;
     Ok(())
 }

@@ -46,7 +46,7 @@ pub struct Inbox {
     spoke: HashSet<(TrialJobId, AttemptId)>,
     /// Who asked for what the task is doing, until it is answered.
     asker: Option<oneshot::Sender<Answer>>,
-    /// Until when a disk is waited for, once the experiment is to stop.
+    /// Until when a disk is waited for, once the experiment is to end.
     leave_at: Option<Instant>,
 }
 
@@ -165,7 +165,7 @@ impl Inbox {
         loop {
             tokio::select! {
                 () = sleep_until(over) => return,
-                () = self.handle.stopped(), if self.leave_at.is_none() => {
+                () = self.handle.ending(), if self.leave_at.is_none() => {
                     self.leave_at = Some(Instant::now() + LEAVE_AFTER);
                 }
                 Some(event) = self.events.recv(), if self.weighty < ROOM => match event {

@@ -119,6 +119,29 @@ async fn a_store_that_can_be_written_again_is_well_although_nobody_writes() {
 }
 
 #[tokio::test]
+async fn a_database_that_was_moved_takes_nothing_until_it_is_back() {
+    let bed = Bed::with_trial().await;
+    let (path, away) = (bed.path(), bed.path().with_extension("away"));
+    for replaced in [false, true] {
+        assert!(bed.store.is_in_place());
+        std::fs::rename(&path, &away).unwrap();
+        if replaced {
+            std::fs::copy(&away, &path).unwrap();
+        }
+        bed.store.look_at_place().await;
+        let ailment = bed.store.ailment();
+        assert!(matches!(ailment, Some(Error::Displaced { .. })), "{ailment:?}");
+        let refused = bed.store.ingest(large("a"), 1).await.unwrap_err();
+        assert!(matches!(refused, Error::Displaced { .. }) && refused.may_pass(), "{refused}");
+        assert!(bed.store.ailment().is_some(), "it stays ill");
+        std::fs::rename(&away, &path).unwrap();
+        bed.store.probe().await.unwrap();
+        assert!(bed.store.ailment().is_none());
+    }
+    assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn a_write_that_fails_does_not_take_its_neighbours_with_it() {
     let bed = Bed::with_trial().await;
     bed.store.leave_room(2).await.unwrap();

@@ -1,0 +1,40 @@
+//! The identity of the database's file. A file that was removed or replaced while it is open takes writes as before, and
+//! nobody finds them again.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// A file as it was when it was opened.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Place {
+    /// Notes which file is at `path` now.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+
+    /// Fails with [`Error::Displaced`] if another file, or none, is at the path. A system that cannot tell is believed to
+    /// have kept the file.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let is_here = match identity(&self.path) {
+            Ok(found) => found == self.identity,
+            Err(error) => {
+                !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            }
+        };
+        if is_here { Ok(()) } else { Err(Error::Displaced { path: self.path.clone() }) }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}

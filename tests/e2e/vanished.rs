@@ -1,0 +1,78 @@
+//! A cleaner of temporary folders removes what a running search has in its experiment's folder.
+
+use std::fs;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
+
+/// A search whose trials wait at a gate, and note that they started outside of the experiment's folder.
+fn waiting(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
+    let (starts, gate) = (bed.path("starts"), gate.path().display().to_string());
+    let line = format!("echo start >>{}; read _ <{gate}; echo score=1", starts.display());
+    Search::new(&line, trials).with("trialConcurrency", 1)
+}
+
+/// The experiment's folder, once its first trial runs.
+fn folder_of_running(bed: &TestBed) -> PathBuf {
+    wait_for("the first trial to run", BOUND, || {
+        fs::read(bed.path("starts")).ok().filter(|text| !text.is_empty())?;
+        Some(fs::read_dir(bed.data()).ok()?.next()?.ok()?.path())
+    })
+}
+
+#[test]
+fn an_address_and_a_socket_that_were_removed_are_made_again_and_the_search_goes_on() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = waiting(&bed, &gate, 3).start(&bed);
+    let folder = folder_of_running(&bed);
+    let (url, socket) = (folder.join("manager.url"), folder.join("manager.sock"));
+    let before = fs::read_to_string(&url).unwrap();
+    fs::remove_file(&url).unwrap();
+    fs::remove_file(&socket).unwrap();
+    wait_for("both files", BOUND, || (url.exists() && socket.exists()).then_some(()));
+    assert_eq!(fs::read_to_string(&url).unwrap(), before);
+    let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut list = bed.manager();
+    list.args(["trial", "ls", "--experiment", &id]).arg("--data-dir").arg(bed.data());
+    let listed = bed.start(&mut list).finish(BOUND);
+    assert_eq!(listed.code, Some(0), "the new socket is answered: {}", listed.stderr);
+    gate.open(3);
+    Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_search_whose_folder_was_removed_says_so_and_starts_no_more_trials() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = waiting(&bed, &gate, 3).start(&bed);
+    let folder = folder_of_running(&bed);
+    let url = fs::read_to_string(folder.join("manager.url")).unwrap();
+    wait_for("the folder to be gone", BOUND, || {
+        drop(fs::remove_dir_all(&folder));
+        (!folder.exists()).then_some(())
+    });
+    let body = wait_for("the manager to notice", BOUND, || {
+        get(url.trim(), "/healthz").filter(|(status, _)| *status == 503).map(|(_, body)| body)
+    });
+    assert!(body.contains("removed or replaced"), "{body}");
+    let (_, shown) = get(url.trim(), "/api/v1/experiment").unwrap();
+    assert!(shown.contains("removed or replaced"), "{shown}");
+    let (_, page) = get(url.trim(), "/").unwrap();
+    assert!(page.contains("removed or replaced"), "{page}");
+    gate.open(1);
+    wait_for("the trial's end", BOUND, || {
+        bed.processes().iter().all(|(_, line)| !line.contains("read _")).then_some(())
+    });
+    wait_for("a word in the log", BOUND, || {
+        manager.stderr().contains("no trial is started or ended").then_some(())
+    });
+    assert_eq!(get(url.trim(), "/healthz").unwrap().0, 503, "it stays so");
+    manager.signal(Signal::SIGTERM);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(3), "{}", finished.stderr);
+    assert!(finished.stderr.contains("removed or replaced"), "{}", finished.stderr);
+    assert_eq!(bed.read("starts"), "start\n", "no other trial was started");
+}
