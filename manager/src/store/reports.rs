@@ -167,9 +167,17 @@ fn check(batch: &ReportBatch) -> Result<(), Error> {
         storable("seq", report.seq)?;
         if let ReportBody::Log(chunk) = &report.body {
             storable("offset_bytes", chunk.offset_bytes)?;
+            // A chunk that ends where no number reaches could never be read again.
+            storable("the end of a log chunk", chunk.offset_bytes.saturating_add(length(chunk)))?;
         }
     }
     Ok(())
+}
+
+/// The most bytes that a chunk may hold once it is decoded.
+fn length(chunk: &LogChunk) -> u64 {
+    let (LogText::Text(text) | LogText::Base64(text)) = &chunk.text;
+    u64::try_from(text.len()).unwrap_or(u64::MAX)
 }
 
 /// Who speaks.

@@ -3,9 +3,9 @@
 use std::fs;
 
 use rusqlite::Connection;
-use trial_protocol::{AttemptId, Cause, Lane, ReportBody, Verdict};
+use trial_protocol::{AttemptId, Cause, Lane, LogChunk, LogText, ReportBody, Stream, Verdict};
 
-use super::{Bed, attempt, batch, ended, metric, new_trial, report, trial, verdict};
+use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, trial, verdict};
 use crate::store::{Error, Store};
 
 async fn lived_in() -> Bed {
@@ -122,4 +122,42 @@ async fn only_our_databases_are_checked() {
     let text = folder.path().join("text");
     fs::write(&text, "a text, and no database".repeat(100)).unwrap();
     assert!(matches!(Store::check_file(&text).unwrap_err(), Error::NotOurs { .. }));
+}
+
+#[tokio::test]
+async fn a_log_chunk_that_ends_beyond_all_numbers_is_refused_and_found_in_an_old_database() {
+    let bed = Bed::with_trial().await;
+    let most = u64::try_from(i64::MAX).unwrap();
+    let base64 = |offset_bytes| {
+        let text = LogText::Base64("eA==".to_owned());
+        ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
+    };
+    #[rustfmt::skip]
+    let table = [
+        (log(most, "x\n"), false), (log(most - 1, "x\n"), false), (log(u64::MAX, "x\n"), false),
+        (base64(most), false), (log(most - 2, "x\n"), true), (log(0, "y\n"), true),
+    ];
+    for (seq, (chunk, fits)) in (0..).zip(table) {
+        let said = format!("{chunk:?}");
+        let stored = bed.store.ingest(batch("a1", Lane::Bulk, vec![report(seq, chunk)]), 1).await;
+        match stored {
+            Ok(_) => assert!(fits, "{said}"),
+            Err(error) => {
+                assert!(!fits && matches!(error, Error::TooLarge { .. }), "{said}: {error}")
+            }
+        }
+    }
+    let speaker = bed.store.writing(&trial("t")).await.unwrap().unwrap();
+    let part = bed.store.log_part(speaker.key, Stream::Stdout, 0, 100).await.unwrap();
+    assert_eq!(part.end, most, "the longest stream is read");
+    assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
+
+    let stranger = Connection::open(bed.path()).unwrap();
+    let lengthened = "UPDATE log_chunk SET bytes = x'783078300a' WHERE offset_bytes > 0";
+    assert_eq!(stranger.execute(lengthened, []).unwrap(), 1);
+    let found = bed.store.check().await.unwrap();
+    assert!(
+        matches!(&found[..], [line] if line.starts_with("1 parts of trials' output")),
+        "{found:?}"
+    );
 }
