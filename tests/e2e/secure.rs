@@ -156,6 +156,7 @@ fn an_experiment_is_for_its_owner_only_whatever_the_umask_is() {
         "user.token",
         "netrc",
         "manager.sock",
+        "manager.url",
     ] {
         assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
     }

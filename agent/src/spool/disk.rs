@@ -1,6 +1,6 @@
 //! The spool's own thread: the only one that touches its files.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use trial_protocol::Lane;
 
 use super::lane_files::{LaneFiles, Standing};
+use super::lock;
 use super::queue::{Class, DiskState, LaneState, Life};
 use super::record::{self, Record};
 use super::{SENDER, Sender, Shared};
@@ -82,7 +83,7 @@ impl Files {
     /// Makes the attempt's directory, looks at what is there, and cuts torn ends.
     pub(super) fn open(dir: &Path, sender: Option<Sender>) -> Result<Self, String> {
         let wrap = |error: io::Error| format!("cannot use {}: {error}", dir.display());
-        fs::create_dir_all(dir).map_err(wrap)?;
+        lock::make_private(dir).map_err(wrap)?;
         let facts = LaneWriter::open(dir, Lane::Facts).map_err(wrap)?;
         let bulk = LaneWriter::open(dir, Lane::Bulk).map_err(wrap)?;
         // A directory may be there and not writable; better to know before the first report.

@@ -3,11 +3,24 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use trial_protocol::AttemptId;
+
+/// Makes a spool's directory for its owner only, whatever the umask is: it holds all that a trial prints. One that is
+/// there is left as it is, and so are those above it.
+pub(super) fn make_private(dir: &Path) -> io::Result<()> {
+    if let Some(above) = dir.parent() {
+        fs::create_dir_all(above)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made,
+    }
+}
 
 /// The lock, for as long as it lives.
 #[derive(Debug)]
@@ -73,7 +86,7 @@ impl DirLock {
             let path = path.to_owned();
             move |source| Error::Io { path, source }
         };
-        fs::create_dir_all(dir).map_err(io(dir))?;
+        make_private(dir).map_err(io(dir))?;
         let mut options = OpenOptions::new();
         let open = options.read(true).write(true).create(true).truncate(false).open(&path);
         let file = open.map_err(io(&path))?;
@@ -99,4 +112,27 @@ fn write_holder(file: &mut File, attempt: &AttemptId) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     file.write_all(format!("{}\n{attempt}\n", std::process::id()).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_spool_is_for_its_owner_only_and_a_directory_that_is_there_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let new = folder.path().join("above/spool");
+        make_private(&new).unwrap();
+        assert_eq!(mode(&new), 0o700);
+        let own = folder.path().join("own");
+        fs::create_dir(&own).unwrap();
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o750)).unwrap();
+        make_private(&own).unwrap();
+        assert_eq!(mode(&own), 0o750);
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert!(make_private(&folder.path().join("file")).is_err());
+    }
 }

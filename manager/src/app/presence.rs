@@ -36,7 +36,7 @@ impl Presence {
     /// Writes the manager's address.
     pub(super) fn write_url(&self) -> Result<(), Error> {
         let path = self.dir.manager_url();
-        write_file(&path, 0o644, &format!("{}\n", self.url))
+        write_file(&path, 0o600, &format!("{}\n", self.url))
             .map_err(|source| Error::DataDir { path, source })
     }
 

@@ -119,7 +119,7 @@ pub async fn view(
         }
     });
     let url_file = dir.view_url();
-    write_file(&url_file, 0o644, &format!("{url}\n"))
+    write_file(&url_file, 0o600, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file, source })?;
     Ok(Viewing { url, served, stop })
 }

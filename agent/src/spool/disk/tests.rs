@@ -1,5 +1,7 @@
 //! A segment whose write failed, and when the thread waits.
 
+use std::fs;
+
 use super::*;
 
 fn record(seq: u64) -> Record {
