@@ -16,8 +16,10 @@ mod portal;
 pub mod program;
 mod quota;
 mod serve;
+pub mod session;
 #[cfg(test)]
 mod tests;
+mod throttle;
 mod ticket;
 pub mod tls;
 mod user;
@@ -91,11 +93,21 @@ struct Shared {
     quota: quota::Quota,
     changes: user::Changes,
     tickets: ticket::Tickets,
+    throttle: throttle::Throttle,
     steps: nni::Steps,
 }
 
 /// Everything the manager serves.
 pub fn router(state: State) -> Router {
+    let shared = Shared {
+        state,
+        memory: body::Memory::new(),
+        quota: quota::Quota::default(),
+        changes: user::Changes::default(),
+        tickets: ticket::Tickets::default(),
+        throttle: throttle::Throttle::default(),
+        steps: nni::Steps::default(),
+    };
     Router::new()
         .route("/api/v1/agent/reports", post(agent::reports))
         .route("/api/v1/session", post(auth::begin_session).delete(auth::end_session))
@@ -109,16 +121,10 @@ pub fn router(state: State) -> Router {
         .merge(portal::routes())
         .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(axum::middleware::from_fn_with_state(shared.clone(), auth::throttle))
         .layer(axum::middleware::from_fn(compress::gzip))
         .layer(axum::middleware::map_response(nosniff))
-        .with_state(Shared {
-            state,
-            memory: body::Memory::new(),
-            quota: quota::Quota::default(),
-            changes: user::Changes::default(),
-            tickets: ticket::Tickets::default(),
-            steps: nni::Steps::default(),
-        })
+        .with_state(shared)
 }
 
 /// Has browsers believe an answer's content type, whatever its first bytes look like.

@@ -37,6 +37,7 @@ use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view};
 pub use self::trial_program::look_for_trial_program;
 use crate::api::auth::Gate;
+use crate::api::session::Sessions;
 use crate::clock::{Clock, SystemClock};
 use crate::code_archive::CodeArchive;
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
@@ -239,7 +240,8 @@ async fn begin(
     let netrc = dir.netrc();
     write_file(&netrc, 0o600, &user.netrc()?)
         .map_err(|source| Error::DataDir { path: netrc, source })?;
-    let gate = Gate::new(&id, user, secret.as_ref().clone(), reach);
+    let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
+    let gate = Gate::new(&id, user, secret.as_ref().clone(), sessions, reach);
     let secrets = Arc::clone(&secret);
     let runs = Arc::new(OnceLock::new());
     let state = api::State {

@@ -19,6 +19,7 @@ mod read;
 mod reports;
 mod rows;
 mod schema;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod trials;

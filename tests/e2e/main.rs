@@ -43,6 +43,7 @@ mod restored;
 mod same_again;
 mod sdk;
 mod secure;
+mod sessions;
 mod snapshots;
 mod steering;
 mod strangers;

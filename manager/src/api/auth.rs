@@ -26,12 +26,11 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use super::session::{LIFETIME, Sessions};
+use super::throttle::Peer;
 use super::{Error, Shared};
 use crate::token::{Secret, UserToken};
 use trial_protocol::ExperimentId;
-
-/// How long a browser keeps its session, in seconds: 30 days.
-const SESSION_S: u32 = 30 * 24 * 60 * 60;
 
 /// Who reaches the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +49,7 @@ pub struct Gate(Arc<Inner>);
 struct Inner {
     user: UserToken,
     secret: Secret,
+    sessions: Sessions,
     reach: Reach,
     experiment: ExperimentId,
     /// Cookies are shared by all ports of a host, so each experiment's has a name of its own.
@@ -63,10 +63,16 @@ pub struct User(());
 
 impl Gate {
     /// Opens an experiment to whoever shows `user`; `secret` tells a trial's token from an invented one.
-    pub fn new(experiment: &ExperimentId, user: UserToken, secret: Secret, reach: Reach) -> Self {
+    pub fn new(
+        experiment: &ExperimentId,
+        user: UserToken,
+        secret: Secret,
+        sessions: Sessions,
+        reach: Reach,
+    ) -> Self {
         let cookie = format!("trialkeeper-{experiment}");
         let experiment = experiment.clone();
-        Self(Arc::new(Inner { user, secret, reach, experiment, cookie }))
+        Self(Arc::new(Inner { user, secret, sessions, reach, experiment, cookie }))
     }
 
     /// The experiment that it opens.
@@ -97,7 +103,7 @@ impl Gate {
             let token = bearer(headers).ok_or_else(|| self.wanted())?;
             return self.shown(token);
         }
-        if self.cookie(headers).is_some_and(|session| self.0.user.is_session(session)) {
+        if self.cookie(headers).is_some_and(|id| self.0.sessions.is_live(&self.0.user, id)) {
             return Ok(User(()));
         }
         match self.0.reach {
@@ -147,20 +153,28 @@ impl Gate {
         named.find(|(name, _)| *name == self.0.cookie).map(|(_, session)| session)
     }
 
-    /// The cookie of a browser that has shown the token.
-    pub(super) fn session_cookie(&self) -> Result<HeaderValue, Error> {
-        let session = self.0.user.session();
-        let session =
-            session.ok_or_else(|| Error::Unwritable("the token cannot be read".to_owned()))?;
-        self.cookie_of(&session, SESSION_S)
+    /// Begins a session for a browser that has shown the token, and returns its cookie.
+    pub(super) async fn begin_session(&self) -> Result<HeaderValue, Error> {
+        let id = self.0.sessions.begin(&self.0.user).await?;
+        self.cookie_of(&id, LIFETIME.as_secs())
     }
 
-    /// What has a browser forget its cookie.
-    pub(super) fn no_cookie(&self) -> Result<HeaderValue, Error> {
+    /// Ends the session whose cookie a browser shows, if it shows one, and returns the cookie that replaces it.
+    pub(super) async fn end_session(&self, headers: &HeaderMap) -> Result<HeaderValue, Error> {
+        if let Some(id) = self.cookie(headers) {
+            self.0.sessions.end(&self.0.user, id).await?;
+        }
         self.cookie_of("", 0)
     }
 
-    fn cookie_of(&self, session: &str, seconds: u32) -> Result<HeaderValue, Error> {
+    /// Returns the token that a request shows and that opens nothing: neither the user's nor a trial's.
+    pub(super) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
+        let shown = basic(headers).or_else(|| bearer(headers).map(str::to_owned))?;
+        let is_known = self.0.user.is(&shown) || self.0.secret.identify(&shown, i64::MIN).is_ok();
+        (!is_known).then_some(shown)
+    }
+
+    fn cookie_of(&self, session: &str, seconds: u64) -> Result<HeaderValue, Error> {
         let secure = match self.0.reach {
             Reach::Machine => "",
             Reach::Network => "; Secure",
@@ -191,20 +205,21 @@ pub(super) async fn begin_session(
     _: User,
     State(Shared { state, .. }): State<Shared>,
 ) -> Result<Response, Error> {
-    let cookie = state.gate.session_cookie()?;
+    let cookie = state.gate.begin_session().await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-/// Has a browser forget its cookie
+/// Ends the session whose cookie is shown, and has the browser forget it
 #[utoipa::path(
     delete, path = "/api/v1/session", tag = "session",
-    responses((status = 204, description = "forgotten")), security(("token" = [])),
+    responses((status = 204, description = "ended")), security(("token" = [])),
 )]
 pub(super) async fn end_session(
     _: User,
     State(Shared { state, .. }): State<Shared>,
+    headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let cookie = state.gate.no_cookie()?;
+    let cookie = state.gate.end_session(&headers).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
@@ -227,6 +242,24 @@ fn of_a_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
+}
+
+/// Has a request that shows a token of the user's wait, once wrong ones were shown. The agents' routes take trials' tokens,
+/// which no guess finds.
+pub(super) async fn throttle(
+    State(shared): State<Shared>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_agents = request.uri().path().starts_with("/api/v1/agent/");
+    if request.headers().contains_key(header::AUTHORIZATION) && !is_agents {
+        let peer = request.extensions().get::<Peer>().copied();
+        shared.throttle.wait(peer).await;
+        if let Some(wrong) = shared.state.gate.wrong_token(request.headers()) {
+            shared.throttle.count(peer, &wrong);
+        }
+    }
+    next.run(request).await
 }
 
 /// Refuses what a browser sends, on listeners that are for programs alone: any page may have it send a simple request there.
@@ -273,19 +306,22 @@ mod tests {
         folder: tempfile::TempDir,
         token: String,
         trial: String,
+        sessions: Sessions,
         session: String,
     }
 
     impl Bed {
-        fn new() -> Self {
+        async fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
+            let sessions = Sessions::in_memory(std::sync::Arc::new(crate::clock::SystemClock));
             let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
             let secret = Secret::load_or_create(&folder.path().join("secret")).unwrap();
             let (e, t) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());
             Self {
                 token: format!("Bearer {}", user.reveal().unwrap()),
                 trial: format!("Bearer {}", secret.trial_token(&e, &t, 0)),
-                session: user.session().unwrap(),
+                session: sessions.begin(&user).await.unwrap(),
+                sessions,
                 folder,
             }
         }
@@ -293,7 +329,8 @@ mod tests {
         fn gate(&self, reach: Reach) -> Gate {
             let user = UserToken::load_or_create(&self.folder.path().join("user.token")).unwrap();
             let secret = Secret::load_or_create(&self.folder.path().join("secret")).unwrap();
-            Gate::new(&ExperimentId::new("e").unwrap(), user, secret, reach)
+            let sessions = self.sessions.clone();
+            Gate::new(&ExperimentId::new("e").unwrap(), user, secret, sessions, reach)
         }
     }
 
@@ -305,10 +342,10 @@ mod tests {
     type Row<'a> =
         (&'a str, Reach, &'a Method, &'a [(&'static str, &'a str)], Result<(), &'static str>);
 
-    #[test]
-    fn users_are_admitted_by_the_table() {
+    #[tokio::test]
+    async fn users_are_admitted_by_the_table() {
         use Reach::{Machine, Network};
-        let bed = Bed::new();
+        let bed = Bed::new().await;
         let local = ("host", "127.0.0.1:8080");
         let user = ("authorization", bed.token.as_str());
         let trial = ("authorization", bed.trial.as_str());
@@ -391,9 +428,9 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_token_that_is_gone_is_told_as_such() {
-        let bed = Bed::new();
+    #[tokio::test]
+    async fn a_token_that_is_gone_is_told_as_such() {
+        let bed = Bed::new().await;
         let gate = bed.gate(Reach::Machine);
         std::fs::remove_file(bed.folder.path().join("user.token")).unwrap();
         let local = ("host", "127.0.0.1:8080");

@@ -1,28 +1,39 @@
 //! Connections: accepted, bounded in number and in idleness, encrypted where asked for, and let end in
 //! peace, for a while, when the manager stops.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
 
+use super::throttle::Peer;
 use super::tls::Tls;
 
 /// Connections at the same time; more wait to be accepted. Each of 10,000 agents keeps two at most.
 const CONNECTIONS: usize = 25_000;
+
+/// Those of one address, which may be a proxy's or a node's with many agents behind it. The Unix socket has no such bound:
+/// only the folder's owner reaches it.
+const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 5;
+
+/// Bytes of an answer that a connection holds beyond the piece that is being sent, and the largest head of a request.
+const BUFFER: usize = 64 << 10;
 
 /// Descriptors beside those of connections: files, the database, the agents' pipes.
 const OTHER_DESCRIPTORS: u64 = 1_000;
@@ -49,7 +60,7 @@ pub async fn serve(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    run(listener, None, router, shutdown).await;
+    run(Listener::Tcp(listener), None, router, shutdown).await;
     Ok(())
 }
 
@@ -60,7 +71,7 @@ pub async fn serve_tls(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    run(listener, Some(tls.acceptor()), router, shutdown).await;
+    run(Listener::Tcp(listener), Some(tls.acceptor()), router, shutdown).await;
     Ok(())
 }
 
@@ -70,71 +81,120 @@ pub async fn serve_local(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let graceful = GracefulShutdown::new();
-    let mut connections = JoinSet::new();
-    let mut shutdown = std::pin::pin!(shutdown);
-    loop {
-        let accepted = tokio::select! {
-            biased; // A stop outranks newcomers.
-            () = &mut shutdown => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = listener.accept(), if connections.len() < CONNECTIONS => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(converse(stream, router.clone(), graceful.watcher()));
-            }
-            Err(error) => {
-                tracing::error!(%error, "local connections cannot be accepted; trying again");
-                sleep(PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
-        tracing::warn!("local requests were cut off that did not end within {DRAIN:?}");
-    }
-    connections.shutdown().await;
+    run(Listener::Unix(listener), None, router, shutdown).await;
     Ok(())
 }
 
+/// A socket that connections come from.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection, and the address at its other end.
+enum Accepted {
+    Tcp(TcpStream, Peer),
+    Unix(UnixStream),
+}
+
 async fn run(
-    listener: TcpListener,
+    listener: Listener,
     tls: Option<TlsAcceptor>,
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) {
     allow_descriptors();
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let addresses = Addresses::default();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        let (stream, place) = tokio::select! {
+        let (accepted, place) = tokio::select! {
             biased; // A stop outranks newcomers.
             () = &mut shutdown => break,
             Some(_) = connections.join_next() => continue,
-            (stream, _, place) = accept(&listener, &places) => (stream, place),
+            accepted = accept(&listener, &places) => accepted,
         };
         let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
-        connections.spawn(async move {
-            match tls {
-                None => converse(stream, router, watcher).await,
-                Some(tls) => {
-                    // A client that cannot agree with us is told so by the protocol; nobody else cares.
-                    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
-                        converse(stream, router, watcher).await;
-                    }
-                }
+        match accepted {
+            Accepted::Unix(stream) => {
+                connections.spawn(async move {
+                    converse(stream, None, router, watcher).await;
+                    drop(place);
+                });
             }
-            drop(place);
-        });
+            Accepted::Tcp(stream, peer) => {
+                // One address must not take the places of all others.
+                let Some(seat) = addresses.seat(peer) else { continue };
+                connections.spawn(async move {
+                    encrypted(stream, peer, tls, router, watcher).await;
+                    drop((place, seat));
+                });
+            }
+        }
     }
     drop(listener);
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests were cut off that did not end within {DRAIN:?}");
     }
     connections.shutdown().await;
+}
+
+/// Agrees on keys where that is asked for, and answers.
+async fn encrypted(
+    stream: TcpStream,
+    peer: Peer,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    watcher: Watcher,
+) {
+    match tls {
+        None => converse(stream, Some(peer), router, watcher).await,
+        Some(tls) => {
+            // A client that cannot agree with us is told so by the protocol; nobody else cares.
+            if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
+                converse(stream, Some(peer), router, watcher).await;
+            }
+        }
+    }
+}
+
+/// The connections of each address; cheap to clone.
+#[derive(Debug, Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One of an address's connections, for as long as it lasts.
+#[derive(Debug)]
+struct Seat {
+    addresses: Addresses,
+    address: IpAddr,
+}
+
+impl Addresses {
+    /// Counts another connection of the address. `None`: it has as many as it may have.
+    fn seat(&self, peer: Peer) -> Option<Seat> {
+        let address = peer.network();
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= CONNECTIONS_OF_ADDRESS {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { addresses: self.clone(), address })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
 }
 
 /// Lets this process have a descriptor for each connection, as far as the system allows: the usual limit of 1,024 is
@@ -154,19 +214,22 @@ fn allow_descriptors() {
 }
 
 /// The next connection, once there is a place for it.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, OwnedSemaphorePermit) {
     let place = Arc::clone(places).acquire_owned().await.expect("it is never closed");
     loop {
-        match listener.accept().await {
-            Ok((stream, address)) => {
+        let accepted = match listener {
+            Listener::Unix(listener) => {
+                listener.accept().await.map(|(stream, _)| Accepted::Unix(stream))
+            }
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, address)| {
                 if let Err(error) = prepare(&stream) {
                     tracing::debug!(%error, "a connection was gone before it began");
                 }
-                return (stream, address, place);
-            }
+                Accepted::Tcp(stream, Peer(address.ip()))
+            }),
+        };
+        match accepted {
+            Ok(accepted) => return (accepted, place),
             // Of one connection only: the next may be right behind it.
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
@@ -190,15 +253,20 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Answers one connection's requests, one after the other.
-async fn converse<S>(stream: S, router: Router, watcher: Watcher)
+/// Answers one connection's requests, one after the other. Each has the address that it came from as an extension.
+async fn converse<S>(stream: S, peer: Option<Peer>, router: Router, watcher: Watcher)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+        peer.map(|peer| request.extensions_mut().insert(peer));
+        router.clone().oneshot(request.map(Body::new))
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "a connection ended early");
     }
@@ -292,12 +360,27 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let places = Arc::new(Semaphore::new(1));
+        let listener = Listener::Tcp(listener);
         let (accepted, client) =
             tokio::join!(accept(&listener, &places), TcpStream::connect(address));
-        let (stream, _, _place) = accepted;
+        let (Accepted::Tcp(stream, _), _place) = accepted else { unreachable!() };
         let most = rustix::net::sockopt::tcp_user_timeout(&stream).unwrap();
         assert_eq!(Duration::from_millis(most.into()), UNTAKEN);
         drop(client);
+    }
+
+    #[test]
+    fn an_address_has_so_many_connections_and_leaves_room_for_others() {
+        let peer = |last| Peer([192, 0, 2, last].into());
+        let addresses = Addresses::default();
+        let mut seats: Vec<_> =
+            (0..CONNECTIONS_OF_ADDRESS).map(|_| addresses.seat(peer(1)).unwrap()).collect();
+        assert!(addresses.seat(peer(1)).is_none());
+        assert!(addresses.seat(peer(2)).is_some());
+        seats.pop();
+        assert!(addresses.seat(peer(1)).is_some(), "a place came back");
+        drop(seats);
+        assert!(addresses.0.lock().unwrap().is_empty(), "none is kept of those who are gone");
     }
 
     #[tokio::test]

@@ -24,6 +24,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::auth::{Gate, Reach};
 use super::body::BODY_LIMIT_BYTES;
+use super::session::Sessions;
 use super::{Place, Pods, State, router};
 use crate::clock::{Clock as _, SystemClock};
 use crate::code_archive::CodeArchive;
@@ -68,7 +69,8 @@ impl Bed {
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
         let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
         let e = ExperimentId::new("e").unwrap();
-        let gate = Gate::new(&e, user, secret.as_ref().clone(), Reach::Machine);
+        let sessions = Sessions::load(store.clone(), Arc::new(SystemClock)).await.unwrap();
+        let gate = Gate::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
         let pods = Pods::new(code);
         let board = Board::new(store.clone(), objective.map(str::to_owned));

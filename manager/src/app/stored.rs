@@ -16,6 +16,7 @@ use super::door::Door;
 use super::{Error, Settings};
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::{Client, near};
+use crate::api::session::Sessions;
 use crate::api::{self, Pods};
 use crate::clock::SystemClock;
 use crate::code_archive::CodeArchive;
@@ -56,7 +57,7 @@ async fn state(
     Ok(api::State {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
         board: Board::new(store.clone(), spec.objective),
-        gate: Gate::new(id, user, secret.clone(), reach),
+        gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),
         secret: Arc::new(secret),
         pods: Pods::new(CodeArchive::new(spec.trial_code_directory, dir.code_archive())),
         store,

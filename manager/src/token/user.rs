@@ -2,7 +2,7 @@
 //! all that the experiment's owner may.
 //!
 //! The file is read whenever a token is shown, so that replacing it shuts out at once whoever holds the old
-//! one. A portal's cookie is made from the token, and is void when that is replaced; it does not tell it.
+//! one. The digests of browsers' sessions are made from the token, so these end when it is replaced.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -57,9 +57,9 @@ impl UserToken {
         self.with(|token| self.same(token, shown))
     }
 
-    /// What a browser that showed the token keeps instead of it. `None` while the file cannot be read.
-    pub fn session(&self) -> Option<String> {
-        self.reveal().map(|token| session(&token)).ok()
+    /// The digest of a browser's session, made from its id and the present token. `None` while the file cannot be read.
+    pub fn digest_of(&self, session: &str) -> Option<String> {
+        self.reveal().map(|token| digest(&token, session)).ok()
     }
 
     /// The token as programs find it that know of a `.netrc` (NNI's client, curl) and of us nothing.
@@ -67,11 +67,6 @@ impl UserToken {
         let token = self.reveal()?;
         let line = |host: &str| format!("machine {host} login user password {token}\n");
         Ok(["localhost", "127.0.0.1"].map(line).concat())
-    }
-
-    /// Whether `shown` was made from the present token.
-    pub fn is_session(&self, shown: &str) -> bool {
-        self.with(|token| self.same(&session(token), shown))
     }
 
     /// A file that cannot be read opens nothing.
@@ -98,9 +93,10 @@ impl fmt::Debug for UserToken {
     }
 }
 
-fn session(token: &str) -> String {
+fn digest(token: &str, session: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
-    BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, b"trialkeeper portal session 1"))
+    let said = format!("trialkeeper portal session 2 {session}");
+    BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, said.as_bytes()))
 }
 
 /// A token as it can stand in a header: the file's first line.
@@ -132,14 +128,16 @@ mod tests {
         assert!(token.starts_with("tku1."), "it can be told from a trial's");
         let again = UserToken::load_or_create(&path).unwrap();
         assert!(user.is(&token) && again.is(&token));
-        let session = user.session().unwrap();
-        assert!(again.is_session(&session));
-        assert!(!user.is(&session) && !user.is_session(&token), "neither stands for the other");
-        for wrong in ["", "tku1.", &token[1..], &format!("{token} "), &token.to_uppercase()] {
-            assert!(!user.is(wrong) && !user.is_session(wrong), "{wrong:?}");
+        let digest = user.digest_of("a").unwrap();
+        assert_eq!(again.digest_of("a").as_ref(), Some(&digest));
+        assert_ne!(user.digest_of("b").as_ref(), Some(&digest));
+        for wrong in
+            ["", "tku1.", &token[1..], &format!("{token} "), &token.to_uppercase(), &digest]
+        {
+            assert!(!user.is(wrong), "{wrong:?}");
         }
         let other = UserToken::load_or_create(&folder.path().join("other")).unwrap();
-        assert!(!other.is(&token) && !other.is_session(&session));
+        assert!(!other.is(&token) && other.digest_of("a") != Some(digest));
         assert!(!format!("{user:?}").contains(&token));
     }
 
@@ -148,13 +146,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.token");
         let user = UserToken::load_or_create(&path).unwrap();
-        let (old, session) = (user.reveal().unwrap(), user.session().unwrap());
+        let (old, session) = (user.reveal().unwrap(), user.digest_of("a"));
         fs::write(&path, "a-token-of-the-user's-own\n").unwrap();
         assert!(user.is("a-token-of-the-user's-own"));
-        assert!(!user.is(&old) && !user.is_session(&session));
+        assert!(!user.is(&old) && user.digest_of("a") != session);
         fs::remove_file(&path).unwrap();
         assert!(!user.is("a-token-of-the-user's-own") && !user.is(""), "no file opens nothing");
-        assert_eq!(user.session(), None);
+        assert_eq!(user.digest_of("a"), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::super::body::PATIENCE;
+use super::super::throttle::Peer;
 use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, local, page};
@@ -130,6 +131,7 @@ pub(super) async fn login_page(
             "That address has been used, or is too old; `trial-manager open` gives a new one.";
         return Ok(login_form(&next, Some(problem)));
     }
+    let cookie = shared.state.gate.begin_session().await?;
     let experiment = Some(shared.state.gate.experiment().to_string());
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
@@ -138,7 +140,7 @@ pub(super) async fn login_page(
     };
     let mut response = page(&viewer, "Logged in", None, &content);
     let headers = response.headers_mut();
-    headers.insert(header::SET_COOKIE, shared.state.gate.session_cookie()?);
+    headers.insert(header::SET_COOKIE, cookie);
     // A redirection would still count as the step from wherever the address stood, and a browser shows a strict
     // cookie on our own pages' steps only.
     headers.insert(header::REFRESH, HeaderValue::from_static("0; url=/"));
@@ -178,17 +180,22 @@ pub(super) async fn login(
     request: Request,
 ) -> Result<Response, Refusal> {
     let mut headers = request.headers().clone();
+    let peer = request.extensions().get::<Peer>().copied();
     let form: LoginForm = read(request).await?;
+    shared.throttle.wait(peer).await;
     let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
     let Ok(value) = value else { return Ok(login_form(&form.next, Some("That is not a token."))) };
     headers.insert(header::AUTHORIZATION, value);
     match shared.state.gate.admit(&Method::POST, &headers) {
         Ok(_) => {
-            let cookie = shared.state.gate.session_cookie()?;
+            let cookie = shared.state.gate.begin_session().await?;
             Ok(([(header::SET_COOKIE, cookie)], Redirect::to(local(&form.next))).into_response())
         }
         Err(Error::Forbidden(detail)) => Ok(login_form(&form.next, Some(&detail))),
-        Err(_) => Ok(login_form(&form.next, Some("That is not this experiment's user token."))),
+        Err(_) => {
+            shared.throttle.count(peer, form.token.trim());
+            Ok(login_form(&form.next, Some("That is not this experiment's user token.")))
+        }
     }
 }
 
@@ -197,7 +204,8 @@ pub(super) async fn logout(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, Refusal> {
+    let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
-    let cookie = shared.state.gate.no_cookie()?;
+    let cookie = shared.state.gate.end_session(&headers).await?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
 }

@@ -90,7 +90,8 @@ async fn every_route_refuses_whoever_may_not_pass() {
         ("a trial at a user's door", Some(own.as_str()),       0,   403),
     ];
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
-    let gate = Gate::new(&e, user, bed.state.secret.as_ref().clone(), Reach::Network);
+    let sessions = Sessions::in_memory(Arc::new(SystemClock));
+    let gate = Gate::new(&e, user, bed.state.secret.as_ref().clone(), sessions, Reach::Network);
     let program = std::env::current_exe().unwrap();
     let state = State { gate, ..bed.state.clone() };
     let router = router(state.clone()).merge(super::super::program::router(program, state));

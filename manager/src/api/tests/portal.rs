@@ -1,8 +1,12 @@
 //! The pages, called without a socket.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use http_body_util::channel::Channel;
+use tokio::time::Instant;
 
+use super::super::throttle::Peer;
 use super::*;
 
 impl Bed {
@@ -289,4 +293,77 @@ async fn a_stranger_who_sends_nothing_is_not_waited_for() {
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
         .body(Body::new(silent));
     assert_eq!(bed.send(request.unwrap()).await.status(), StatusCode::REQUEST_TIMEOUT);
+}
+
+#[tokio::test]
+async fn a_session_ends_on_the_server_when_its_browser_logs_out() {
+    let bed = Bed::searched().await;
+    let token = bed.user().trim_start_matches("Bearer ").to_owned();
+    let log_in = async || {
+        let answer = bed.post_form("/login", None, &format!("token={token}")).await;
+        let cookie = answer.headers()[header::SET_COOKIE].to_str().unwrap();
+        assert!(cookie.contains("Max-Age=2592000;"), "{cookie}");
+        cookie.split(';').next().unwrap().to_owned()
+    };
+    let (mine, other) = (log_in().await, log_in().await);
+    let delete = async |cookie: &str| {
+        let request = Request::delete("/api/v1/session").header(header::HOST, "localhost");
+        let request = request.header(header::COOKIE, cookie).body(Body::empty()).unwrap();
+        bed.send(request).await.status()
+    };
+    let left = bed.post_form("/logout", Some(&mine), "").await;
+    let cleared = left.headers()[header::SET_COOKIE].to_str().unwrap();
+    assert!(left.status() == StatusCode::SEE_OTHER && cleared.contains("Max-Age=0"), "{cleared}");
+    let refused = bed.post_form("/stop", Some(&mine), "").await;
+    assert_eq!(refused.headers()[header::LOCATION], "/login", "a copied cookie is of no use");
+    let admitted = bed.post_form("/stop", Some(&other), "").await;
+    assert_eq!(admitted.status(), StatusCode::CONFLICT, "another browser's is not touched");
+    assert_eq!(delete(&other).await, StatusCode::NO_CONTENT);
+    assert_eq!(delete(&other).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(bed.state.store.sessions().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_tokens_are_looked_at_ever_later_and_the_right_one_is_let_in() {
+    let bed = Bed::searched().await;
+    let token = bed.user().trim_start_matches("Bearer ").to_owned();
+    let peer = |last| Peer([192, 0, 2, last].into());
+    let form = async |from: Option<Peer>, token: &str| {
+        let request = Request::post("/login").header(header::HOST, "localhost");
+        let mut request = request.body(Body::from(format!("token={token}"))).unwrap();
+        from.map(|from| request.extensions_mut().insert(from));
+        let began = Instant::now();
+        let status = bed.send(request).await.status();
+        (status, began.elapsed())
+    };
+    let bearer = async |from: Peer, token: &str| {
+        let request = Request::get("/api/v1/experiment").header(header::HOST, "localhost");
+        let request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(from);
+        let began = Instant::now();
+        let status = bed.send(request).await.status();
+        (status, began.elapsed())
+    };
+    let second = Duration::from_secs(1);
+    for guess in 0..6 {
+        assert!(form(Some(peer(1)), &format!("guess{guess}")).await.1 < second, "mistyped");
+        assert!(bearer(peer(2), &format!("guess{guess}")).await.1 < second);
+    }
+    for guess in 6..12 {
+        form(Some(peer(1)), &format!("guess{guess}")).await;
+        bearer(peer(2), &format!("guess{guess}")).await;
+    }
+    let (status, waited) = form(Some(peer(1)), "guess").await;
+    assert!(status == StatusCode::OK && waited >= second, "{status} after {waited:?}");
+    let (status, waited) = bearer(peer(2), "guess").await;
+    assert!(status == StatusCode::UNAUTHORIZED && waited >= second, "{status} after {waited:?}");
+    let (status, waited) = form(Some(peer(1)), &token).await;
+    assert!(status == StatusCode::SEE_OTHER && waited < 5 * second, "{status} after {waited:?}");
+    let (status, waited) = bearer(peer(2), &token).await;
+    assert!(status == StatusCode::OK && waited < 5 * second, "{status} after {waited:?}");
+    let (status, waited) = form(Some(peer(3)), &token).await;
+    assert!(status == StatusCode::SEE_OTHER && waited < second, "another address: {waited:?}");
+    let (status, waited) = form(None, "guess").await;
+    assert!(status == StatusCode::OK && waited < second, "the folder's owner: {waited:?}");
 }

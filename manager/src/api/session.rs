@@ -1,0 +1,179 @@
+//! The sessions of browsers: each has an id of its own, ends on the server, and is kept in the store, so that a manager
+//! that starts again still knows it. Only digests are kept: whoever reads the store can use none.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Error;
+use crate::clock::Clock;
+use crate::ids;
+use crate::store::{self, Store};
+use crate::token::UserToken;
+
+/// How long a session lasts after its log-in.
+pub(super) const LIFETIME: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Sessions at a time; a further one ends the session that would expire first.
+const SESSIONS: usize = 1_000;
+
+/// The sessions that have not ended; cheap to clone.
+#[derive(Clone)]
+pub struct Sessions(Arc<Inner>);
+
+struct Inner {
+    /// The end of each, in milliseconds since the Unix epoch, by its digest.
+    ends: Mutex<HashMap<String, i64>>,
+    /// `None`: they end with this process.
+    store: Option<Store>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Sessions {
+    /// Loads the sessions of `store`, and keeps later ones there.
+    pub async fn load(store: Store, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
+        let now_ms = clock.now_ms();
+        let mut ends: HashMap<_, _> = store.sessions().await?.into_iter().collect();
+        ends.retain(|_, end| *end > now_ms);
+        Ok(Self(Arc::new(Inner { ends: Mutex::new(ends), store: Some(store), clock })))
+    }
+
+    /// Sessions that end with this process, for a store that is only read.
+    pub fn in_memory(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner { ends: Mutex::default(), store: None, clock }))
+    }
+
+    /// Begins a session, and returns its id for the browser.
+    pub(super) async fn begin(&self, user: &UserToken) -> Result<String, Error> {
+        let id = ids::secret_path();
+        let unreadable = || Error::Unwritable("the token cannot be read".to_owned());
+        let digest = user.digest_of(&id).ok_or_else(unreadable)?;
+        let now_ms = self.0.clock.now_ms();
+        let lifetime_ms = i64::try_from(LIFETIME.as_millis()).unwrap_or(i64::MAX);
+        let end_ms = now_ms.saturating_add(lifetime_ms);
+        let pushed_out = self.insert(digest.clone(), end_ms, now_ms);
+        if let Some(store) = &self.0.store {
+            if let Some(first) = pushed_out {
+                store.end_session(first).await?;
+            }
+            // On a full disk the user has to be let in all the more.
+            if let Err(error) = store.begin_session(digest, end_ms, now_ms).await {
+                tracing::warn!("a session was not stored, and ends with this manager: {error}");
+            }
+        }
+        Ok(id)
+    }
+
+    /// Adds a session, and returns the one that had to end for it.
+    fn insert(&self, digest: String, end_ms: i64, now_ms: i64) -> Option<String> {
+        let mut ends = self.lock();
+        ends.retain(|_, end| *end > now_ms);
+        let first = ends.iter().min_by_key(|(_, end)| **end).map(|(digest, _)| digest.clone());
+        let pushed_out = first.filter(|_| ends.len() >= SESSIONS);
+        pushed_out.as_ref().map(|digest| ends.remove(digest));
+        ends.insert(digest, end_ms);
+        pushed_out
+    }
+
+    /// Ends a session. One that is not known is no error.
+    pub(super) async fn end(&self, user: &UserToken, id: &str) -> Result<(), Error> {
+        let Some(digest) = user.digest_of(id) else { return Ok(()) };
+        let was_live = self.lock().remove(&digest).is_some();
+        match &self.0.store {
+            Some(store) if was_live => Ok(store.end_session(digest).await?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether `id` is a session that was begun with the present token and has not ended.
+    pub(super) fn is_live(&self, user: &UserToken, id: &str) -> bool {
+        // How long the look takes tells nothing: digests cannot be chosen without the token.
+        let digest = user.digest_of(id);
+        let end = digest.and_then(|digest| self.lock().get(&digest).copied());
+        end.is_some_and(|end| end > self.0.clock.now_ms())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, i64>> {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct FakeClock(AtomicI64);
+
+    impl Clock for FakeClock {
+        fn now_ms(&self) -> i64 {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_ends_at_log_out_or_after_its_time_also_in_the_next_manager() {
+        let folder = tempfile::tempdir().unwrap();
+        let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
+        let clock = Arc::new(FakeClock::default());
+        let path = folder.path().join("db");
+        let store = Store::open(&path).unwrap();
+        let sessions = Sessions::load(store.clone(), clock.clone()).await.unwrap();
+        let (one, two) =
+            (sessions.begin(&user).await.unwrap(), sessions.begin(&user).await.unwrap());
+        assert_ne!(one, two, "each browser has its own");
+        sessions.end(&user, &one).await.unwrap();
+        sessions.end(&user, "unknown").await.unwrap();
+        let live = |sessions: &Sessions| [&one, &two].map(|id| sessions.is_live(&user, id));
+        assert_eq!(live(&sessions), [false, true]);
+        for (digest, _) in store.sessions().await.unwrap() {
+            assert!(!digest.contains(&two) && !sessions.is_live(&user, &digest), "of no use");
+        }
+        drop(sessions);
+        store.close().await;
+
+        let store = Store::open(&path).unwrap();
+        let again = Sessions::load(store.clone(), clock.clone()).await.unwrap();
+        assert_eq!(live(&again), [false, true]);
+        let token = user.reveal().unwrap();
+        std::fs::write(user.path(), "a-token-of-the-user's-own\n").unwrap();
+        assert_eq!(live(&again), [false, false], "a new token ends all");
+        std::fs::write(user.path(), token).unwrap();
+        let end = i64::try_from(LIFETIME.as_millis()).unwrap();
+        clock.0.store(end - 1, Ordering::SeqCst);
+        assert_eq!(live(&again), [false, true]);
+        clock.0.store(end, Ordering::SeqCst);
+        assert_eq!(live(&again), [false, false]);
+        again.begin(&user).await.unwrap();
+        assert_eq!(store.sessions().await.unwrap().len(), 1, "none is kept after its end");
+        assert!(again.begin(&user).await.is_ok());
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_user_is_let_in_though_the_disk_is_full_and_sessions_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
+        let store = Store::open(&folder.path().join("db")).unwrap();
+        let sessions = Sessions::load(store.clone(), Arc::new(FakeClock::default())).await.unwrap();
+        store.fill_disk(true);
+        let id = sessions.begin(&user).await.unwrap();
+        assert!(sessions.is_live(&user, &id));
+        store.close().await;
+
+        let sessions = Sessions::in_memory(Arc::new(FakeClock::default()));
+        for _ in 0..SESSIONS + 5 {
+            sessions.begin(&user).await.unwrap();
+        }
+        assert_eq!(sessions.lock().len(), SESSIONS);
+    }
+}

@@ -1,0 +1,199 @@
+//! The pause before a token is looked at, which grows with the wrong tokens that were shown. It is bounded, and nobody is
+//! refused for another's guesses: the right token is always let in. It is the same for right and wrong tokens, or its
+//! absence would tell which it was.
+//!
+//! The Unix socket in the experiment's folder has no pause: only the folder's owner reaches it, who can read the token.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// The address at the other end of a connection, as an extension of its requests. Absent on the Unix socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) IpAddr);
+
+impl Peer {
+    /// The address as its owner's. Of IPv6 one owner has 2^64 at least.
+    pub(super) fn network(self) -> IpAddr {
+        match self.0.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = u128::from(address) >> 64 << 64;
+                IpAddr::V6(Ipv6Addr::from(network))
+            }
+            address @ IpAddr::V4(_) => address,
+        }
+    }
+}
+
+/// How the pause grows with the failures that are not forgotten.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    /// Failures without a pause: a person mistypes.
+    free: u32,
+    /// Further failures that double it.
+    doubled_by: u32,
+    longest: Duration,
+}
+
+/// The pause after the first failure that has one.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Of one address.
+const OF_ADDRESS: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
+/// Of all addresses together.
+const OVERALL: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
+/// One failure is forgotten in this time.
+const FORGET: Duration = Duration::from_secs(10);
+/// Failures that are counted, so that a pause ends within minutes of the last guess.
+const COUNTED: u32 = 100;
+/// Addresses that are counted one by one; those beyond count in all only.
+const ADDRESSES: usize = 10_000;
+
+/// The failures of late; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Throttle(Arc<Mutex<Failures>>);
+
+#[derive(Debug, Default)]
+struct Failures {
+    overall: Tally,
+    of: HashMap<IpAddr, Tally>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    failures: u32,
+    last: Option<Instant>,
+    /// The wrong token shown last: a program that shows a stale one again and again guesses nothing.
+    shown: u64,
+}
+
+impl Tally {
+    fn at(&self, now: Instant) -> u32 {
+        let Some(last) = self.last else { return 0 };
+        let forgotten = now.saturating_duration_since(last).as_secs() / FORGET.as_secs();
+        self.failures.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
+    }
+
+    fn count(&mut self, shown: u64, now: Instant) {
+        if self.last.is_some() && self.shown == shown {
+            return;
+        }
+        let failures = (self.at(now) + 1).min(COUNTED);
+        *self = Self { failures, last: Some(now), shown };
+    }
+}
+
+impl Growth {
+    /// PURE: the pause after so many failures.
+    fn pause(self, failures: u32) -> Duration {
+        let Some(beyond) = failures.checked_sub(self.free + 1) else { return Duration::ZERO };
+        let factor = 1_u32.checked_shl(beyond / self.doubled_by).unwrap_or(u32::MAX);
+        SHORTEST.saturating_mul(factor.max(1)).min(self.longest)
+    }
+}
+
+impl Throttle {
+    /// Waits for as long as the failures of late ask for. `None`: the request came over the Unix socket.
+    pub(super) async fn wait(&self, peer: Option<Peer>) {
+        if let Some(peer) = peer {
+            sleep(self.pause(peer, Instant::now())).await;
+        }
+    }
+
+    fn pause(&self, peer: Peer, now: Instant) -> Duration {
+        let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = failures.of.get(&peer.network()).map_or(0, |tally| tally.at(now));
+        OF_ADDRESS.pause(own).max(OVERALL.pause(failures.overall.at(now)))
+    }
+
+    /// Counts a wrong token.
+    pub(super) fn count(&self, peer: Option<Peer>, shown: &str) {
+        let Some(peer) = peer else { return };
+        let (address, now) = (peer.network(), Instant::now());
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = failures.hasher.hash_one(shown);
+        failures.overall.count(shown, now);
+        if failures.of.len() >= ADDRESSES && !failures.of.contains_key(&address) {
+            failures.of.retain(|_, tally| tally.at(now) > 0);
+            if failures.of.len() >= ADDRESSES {
+                return;
+            }
+        }
+        failures.of.entry(address).or_default().count(shown, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(address: &str) -> Option<Peer> {
+        Some(Peer(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_pause_grows_and_is_bounded() {
+        let ms = |growth: Growth, failures| growth.pause(failures).as_millis();
+        let table = [(0, 0), (5, 0), (6, 100), (7, 200), (10, 1600), (11, 3000), (100, 3000)];
+        for (failures, expected) in table {
+            assert_eq!(ms(OF_ADDRESS, failures), expected, "{failures}");
+        }
+        let table = [(50, 0), (51, 100), (60, 100), (61, 200), (100, 1000), (u32::MAX, 1000)];
+        for (failures, expected) in table {
+            assert_eq!(ms(OVERALL, failures), expected, "{failures}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_waits_for_its_own_guesses_and_little_for_others() {
+        let throttle = Throttle::default();
+        let (guesser, user) = (peer("192.0.2.1"), peer("192.0.2.2"));
+        let pause = |peer: Option<Peer>| throttle.pause(peer.unwrap(), Instant::now());
+        for guess in 0..20 {
+            throttle.count(guesser, &guess.to_string());
+        }
+        assert_eq!(pause(guesser), OF_ADDRESS.longest);
+        assert_eq!(pause(peer("::ffff:192.0.2.1")), OF_ADDRESS.longest, "it is the same");
+        assert_eq!(pause(user), Duration::ZERO);
+        for guess in 0..1000 {
+            let many = format!("10.0.{}.{}", guess / 250, guess % 250);
+            throttle.count(peer(&many), &format!("guess {guess}"));
+        }
+        assert_eq!(pause(user), OVERALL.longest, "many addresses are one guesser");
+        let began = Instant::now();
+        throttle.wait(None).await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "the folder's owner");
+        throttle.wait(user).await;
+        assert!(began.elapsed() >= OVERALL.longest);
+        tokio::time::advance(FORGET * COUNTED).await;
+        assert_eq!((pause(user), pause(guesser)), (Duration::ZERO, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stale_token_shown_again_and_again_is_one_guess() {
+        let throttle = Throttle::default();
+        let poller = peer("2001:db8::1");
+        for _ in 0..1000 {
+            throttle.count(poller, "stale");
+        }
+        assert_eq!(throttle.pause(poller.unwrap(), Instant::now()), Duration::ZERO);
+        for guess in 0..20 {
+            throttle.count(peer(&format!("2001:db8::{guess}")), &guess.to_string());
+        }
+        let pause = throttle.pause(poller.unwrap(), Instant::now());
+        assert_eq!(pause, OF_ADDRESS.longest, "one network");
+    }
+
+    #[test]
+    fn no_more_addresses_are_kept_than_bounded() {
+        let throttle = Throttle::default();
+        for n in 0..u32::try_from(ADDRESSES).unwrap() + 10 {
+            throttle.count(Some(Peer(IpAddr::V4(n.into()))), &n.to_string());
+        }
+        assert_eq!(throttle.0.lock().unwrap().of.len(), ADDRESSES);
+    }
+}

@@ -1,0 +1,69 @@
+//! A browser's session ends on the server, and not with the manager.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use nix::sys::signal::Signal;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, ask, wait_for};
+
+/// The head of the answer to a request with these header lines.
+fn head(url: &str, what: &str, lines: &str) -> String {
+    let host = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    let request = format!(
+        "{what} HTTP/1.1\r\nhost: {host}\r\n{lines}content-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().0.to_ascii_lowercase()
+}
+
+#[test]
+fn a_session_outlives_its_manager_and_ends_with_its_log_out_for_good() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let line = format!("read _ <{}; echo score=1", gate.path().display());
+    let manager = Search::new(&line, 1).start(&bed);
+    let folder = wait_for("the experiment's folder", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        folder.join("manager.url").exists().then_some(folder)
+    });
+    let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
+    let url = || fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
+    let token = fs::read_to_string(folder.join("user.token")).unwrap();
+    let shown = format!("authorization: bearer {}\r\n", token.trim());
+    let log_in = || {
+        // The cookie is case-sensitive: only its header's name was lowered here.
+        let host = url();
+        let host = host.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(host).unwrap();
+        let request = format!(
+            "POST /api/v1/session HTTP/1.1\r\nhost: {host}\r\n{shown}content-length: 0\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let cookie = answer.split_once("set-cookie: ").unwrap().1.split(';').next().unwrap();
+        format!("cookie: {cookie}\r\n")
+    };
+    let (left, kept) = (log_in(), log_in());
+    assert_ne!(left, kept);
+    let ticket = |cookie: &str| head(&url(), "POST /api/v1/session/ticket", cookie);
+    assert!(ticket(&left).starts_with("http/1.1 200"), "{}", ticket(&left));
+    assert!(head(&url(), "DELETE /api/v1/session", &left).starts_with("http/1.1 204"));
+    assert!(ticket(&left).starts_with("http/1.1 401"), "{}", ticket(&left));
+
+    manager.signal(Signal::SIGKILL);
+    assert_eq!(manager.finish(BOUND).code, None);
+    fs::remove_file(folder.join("manager.url")).unwrap();
+    let manager = Outcome::resume(&bed, &id);
+    wait_for("the next manager", BOUND, || folder.join("manager.url").exists().then_some(()));
+    assert!(ticket(&kept).starts_with("http/1.1 200"), "{}", ticket(&kept));
+    assert!(ticket(&left).starts_with("http/1.1 401"), "{}", ticket(&left));
+    assert_eq!(ask(&url(), "DELETE /api/v1/session", "tku1.wrong", "").unwrap().0, 401);
+    gate.open(1);
+    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+}
