@@ -3,6 +3,7 @@
 //! The only place that knows status codes and headers. It must not touch SQL or decide about trials.
 
 mod agent;
+mod answers;
 pub mod auth;
 mod body;
 pub mod client;
@@ -123,6 +124,7 @@ pub fn router(state: State) -> Router {
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(shared.clone(), auth::throttle))
         .layer(axum::middleware::from_fn(compress::gzip))
+        .layer(axum::middleware::from_fn_with_state(answers::Answers::new(), answers::bound))
         .layer(axum::middleware::map_response(nosniff))
         .with_state(shared)
 }

@@ -44,6 +44,7 @@ mod same_again;
 mod sdk;
 mod secure;
 mod sessions;
+mod slow_readers;
 mod snapshots;
 mod steering;
 mod strangers;

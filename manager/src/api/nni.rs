@@ -8,19 +8,20 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::Json;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Json};
 use http_body_util::channel::Channel;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use trial_protocol::{MetricKind, Stream, TrialJobId};
 
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
+use super::answers::Allowance;
 use super::auth::User;
 use super::user::{Asked, Change, Named, attempt, large_json_body, speaker, whole_log};
 use super::{Error, Shared};
@@ -434,6 +435,7 @@ async fn file(
     State(shared): State<Shared>,
     UrlPath((_, file)): UrlPath<(String, String)>,
     Named(id): Named,
+    Extension(allowance): Extension<Allowance>,
 ) -> Result<Response, Refusal> {
     match file.as_str() {
         "stdout" | "stderr" => {
@@ -447,7 +449,7 @@ async fn file(
             if empty {
                 return Ok(format!("{file} is empty.").into_response());
             }
-            Ok(whole_log(shared, &id, &file).await?)
+            Ok(whole_log(shared, &id, &file, allowance).await?)
         }
         "trial.log" => {
             attempt(&shared, &id, None).await?;

@@ -1,15 +1,16 @@
 //! A trial's output: a part as JSON, or a whole stream as the bytes that it is.
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
 use http_body_util::channel::Channel;
 use serde::{Deserialize, Serialize};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
+use super::super::answers::Allowance;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Asked, Named, bounded};
@@ -18,6 +19,9 @@ use crate::store::AttemptRow;
 
 /// Bytes of a part unless asked otherwise, and at most.
 const PART: (u32, u32) = (64 << 10, 1 << 20);
+
+/// Bytes of a whole stream that are read at a time: a client that does not read makes the manager hold a few of them.
+const PIECE: usize = 64 << 10;
 
 /// Which part of which stream.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -163,8 +167,9 @@ pub(super) async fn whole(
     State(shared): State<Shared>,
     Path((_, word)): Path<(String, String)>,
     Named(id): Named,
+    Extension(allowance): Extension<Allowance>,
 ) -> Result<Response, Error> {
-    whole_log(shared, &id, &word).await
+    whole_log(shared, &id, &word, allowance).await
 }
 
 /// A whole stream as a response, read as the client takes it.
@@ -172,6 +177,7 @@ pub(in crate::api) async fn whole_log(
     shared: Shared,
     id: &TrialJobId,
     word: &str,
+    allowance: Allowance,
 ) -> Result<Response, Error> {
     let stream = stream_of(Some(word))?;
     let attempt = speaker(&shared, id, None).await?;
@@ -179,11 +185,14 @@ pub(in crate::api) async fn whole_log(
     if let Some(attempt) = attempt {
         // It ends with the client, at the stream's end, or when the store fails.
         tokio::spawn(async move {
-            let mut from = 0;
-            let limit = usize::try_from(PART.1).unwrap_or(usize::MAX);
-            while let Ok(part) = shared.state.store.log_part(attempt.key, stream, from, limit).await
-            {
-                if part.bytes.is_empty() || sender.send_data(part.bytes.into()).await.is_err() {
+            let (store, mut from) = (&shared.state.store, 0);
+            loop {
+                let share = allowance.wait(PIECE).await;
+                let Ok(part) = store.log_part(attempt.key, stream, from, PIECE).await else {
+                    break;
+                };
+                if part.bytes.is_empty() || sender.send_data(share.hold(part.bytes)).await.is_err()
+                {
                     break;
                 }
                 from = part.next;

@@ -1,0 +1,72 @@
+//! Clients that ask for much and read nothing.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use nix::unistd::Pid;
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
+
+/// Clients at a time.
+const CLIENTS: usize = 120;
+/// The length of the log that they ask for, in bytes.
+const LOG: usize = 16 << 20;
+const LOG_END: u64 = 16 << 20;
+/// The memory that the manager may need for all of them, in KiB. A client cost it 2 MiB once.
+const MEMORY_KIB: usize = 112 << 10;
+
+/// A line of /proc/PID/status, in KiB.
+fn memory(pid: Pid, name: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Asks for a log, and reads the answer's first bytes only.
+fn ask_and_rest(host: &str, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    stream
+}
+
+#[test]
+fn clients_that_do_not_read_a_log_cost_little_memory_and_keep_no_other_from_it() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let line = format!(
+        "yes 0123456789abcde | head -c {LOG}; read _ <{}; echo score=1",
+        gate.path().display()
+    );
+    let manager = Search::new(&line, 1).start(&bed);
+    let url = wait_for("the manager's address", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        fs::read_to_string(folder.join("manager.url")).ok()
+    });
+    let url = url.trim();
+    let path = wait_for("the whole log", BOUND, || {
+        let (_, listed) = get(url, "/api/v1/trials")?;
+        let listed: serde_json::Value = serde_json::from_str(&listed).ok()?;
+        let id = listed["trials"][0]["id"].as_str()?.to_owned();
+        let (_, part) = get(url, &format!("/api/v1/trials/{id}/log?limit=1"))?;
+        let part: serde_json::Value = serde_json::from_str(&part).ok()?;
+        (part["end"].as_u64()? >= LOG_END).then(|| format!("/api/v1/trials/{id}/log/stdout"))
+    });
+    let before = memory(manager.pid(), "VmRSS");
+    let host = url.strip_prefix("http://").unwrap();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| ask_and_rest(host, &path)).collect();
+    // Pages are answered beside them.
+    assert_eq!(get(url, "/").unwrap().0, 200);
+    let most = memory(manager.pid(), "VmHWM");
+    assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
+    drop(clients);
+    let (status, body) = get(url, &path).unwrap();
+    assert!(status == 200 && body.len() >= LOG, "{status}, {} bytes", body.len());
+    let most = memory(manager.pid(), "VmHWM");
+    assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
+    gate.open(1);
+    Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
+}
