@@ -417,19 +417,6 @@ impl Store {
         }
     }
 
-    /// Looks whether the file is still at its path, so that an idle store is known to be ill when it is not.
-    pub async fn look_at_place(&self) {
-        if !self.is_in_place() && self.ailment().is_none() {
-            // It is refused for that reason, and everyone is told.
-            drop(self.probe().await);
-        }
-    }
-
-    /// Whether the file that is open is the one at its path.
-    pub fn is_in_place(&self) -> bool {
-        self.inner.shared.place.as_ref().is_none_or(|place| place.check().is_ok())
-    }
-
     /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody
     /// else writes.
     pub async fn probe(&self) -> Result<(), Error> {

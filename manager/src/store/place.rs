@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::{Error, Store};
 
 /// A file as it was when it was opened.
 #[derive(Debug)]
@@ -31,6 +31,21 @@ impl Place {
             }
         };
         if is_here { Ok(()) } else { Err(Error::Displaced { path: self.path.clone() }) }
+    }
+}
+
+impl Store {
+    /// Looks whether the file is still at its path, so that an idle store is known to be ill when it is not.
+    pub async fn look_at_place(&self) {
+        if !self.is_in_place() && self.ailment().is_none() {
+            // It is refused for that reason, and everyone is told.
+            drop(self.probe().await);
+        }
+    }
+
+    /// Whether the file that is open is the one at its path.
+    pub fn is_in_place(&self) -> bool {
+        self.inner.shared.place.as_ref().is_none_or(|place| place.check().is_ok())
     }
 }
 
