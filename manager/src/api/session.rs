@@ -13,7 +13,7 @@ use crate::store::{self, Store};
 use crate::token::UserToken;
 
 /// How long a session lasts after its log-in.
-pub(super) const LIFETIME: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub(super) const LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// Sessions at a time; a further one ends the session that would expire first.
 const SESSIONS: usize = 1_000;
