@@ -74,6 +74,10 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
             set.put(name, dir.as_os_str());
         }
     }
+    // The one folder that is this trial's alone: several trials share their code's, where one's `model.pt` is the next one's.
+    if let Some(dir) = set.value_of("NNI_OUTPUT_DIR") {
+        set.put("TRIALKEEPER_OUTPUT_DIR", dir);
+    }
     if let Some(dir) = facts.code_dir.filter(|_| !set.inherits("NNI_CODE_DIR")) {
         set.put("NNI_CODE_DIR", dir.as_os_str());
     }
@@ -133,6 +137,12 @@ struct Setter<'a> {
 impl Setter<'_> {
     fn inherits(&self, name: &str) -> bool {
         self.inherited.iter().any(|(other, _)| other == name)
+    }
+
+    /// The value that the trial will see.
+    fn value_of(&self, name: &str) -> Option<OsString> {
+        let all = self.set.iter().rev().chain(self.inherited);
+        all.into_iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
     }
 
     fn put(&mut self, name: &str, value: impl AsRef<OsStr>) {
