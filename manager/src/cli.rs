@@ -104,11 +104,11 @@ enum Command {
         #[command(flatten)]
         cluster: clean::Cluster,
     },
-    /// List, show, stop, bound, export or remove experiments.
-    #[command(subcommand)]
+    /// List, show, stop, export or remove experiments, and change their limits.
+    #[command(subcommand, alias = "experiments")]
     Experiment(query::ExperimentCommand),
     /// List and show trials, print their output, stop them, run them again.
-    #[command(subcommand)]
+    #[command(subcommand, alias = "trials")]
     Trial(query::TrialCommand),
     /// Show a trial's metrics.
     Metrics {
@@ -153,6 +153,14 @@ enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// List the experiments on this machine, as `experiment ls` does.
+    #[command(hide = true, alias = "list")]
+    Ls {
+        #[command(flatten)]
+        asked: ask::Asked,
+    },
+    /// Print the version of this program.
+    Version,
     /// Copy an experiment's database into one file, beside a running manager or without one.
     Backup {
         /// Id of the experiment.
@@ -265,15 +273,21 @@ pub fn main() -> ExitCode {
             Asked::Run(common, What::Resume(id), keep_serving)
         }
         Command::Experiment(command) => Asked::Experiment(command),
+        Command::Ls { asked } => Asked::Experiment(query::ExperimentCommand::Ls { asked }),
+        Command::Version => {
+            let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
+            return match out::written(line.as_bytes()) {
+                Ok(()) => ExitCode::from(DONE),
+                Err(error) => fail(&error, NOTHING_SUCCEEDED),
+            };
+        }
         Command::Trial(command) => Asked::Trial(command),
         Command::Metrics { trial, asked } => Asked::Metrics(trial, asked),
         Command::Top { id, place } => Asked::Top(place.of(id)),
         Command::Open { id, print, place } => Asked::Open(print, place.of(id)),
         Command::Serve { id, host, port, place } => Asked::Serve(host, port, place.of(id)),
         Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "trial-manager", &mut text);
-            return match out::written(&text) {
+            return match out::written(completions(shell).as_bytes()) {
                 Ok(()) => ExitCode::from(DONE),
                 Err(error) => fail(&error, NOTHING_SUCCEEDED),
             };
@@ -293,6 +307,19 @@ pub fn main() -> ExitCode {
             ExitCode::from(code)
         }
         Err(error) => fail(&error, NOTHING_SUCCEEDED),
+    }
+}
+
+/// Returns what a shell needs to complete this program's arguments.
+fn completions(shell: clap_complete::Shell) -> String {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "trial-manager", &mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    // clap_complete 4.6 calls a command of a program with a hyphen by two names in Bash, and finds none below the first.
+    if shell == clap_complete::Shell::Bash {
+        text.replace("trial__subcmd__manager", "trial__manager")
+    } else {
+        text
     }
 }
 

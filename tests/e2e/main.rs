@@ -10,6 +10,7 @@ mod budget;
 mod buttons;
 mod charts;
 mod cluster;
+mod completions;
 mod conformance;
 mod crash;
 mod deploy;

@@ -159,7 +159,7 @@ fn what_a_restored_backup_lacks_for_good_is_named() {
         let why = String::from_utf8(why.stdout).unwrap();
         assert!(why.contains("reports-lost"), "{why}");
     }
-    let export = run(&bed, &["experiment", "export", "--form", "csv", "--experiment", &id]);
+    let export = run(&bed, &["experiment", "export", "--format", "csv", "--experiment", &id]);
     let export = String::from_utf8(export.stdout).unwrap();
     let (head, lines) = export.split_once("\r\n").unwrap();
     assert!(head.ends_with(",lost"), "{export}");

@@ -26,6 +26,7 @@ use crate::view;
 #[derive(Debug, Subcommand)]
 pub(super) enum ExperimentCommand {
     /// List the experiments on this machine, or the one of --manager.
+    #[command(alias = "list")]
     Ls {
         #[command(flatten)]
         asked: Asked,
@@ -61,7 +62,7 @@ pub(super) enum ExperimentCommand {
     },
     /// Let an experiment's tuner learn results from elsewhere.
     Import {
-        /// A list of {"parameter": ..., "value": ...} as NNI has it, or what `export --form json` wrote. JSON or YAML.
+        /// A list of {"parameter": ..., "value": ...} as NNI has it, or what `export --format json` wrote. JSON or YAML.
         file: PathBuf,
         #[command(flatten)]
         place: Place,
@@ -78,8 +79,8 @@ pub(super) enum ExperimentCommand {
     Export {
         /// Which; the same as --experiment.
         id: Option<ExperimentId>,
-        /// In which form.
-        #[arg(long, value_enum, default_value_t = ExportForm::Csv)]
+        /// The format.
+        #[arg(long = "format", alias = "form", value_name = "FORMAT", value_enum, default_value_t = ExportForm::Csv)]
         form: ExportForm,
         /// Where to: a file for csv and json, a new folder for tensorboard and mlflow [default: standard
         /// output, as does `-`].
@@ -128,6 +129,7 @@ pub(super) enum Level {
 #[derive(Debug, Subcommand)]
 pub(super) enum TrialCommand {
     /// List trials.
+    #[command(alias = "list")]
     Ls {
         /// Of which experiment; the same as --experiment.
         id: Option<ExperimentId>,
@@ -137,8 +139,8 @@ pub(super) enum TrialCommand {
         /// Only trials whose verdict has this cause, such as oom-cuda; unknown: those without a verdict.
         #[arg(long)]
         cause: Option<String>,
-        /// Only trials that hold this text.
-        #[arg(long)]
+        /// Only trials that contain this text.
+        #[arg(long = "contains", alias = "holds", value_name = "TEXT")]
         holds: Option<String>,
         /// Sorted by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
         #[arg(long, default_value = "sequence")]

@@ -1,5 +1,5 @@
 //! PURE: results from elsewhere, as a person hands them over: NNI's form (`nnictl experiment import`), or what
-//! `trial-manager experiment export --form json` wrote. Nothing is guessed: an entry that is not right is named
+//! `trial-manager experiment export --format json` wrote. Nothing is guessed: an entry that is not right is named
 //! by its place in the list.
 
 use serde_json::{Map, Value};

@@ -287,7 +287,7 @@ pub(super) async fn limit(
 
 /// Let the tuner learn results from elsewhere
 ///
-/// A list, as NNI's `experiment import` takes it, or as `experiment export --form json` writes it. What was imported before
+/// A list, as NNI's `experiment import` takes it, or as `experiment export --format json` writes it. What was imported before
 /// is passed over.
 #[utoipa::path(
     post, path = "/api/v1/experiment/import", tag = "changes", request_body = Vec<Object>,
