@@ -16,7 +16,7 @@ use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
 use crate::tar::{Archive, Kind};
 
-/// The most links that a path may lead through: path_resolution(7).
+/// The most links that a path may lead through: `path_resolution(7)`.
 const LINKS: usize = 40;
 
 /// Why not everything is unpacked.

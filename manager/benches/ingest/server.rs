@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trial_manager::api::auth::{Gate, Reach};
+use trial_manager::api::session::Sessions;
 use trial_manager::api::{self, Place, Pods, State};
 use trial_manager::clock::SystemClock;
 use trial_manager::code_archive::CodeArchive;
@@ -57,7 +58,8 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
         tokio::spawn(api::serve(old, api::legacy::router(&intake), std::future::pending::<()>()));
     let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
     let user = UserToken::load_or_create(&folder.join("user.token")).unwrap();
-    let gate = Gate::new(&experiment, user, secret.as_ref().clone(), Reach::Machine);
+    let sessions = Sessions::load(store.clone(), clock.clone()).await.unwrap();
+    let gate = Gate::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
     let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()));
     let closing = CancellationToken::new();
     let board = Board::new(store.clone(), None);

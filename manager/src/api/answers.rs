@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn peer(last: u8) -> Option<Peer> {
-        Some(Peer([192, 0, 2, last].into()))
+        format!("192.0.2.{last}").parse().ok().map(Peer)
     }
 
     #[tokio::test]

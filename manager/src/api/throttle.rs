@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn peer(address: &str) -> Option<Peer> {
-        Some(Peer(address.parse().unwrap()))
+        address.parse().ok().map(Peer)
     }
 
     #[test]

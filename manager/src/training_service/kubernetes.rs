@@ -1,5 +1,5 @@
 //! Trials as objects on Kubernetes, each pod's command under an agent. What kind of object that is, is the
-//! [`workload`]'s matter.
+//! [`Workload`]'s matter.
 //!
 //! Names are derived and creating is idempotent, so that nothing is submitted twice; states come from
 //! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.

@@ -143,7 +143,7 @@ async fn a_log_chunk_that_ends_beyond_all_numbers_is_refused_and_found_in_an_old
         match stored {
             Ok(_) => assert!(fits, "{said}"),
             Err(error) => {
-                assert!(!fits && matches!(error, Error::TooLarge { .. }), "{said}: {error}")
+                assert!(!fits && matches!(error, Error::TooLarge { .. }), "{said}: {error}");
             }
         }
     }
