@@ -28,7 +28,7 @@ fn bash_completes_below_the_first_word() {
     #[rustfmt::skip]
     let table: [(&[&str], &[&str]); 5] = [
         (&["trial-manager", "exp"],                           &["experiment"]),
-        (&["trial-manager", "trial", "l"],                    &["ls", "logs"]),
+        (&["trial-manager", "trial", "l"],                    &["log-level", "logs", "ls"]),
         (&["trial-manager", "experiment", "sh"],              &["show"]),
         (&["trial-manager", "trial", "ls", "--st"],           &["--state"]),
         (&["trial-manager", "experiment", "export", "--fo"],  &["--format"]),

@@ -57,7 +57,7 @@ fn every_help_says_what_it_said() {
         left.extend(commands(&text).into_iter().map(|name| [path.clone(), vec![name]].concat()));
     }
     let version = said(&bed, &["--version"], &[]);
-    snapshots.compare("version", &version.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    snapshots.compare("version-flag", &version.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     snapshots.finish();
 }
 
