@@ -41,7 +41,9 @@ fn build() -> Result<PathBuf, String> {
     let mut command = Command::new(cargo);
     command.args(["build", "--locked", "--message-format=json-render-diagnostics"]);
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    // With this package beside them, they are built with the features of `cargo test --workspace`, and nothing is built twice.
+    let packages = PACKAGES.iter().copied().chain([env!("CARGO_PKG_NAME")]);
+    command.args(packages.flat_map(|package| ["--package", package]));
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
