@@ -84,6 +84,11 @@ impl Advice {
         steps: &Steps,
     ) -> Judgement {
         self.seen(trial, sequence, value);
+        self.judge(trial, steps)
+    }
+
+    /// Judges a running trial by all of its steps; an assessor outside judges by itself.
+    pub(super) fn judge(&mut self, trial: &TrialJobId, steps: &Steps) -> Judgement {
         match &mut self.assessor {
             Some(assessor) => assessor.judge(trial.as_str(), &steps.history()),
             None => Judgement::Good,

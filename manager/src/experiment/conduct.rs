@@ -153,6 +153,7 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
     let mut run = Run::prepare(conductor).await?;
     run.c.handle.began(run.before, run.began);
     run.perform(state::Event::Begin).await?;
+    run.judge_stored().await?;
     let mut news = Vec::new();
     let service = Arc::clone(&run.c.service);
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });

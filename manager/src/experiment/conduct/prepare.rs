@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trial_protocol::{AttemptId, MetricValue, StopReason};
+use trial_protocol::{AttemptId, MetricValue, StopReason, TrialJobId};
 
 use super::patience::Watch;
 use super::steer::learnt;
 use super::{Conductor, Job, Run, trial_result};
+use crate::assessor::Judgement;
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
@@ -140,6 +141,26 @@ impl Run {
             }
         }
         Ok(run)
+    }
+
+    /// Judges the trials that run by the steps in the store: those that agents delivered before this manager had read it are
+    /// no news, and the last of them may be one that its trial is to be given up for.
+    pub(super) async fn judge_stored(&mut self) -> Result<(), store::Error> {
+        let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
+        let running = self.jobs.iter().filter(|(_, job)| runs(job));
+        let running: Vec<TrialJobId> = running.map(|(trial, _)| trial.clone()).collect();
+        for trial in running {
+            let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
+            else {
+                continue;
+            };
+            if let Judgement::Bad { reason } = self.c.advice.judge(&trial, &job.steps)
+                && let Some(event) = self.give_up(&trial, reason)
+            {
+                self.perform(event).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Finds out what became of a trial while no manager watched.
