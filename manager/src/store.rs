@@ -36,6 +36,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
+use crate::errors::chain;
 pub use error::{Class, Error};
 pub use notifications::{NewNotification, NotificationRow};
 use place::Place;
@@ -406,14 +407,24 @@ impl Store {
         self.inner.shared.ailment.subscribe()
     }
 
-    /// Tries an ill store now and then, so that one that can be written again is found well although nobody else
-    /// writes. It never ends.
+    /// Logs when writes begin to fail, and tries an ill store now and then until one succeeds: nobody else may write for
+    /// hours. It never ends.
     pub async fn try_while_ill(&self) {
         let mut ailment = self.watch_ailment();
-        while ailment.wait_for(Option::is_some).await.is_ok() {
-            sleep(TRY_AFTER).await;
-            // Its fate is the new ailment.
-            drop(self.probe().await);
+        loop {
+            let Ok(why) = ailment.wait_for(Option::is_some).await.map(|ailment| ailment.clone())
+            else {
+                return;
+            };
+            if let Some(error) = why {
+                tracing::warn!("{}; agents keep their reports meanwhile", chain(&error));
+            }
+            while self.ailment().is_some() {
+                sleep(TRY_AFTER).await;
+                // Its fate is the new ailment.
+                drop(self.probe().await);
+            }
+            tracing::info!("the database takes writes again");
         }
     }
 
