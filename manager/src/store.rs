@@ -10,8 +10,10 @@
 //! SQL lives here and nowhere else. The store must not decide anything about trials, and knows no clock:
 //! times come in as values.
 
+mod ailment;
 mod error;
 mod gap;
+mod nni_profile;
 mod notifications;
 mod place;
 mod query;
@@ -29,15 +31,13 @@ mod writer;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
-use crate::errors::chain;
 pub use error::{Class, Error};
+pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow};
 use place::Place;
 pub use query::{AttemptRow, Change, Glance, LogPart};
@@ -51,9 +51,6 @@ use writer::{Message, Shared, Write};
 /// How many writes may wait for the writer; batches of reports beyond it are refused, since their
 /// senders can wait better than we can.
 const QUEUE: usize = 1024;
-
-/// How long an ill store is left alone before it is tried.
-const TRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Talks to the store; cheap to clone. When the last handle goes, what is queued is written and the
 /// file is closed, for which the drop waits.
@@ -395,50 +392,6 @@ impl Store {
     /// The number of the newest step of any trial; 0 before the first.
     pub async fn newest_change(&self) -> Result<i64, Error> {
         self.read(query::newest_change).await
-    }
-
-    /// Why the last write failed. `None`: it did not.
-    pub fn ailment(&self) -> Option<Error> {
-        self.inner.shared.ailment()
-    }
-
-    /// Why the last write failed, for those who wait for a change. A store that is only read is never ill.
-    pub fn watch_ailment(&self) -> watch::Receiver<Option<Error>> {
-        self.inner.shared.ailment.subscribe()
-    }
-
-    /// Logs when writes begin to fail, and tries an ill store now and then until one succeeds: nobody else may write for
-    /// hours. It never ends.
-    pub async fn try_while_ill(&self) {
-        let mut ailment = self.watch_ailment();
-        loop {
-            let Ok(why) = ailment.wait_for(Option::is_some).await.map(|ailment| ailment.clone())
-            else {
-                return;
-            };
-            if let Some(error) = why {
-                tracing::warn!("{}; agents keep their reports meanwhile", chain(&error));
-            }
-            while self.ailment().is_some() {
-                sleep(TRY_AFTER).await;
-                // Its fate is the new ailment.
-                drop(self.probe().await);
-            }
-            tracing::info!("the database takes writes again");
-        }
-    }
-
-    /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody
-    /// else writes.
-    pub async fn probe(&self) -> Result<(), Error> {
-        self.write(|c| {
-            c.prepare_cached(
-                "INSERT INTO probe VALUES (1, 1) ON CONFLICT DO UPDATE SET writes = writes + 1",
-            )?
-            .execute([])?;
-            Ok(())
-        })
-        .await
     }
 
     /// Lets the database grow by `pages` more pages; a stand-in for a disk with that much space left.
