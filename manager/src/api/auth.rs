@@ -9,6 +9,9 @@
 //! cookie. A program that knows nothing of us, such as NNI's client, finds it in its `.netrc` and shows it as the password
 //! of the scheme `Basic`; no browser may, and none is ever asked to, for it would remember it and show it for others.
 //!
+//! NNI's client asks without a token where no `.netrc` helps it. On NNI's routes of a manager that only this machine
+//! reaches, a change that a program of the manager's own user asks for is the user's ([`local_user`](super::local_user)).
+//!
 //! A browser also carries what others make it say, so two more things are checked:
 //!
 //! * what is open without a token is open under this machine's own names only: a stranger's page whose name
@@ -26,6 +29,7 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use super::local_user::is_of_own_user;
 use super::session::{LIFETIME, Sessions};
 use super::throttle::Peer;
 use super::{Error, Shared};
@@ -73,6 +77,19 @@ impl Gate {
         let cookie = format!("trialkeeper-{experiment}");
         let experiment = experiment.clone();
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, cookie }))
+    }
+
+    /// The same for a listener that only this machine reaches.
+    #[must_use]
+    pub fn of_machine(&self) -> Self {
+        let inner = &self.0;
+        Self::new(
+            &inner.experiment,
+            inner.user.clone(),
+            inner.secret.clone(),
+            inner.sessions.clone(),
+            Reach::Machine,
+        )
     }
 
     /// The experiment that it opens.
@@ -191,7 +208,16 @@ impl FromRequestParts<Shared> for User {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Error> {
-        shared.state.gate.admit(&parts.method, &parts.headers)
+        let gate = &shared.state.gate;
+        let refused = match gate.admit(&parts.method, &parts.headers) {
+            Ok(user) => return Ok(user),
+            Err(refused) => refused,
+        };
+        let is_nnis = parts.uri.path().starts_with("/api/v1/nni/");
+        if is_nnis && gate.0.reach == Reach::Machine && is_of_own_user(parts).await {
+            return Ok(Self(()));
+        }
+        Err(refused)
     }
 }
 
@@ -238,7 +264,7 @@ fn basic(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Whether a request bears a mark of browsers, which no page can take off.
-fn of_a_browser(headers: &HeaderMap) -> bool {
+pub(super) fn of_a_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
@@ -284,7 +310,7 @@ fn of_our_own_page(headers: &HeaderMap) -> bool {
 }
 
 /// Whether the request asks for this machine by a name that nobody else can give it.
-fn names_this_machine(headers: &HeaderMap) -> bool {
+pub(super) fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
         return false;
     };

@@ -22,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
+use super::local_user::Connection;
 use super::throttle::Peer;
 use super::tls::Tls;
 
@@ -120,7 +121,7 @@ async fn run(
         match accepted {
             Accepted::Unix(stream) => {
                 connections.spawn(async move {
-                    converse(stream, None, router, watcher).await;
+                    converse(stream, Origin::default(), router, watcher).await;
                     drop(place);
                 });
             }
@@ -150,11 +151,16 @@ async fn encrypted(
     watcher: Watcher,
 ) {
     match tls {
-        None => converse(stream, Some(peer), router, watcher).await,
+        None => {
+            let ends = stream.peer_addr().and_then(|client| Ok((client, stream.local_addr()?)));
+            let connection = ends.ok().map(|(client, server)| Connection { client, server });
+            converse(stream, Origin { peer: Some(peer), connection }, router, watcher).await;
+        }
         Some(tls) => {
             // A client that cannot agree with us is told so by the protocol; nobody else cares.
             if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
-                converse(stream, Some(peer), router, watcher).await;
+                let origin = Origin { peer: Some(peer), connection: None };
+                converse(stream, origin, router, watcher).await;
             }
         }
     }
@@ -253,13 +259,23 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Answers one connection's requests, one after the other. Each has the address that it came from as an extension.
-async fn converse<S>(stream: S, peer: Option<Peer>, router: Router, watcher: Watcher)
+/// Where a connection's requests come from: extensions of each.
+#[derive(Debug, Clone, Copy, Default)]
+struct Origin {
+    /// `None`: the Unix socket.
+    peer: Option<Peer>,
+    /// `None`: the Unix socket, or a connection with encryption.
+    connection: Option<Connection>,
+}
+
+/// Answers one connection's requests, one after the other.
+async fn converse<S>(stream: S, origin: Origin, router: Router, watcher: Watcher)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-        peer.map(|peer| request.extensions_mut().insert(peer));
+        origin.peer.map(|peer| request.extensions_mut().insert(peer));
+        origin.connection.map(|connection| request.extensions_mut().insert(connection));
         router.clone().oneshot(request.map(Body::new))
     });
     let connection = http1::Builder::new()
