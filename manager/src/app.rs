@@ -6,6 +6,7 @@ mod agent_program;
 mod door;
 mod error;
 mod idle;
+mod nni_files;
 mod presence;
 mod reach;
 mod restored;
@@ -32,9 +33,10 @@ use self::door::Door;
 pub use self::door::OwnCertificate;
 pub use self::error::Error;
 pub use self::idle::{again, clean};
+pub use self::nni_files::NniFiles;
 use self::presence::Presence;
 use self::service::{Place, Ready};
-pub use self::stored::{Viewing, stored, view};
+pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
 use crate::api::auth::Gate;
 use crate::api::session::Sessions;
@@ -81,6 +83,9 @@ pub struct Settings {
     /// What trials on other machines are to use as the manager's address. `None`: what the experiment file
     /// says, else a guess.
     pub advertise: Option<String>,
+    /// Port of this machine's loopback interface on which another server hands requests to [`Running::machine`]. `None`:
+    /// there is none.
+    pub machine_port: Option<u16>,
 }
 
 /// A new experiment, or one to go on with.
@@ -88,6 +93,8 @@ pub struct Settings {
 pub enum What {
     /// A new one.
     New(Box<ExperimentSpec>),
+    /// A new one with an id that was chosen elsewhere, whose folder may be there.
+    NewAs(ExperimentId, Box<ExperimentSpec>),
     /// One that was interrupted.
     Resume(String),
 }
@@ -121,6 +128,9 @@ pub struct Running {
     pub handle: Handle,
     /// Everything it records.
     pub store: Store,
+    /// Answers requests that reach this machine's loopback interface without encryption; for the server on
+    /// [`Settings::machine_port`].
+    pub machine: axum::Router,
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
     door: Served,
     service: Arc<dyn TrainingService>,
@@ -147,14 +157,14 @@ pub struct Ended {
 /// Starts a manager for one experiment. A new one that cannot begin leaves no folder behind: what is wrong with it is
 /// mended in its file, and the next one has another id.
 pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
-    let (id, new) = match what {
-        What::New(spec) => (ids::experiment(), Some(spec)),
-        What::Resume(id) => (ExperimentId::new(id)?, None),
+    let (id, new, is_ours) = match what {
+        What::New(spec) => (ids::experiment(), Some(spec), true),
+        What::NewAs(id, spec) => (id, Some(spec), false),
+        What::Resume(id) => (ExperimentId::new(id)?, None, false),
     };
     let dir = ExperimentDir::new(&settings.data_dir, &id);
-    let is_new = new.is_some();
     let begun = Box::pin(begin(settings, id, dir.clone(), new)).await;
-    if is_new && begun.is_err() {
+    if is_ours && begun.is_err() {
         // What cannot be removed does no harm.
         drop(std::fs::remove_dir_all(dir.path()));
     }
@@ -259,6 +269,14 @@ async fn begin(
         service: Arc::clone(&runs),
         place: api::Place { port: Some(address.port()), folder: dir.path().to_owned() },
     };
+    let machine = match settings.machine_port {
+        Some(port) => api::router(api::State {
+            gate: state.gate.of_machine(),
+            place: api::Place { port: Some(port), ..state.place.clone() },
+            ..state.clone()
+        }),
+        None => axum::Router::new(),
+    };
     let mut router = api::router(state.clone());
     if let Some(program) = ready.program() {
         router = router.merge(api::program::router(program, state));
@@ -326,6 +344,7 @@ async fn begin(
         notices,
         handle,
         store,
+        machine,
         conducted,
         door: Served { servers, closing, closed, streams },
         service,

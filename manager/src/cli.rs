@@ -23,6 +23,7 @@ mod doctor;
 mod export;
 mod follow;
 mod named;
+mod nni_node;
 mod open;
 mod out;
 mod pages;
@@ -161,6 +162,13 @@ enum Command {
     },
     /// Print the version of this program.
     Version,
+    /// Stand in for NNI's manager: take the arguments with which NNI's client starts Node, and an experiment over REST.
+    #[command(hide = true)]
+    NniNode {
+        /// As NNI's client passes them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Copy an experiment's database into one file, beside a running manager or without one.
     Backup {
         /// Id of the experiment.
@@ -292,6 +300,7 @@ pub fn main() -> ExitCode {
                 Err(error) => fail(&error, NOTHING_SUCCEEDED),
             };
         }
+        Command::NniNode { arguments } => Asked::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
             return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);
         }
@@ -333,6 +342,7 @@ enum Asked {
     Top(ask::Place),
     Open(bool, ask::Place),
     Serve(String, u16, ask::Place),
+    NniNode(Vec<String>),
 }
 
 impl Asked {
@@ -350,6 +360,7 @@ impl Asked {
             Self::Top(place) => top::top(&place).await,
             Self::Open(print, place) => open::open(&place, print).await,
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,
+            Self::NniNode(arguments) => Box::pin(nni_node::nni_node(&arguments)).await,
         }
     }
 }

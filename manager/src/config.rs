@@ -189,6 +189,12 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     })
 }
 
+/// Reads and checks an experiment in NNI's canonical form that a client sent as JSON; its paths are absolute.
+pub fn from_client(document: Value) -> Result<ExperimentSpec, Error> {
+    of_any_form(document, Path::new("/"))
+        .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
+}
+
 /// Checks a document in v1 or v2 form; what is wrong with it is told in its own words.
 fn of_any_form(document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
     if !v1::is_v1(&document) {

@@ -29,6 +29,7 @@ mod kube;
 mod long_line;
 mod machine;
 mod nni_client;
+mod nni_node;
 mod nni_pages;
 mod notifications;
 mod old_keeper;

@@ -99,6 +99,7 @@ pub async fn view(
         lease: Duration::ZERO,
         certificate: None,
         advertise: None,
+        machine_port: None,
     };
     let Door { tls, url, reach, .. } = Door::build(&settings, address, dir, None, None)?;
     let stop = CancellationToken::new();
@@ -123,6 +124,20 @@ pub async fn view(
     write_file(&url_file, 0o600, &format!("{url}\n"))
         .map_err(|source| Error::DataDir { path: url_file, source })?;
     Ok(Viewing { url, served, stop })
+}
+
+/// Answers for an experiment that no manager runs, to this machine's loopback interface on `port`; until `stop`.
+pub async fn view_on_machine(
+    id: &ExperimentId,
+    dir: &ExperimentDir,
+    port: u16,
+    stop: CancellationToken,
+) -> Result<axum::Router, Error> {
+    let (handle, asked) = Handle::new(1);
+    tokio::spawn(answer(dir.clone(), asked));
+    let state = state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
+    state.board.refresh().await?;
+    Ok(api::router(state))
 }
 
 /// Stands in for the experiment's task: marks trials to run once more, and refuses what only a search that runs can do.

@@ -158,6 +158,8 @@ pub(super) struct Found {
 /// The experiments on this machine, the newest last.
 pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
     let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
+    // NNI's client has a link `_latest` there.
+    let folders = folders.filter(|folder| folder.file_type().is_ok_and(|kind| !kind.is_symlink()));
     let ids = folders.filter_map(|folder| ExperimentId::new(folder.file_name().to_str()?).ok());
     let mut found = Vec::new();
     for id in ids {

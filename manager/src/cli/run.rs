@@ -11,7 +11,7 @@ use super::signals::{Heard, Signals};
 use super::{
     BAD_INPUT, Common, DONE, FAULT, INTERRUPTED, LEFT, NOTHING_SUCCEEDED, OnTerm, data_dir, show,
 };
-use crate::app::{self, OwnCertificate, Settings, What};
+use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
 use crate::experiment::state::ExperimentState;
 
 /// What the options ask for.
@@ -25,6 +25,7 @@ pub(super) fn settings(common: Common) -> Settings {
         lease: Duration::from_secs(common.lease),
         certificate: own_certificate(common.tls_cert, common.tls_key, common.tls_ca),
         advertise: common.advertise,
+        machine_port: None,
     }
 }
 
@@ -40,36 +41,49 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
             return BAD_INPUT;
         }
     };
-    let mut running = match app::start(settings, what).await {
-        Ok(running) => running,
-        Err(app::Error::AlreadyDone { finished }) => {
-            if let Err(error) = finished.tell_what_is_left().await {
-                show(&error);
+    match app::start(settings, what).await {
+        Ok(running) => attend(running, &mut signals, output, on_term, keep_serving).await,
+        Err(app::Error::AlreadyDone { finished }) => show_finished(*finished, output).await,
+        Err(error) => {
+            show(&error);
+            exit_code_of(&error)
+        }
+    }
+}
+
+/// Shows the results of an experiment that has nothing left to run, and returns the exit code.
+async fn show_finished(finished: Finished, output: Format) -> u8 {
+    if let Err(error) = finished.tell_what_is_left().await {
+        show(&error);
+    }
+    let id = finished.id.clone();
+    let summary =
+        Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
+    match summary.await {
+        Ok(summary) => {
+            if summary.failed() {
+                let again = format!("trial-manager trial retry --failed --experiment {id}");
+                let said = format!("it is done; `{again}` has what failed run again");
+                // A closed standard error changes nothing.
+                drop(writeln!(std::io::stderr().lock(), "{said}"));
             }
-            let id = finished.id.clone();
-            let summary =
-                Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
-            return match summary.await {
-                Ok(summary) => {
-                    if summary.failed() {
-                        let again = format!("trial-manager trial retry --failed --experiment {id}");
-                        let said = format!("it is done; `{again}` has what failed run again");
-                        // A closed standard error changes nothing.
-                        drop(writeln!(std::io::stderr().lock(), "{said}"));
-                    }
-                    told(&summary, output)
-                }
-                Err(error) => {
-                    show(&error);
-                    FAULT
-                }
-            };
+            told(&summary, output)
         }
         Err(error) => {
             show(&error);
-            return exit_code_of(&error);
+            FAULT
         }
-    };
+    }
+}
+
+/// Shows an experiment while it runs, serves it on if that is wanted, and returns the exit code.
+pub(super) async fn attend(
+    mut running: Running,
+    signals: &mut Signals,
+    output: Format,
+    on_term: OnTerm,
+    keep_serving: bool,
+) -> u8 {
     let mut progress = Progress::new(&running);
     // What to end with at once, if there is a second signal.
     let mut asked = None;
@@ -170,7 +184,7 @@ fn told(summary: &Summary, output: Format) -> u8 {
     }
 }
 
-fn exit_code_of(error: &app::Error) -> u8 {
+pub(super) fn exit_code_of(error: &app::Error) -> u8 {
     if matches!(error, app::Error::Left { .. }) {
         INTERRUPTED
     } else if error.is_usage() {

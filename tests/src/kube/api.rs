@@ -163,7 +163,10 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
 }
 
 fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
-    let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+    // The namespace that NNI's files fill in is this one, too.
+    let word = |word: &'_ String| if word == "default" { "lab".to_owned() } else { word.clone() };
+    let path: Vec<String> = request.path.iter().map(word).collect();
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
     if let ["api", "v1", plural @ "namespaces", _]
     | [_, _, "v1", plural @ "selfsubjectaccessreviews"] = path.as_slice()
         && let Some(answer) = trouble(shared, &format!("{} {plural}", request.method))

@@ -1,0 +1,310 @@
+//! `nni-node`: what NNI's client starts in the place of Node and NNI's own manager. It listens at once, takes the
+//! experiment over REST, and runs it as `run` or `resume` do, until the client ends it.
+//!
+//! Source of the arguments, the order of requests and the files: nni 3.0, `nni/experiment/launcher.py`.
+
+mod arguments;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use self::arguments::{Action, Arguments};
+use super::run::{attend, exit_code_of, settings};
+use super::signals::Signals;
+use super::{BAD_INPUT, Common, DONE, INTERRUPTED, show};
+use crate::api;
+use crate::api::nni_node::{NniNode, PostedExperiment};
+use crate::app::{self, NniFiles, Running, Settings, What};
+use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
+use crate::errors::chain;
+use crate::layout::ExperimentDir;
+
+/// How long the client waits for the answer to its experiment at most: it gives up after 20 s. What takes longer to fail
+/// is told by the status.
+const START_REPLY: Duration = Duration::from_secs(12);
+
+/// How long a client may take to read the reason of a refusal.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Why it could not begin.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Arguments(#[from] arguments::Error),
+    #[error(
+        "cannot listen on port {port} of {host}: is another experiment using it? choose another with --port"
+    )]
+    Listen { host: &'static str, port: u16, source: io::Error },
+    #[error("cannot write the log {}", .path.display())]
+    Log { path: PathBuf, source: io::Error },
+    #[error("cannot take signals")]
+    Signals(#[source] io::Error),
+}
+
+/// The options of `run` that a variable of the environment may set.
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Serves NNI's client and returns the exit code.
+pub(super) async fn nni_node(words: &[String]) -> u8 {
+    let begun = async {
+        let arguments = Arguments::parse(words)?;
+        let signals = Signals::new().map_err(Error::Signals)?;
+        let listeners = listen(arguments.port).await?;
+        if !arguments.foreground {
+            redirect_output(&arguments)?;
+        }
+        Ok::<_, Error>((arguments, signals, listeners))
+    };
+    let (arguments, mut signals, listeners) = match begun.await {
+        Ok(begun) => begun,
+        Err(error) => {
+            show(&error);
+            return BAD_INPUT;
+        }
+    };
+    let stop = CancellationToken::new();
+    let (node, posted) = NniNode::new(arguments.url_prefix.as_deref(), stop.clone());
+    let closed = CancellationToken::new();
+    let mut servers = JoinSet::new();
+    for listener in listeners {
+        let closed = closed.clone().cancelled_owned();
+        servers.spawn(api::serve(listener, node.router(), closed));
+    }
+    let session = Session { arguments, node, stop };
+    let code = session.hold(posted, &mut signals).await;
+    closed.cancel();
+    // A server that failed has already shown it in the log.
+    while servers.join_next().await.is_some() {}
+    code
+}
+
+/// The loopback interface's addresses that the name `localhost` may stand for.
+async fn listen(port: u16) -> Result<Vec<TcpListener>, Error> {
+    let mut listeners = Vec::new();
+    for host in ["127.0.0.1", "::1"] {
+        match TcpListener::bind((host, port)).await {
+            Ok(listener) => listeners.push(listener),
+            // A machine without IPv6.
+            Err(source) if host == "::1" && source.kind() != io::ErrorKind::AddrInUse => {}
+            Err(source) => return Err(Error::Listen { host, port, source }),
+        }
+    }
+    Ok(listeners)
+}
+
+/// Has everything that is printed from now on go to the log: in the background the terminal is the client's.
+fn redirect_output(arguments: &Arguments) -> Result<(), Error> {
+    let path = arguments.dir().path().join("log").join("nnimanager.log");
+    let fault = |source| Error::Log { path: path.clone(), source };
+    std::fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(fault)?;
+    let log = OpenOptions::new().create(true).append(true).open(&path).map_err(fault)?;
+    rustix::stdio::dup2_stdout(&log).map_err(|error| fault(error.into()))?;
+    rustix::stdio::dup2_stderr(&log).map_err(|error| fault(error.into()))
+}
+
+/// One start of NNI's client.
+struct Session {
+    arguments: Arguments,
+    node: NniNode,
+    /// Cancelled when the client ends what no manager runs.
+    stop: CancellationToken,
+}
+
+/// Answers the client's `POST /experiment`.
+struct Reply(oneshot::Sender<Result<Value, String>>);
+
+impl Reply {
+    fn refuse(self, why: String) {
+        // The client may have gone.
+        drop(self.0.send(Err(why)));
+    }
+}
+
+impl Session {
+    /// Takes the experiment, and holds it until its end.
+    async fn hold(
+        &self,
+        mut posted: mpsc::Receiver<PostedExperiment>,
+        signals: &mut Signals,
+    ) -> u8 {
+        let PostedExperiment { configuration, reply } = tokio::select! {
+            Some(posted) = posted.recv() => posted,
+            () = self.stop.cancelled() => return DONE,
+            _ = signals.next() => return INTERRUPTED,
+        };
+        let reply = Reply(reply);
+        match self.prepare(configuration) {
+            Err(why) => {
+                self.node.fail(why.clone());
+                reply.refuse(why);
+                // The client ends this process once it has read the answer.
+                sleep(FAREWELL).await;
+                BAD_INPUT
+            }
+            Ok((Some(what), settings, files)) => {
+                let code = self.run(what, settings, &files, reply, signals).await;
+                files.close().await;
+                code
+            }
+            Ok((None, _, files)) => {
+                let code = self.show_stored(&files, Some(reply), "VIEWED", signals).await;
+                files.close().await;
+                code
+            }
+        }
+    }
+
+    /// Checks what was posted. Without something to run, the experiment is only shown.
+    fn prepare(&self, configuration: Value) -> Result<(Option<What>, Settings, NniFiles), String> {
+        let Arguments { id, data_dir, port, .. } = &self.arguments;
+        let words =
+            ["trial-manager".into(), "--data-dir".into(), data_dir.clone().into_os_string()];
+        let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
+        let mut settings = settings(options.common);
+        settings.machine_port = Some(*port);
+        // NNI's client leaves the next port to its manager, for trials on other machines.
+        settings.port = port.checked_add(1).unwrap_or(0);
+        let (what, posted) = match self.arguments.action {
+            Action::View => (None, None),
+            Action::Resume => (Some(What::Resume(id.to_string())), None),
+            Action::Create => {
+                let spec = self.specification(configuration.clone())?;
+                if matches!(spec.training_service, TrainingServiceSpec::Local(_)) {
+                    settings.port = 0;
+                }
+                (Some(What::NewAs(id.clone(), Box::new(spec))), Some(configuration))
+            }
+        };
+        Ok((what, settings, NniFiles::new(&home(), data_dir, id, posted)))
+    }
+
+    /// Starts the experiment's manager and holds it until its end. An experiment that is done is shown.
+    async fn run(
+        &self,
+        what: What,
+        settings: Settings,
+        files: &NniFiles,
+        reply: Reply,
+        signals: &mut Signals,
+    ) -> u8 {
+        let mut reply = Some(reply);
+        let mut starting = Box::pin(app::start(settings, what));
+        let started = tokio::select! {
+            started = &mut starting => started,
+            () = sleep(START_REPLY) => {
+                self.accept(reply.take());
+                starting.await
+            }
+        };
+        match started {
+            Ok(running) => {
+                self.node.run(running.machine.clone());
+                self.accept(reply);
+                self.attend(running, files, signals).await
+            }
+            Err(app::Error::AlreadyDone { finished }) => {
+                finished.store.close().await;
+                self.show_stored(files, reply, "DONE", signals).await
+            }
+            Err(error) => {
+                files.set_status("ERROR").await;
+                self.fail(&error, reply, signals).await
+            }
+        }
+    }
+
+    /// Shows an experiment that no manager runs under a status of NNI's, until the client ends that.
+    async fn show_stored(
+        &self,
+        files: &NniFiles,
+        reply: Option<Reply>,
+        status: &'static str,
+        signals: &mut Signals,
+    ) -> u8 {
+        let Arguments { id, port, .. } = &self.arguments;
+        let dir = self.arguments.dir();
+        match app::view_on_machine(id, &dir, *port, self.stop.clone()).await {
+            Ok(manager) => self.node.show(manager, status),
+            Err(error) => return self.fail(&error, reply, signals).await,
+        }
+        files.set_status(status).await;
+        self.accept(reply);
+        self.wait(signals).await
+    }
+
+    /// Says why there is no experiment, until the client ends that.
+    async fn fail(&self, error: &app::Error, reply: Option<Reply>, signals: &mut Signals) -> u8 {
+        show(error);
+        self.node.fail(chain(error));
+        if let Some(reply) = reply {
+            reply.refuse(chain(error));
+        }
+        self.wait(signals).await;
+        exit_code_of(error)
+    }
+
+    fn accept(&self, reply: Option<Reply>) {
+        let answer = match self.arguments.action {
+            Action::Create => json!({"experiment_id": self.arguments.id}),
+            Action::Resume | Action::View => Value::Null,
+        };
+        if let Some(Reply(reply)) = reply {
+            // The client may have gone.
+            drop(reply.send(Ok(answer)));
+        }
+    }
+
+    fn specification(&self, mut configuration: Value) -> Result<ExperimentSpec, String> {
+        if let (Some(members), Some(python)) =
+            (configuration.as_object_mut(), &self.arguments.python_interpreter)
+        {
+            members.entry("pythonInterpreter").or_insert_with(|| python.as_str().into());
+        }
+        config::from_client(configuration).map_err(|error| chain(&error))
+    }
+
+    /// Shows the running experiment in the log, and keeps NNI's files, until the client ends it.
+    async fn attend(&self, mut running: Running, files: &NniFiles, signals: &mut Signals) -> u8 {
+        running.url = format!("http://localhost:{}", self.arguments.port);
+        let (following, store) = (files.clone(), running.store.clone());
+        let following = tokio::spawn(async move { following.follow(&store).await });
+        let (output, on_term) = (super::ask::Format::Table, super::OnTerm::Stop);
+        let code = attend(running, signals, output, on_term, true).await;
+        following.abort();
+        drop(following.await);
+        code
+    }
+
+    /// Waits until the client ends what no manager runs.
+    async fn wait(&self, signals: &mut Signals) -> u8 {
+        tokio::select! {
+            () = self.stop.cancelled() => DONE,
+            _ = signals.next() => INTERRUPTED,
+        }
+    }
+}
+
+impl Arguments {
+    fn dir(&self) -> ExperimentDir {
+        ExperimentDir::new(&self.data_dir, &self.id)
+    }
+}
+
+/// The home directory as Python's `os.path.expanduser("~")` finds it where `HOME` is set.
+fn home() -> PathBuf {
+    std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from)
+}

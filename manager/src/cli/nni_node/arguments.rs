@@ -1,0 +1,138 @@
+//! PURE: the arguments with which NNI's client starts its manager.
+//!
+//! Source: nni 3.0, `nni/experiment/launcher.py` (`_start_rest_server_process`).
+
+use std::path::PathBuf;
+
+use trial_protocol::{ExperimentId, IdError};
+
+/// What is to become of the experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// A new one is posted.
+    Create,
+    /// One that was interrupted goes on.
+    Resume,
+    /// One is only shown.
+    View,
+}
+
+/// The arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Arguments {
+    pub(super) port: u16,
+    pub(super) id: ExperimentId,
+    pub(super) action: Action,
+    /// Folder of all experiments.
+    pub(super) data_dir: PathBuf,
+    /// Whether the terminal is the manager's, not the client's.
+    pub(super) foreground: bool,
+    pub(super) url_prefix: Option<String>,
+    /// The client's own interpreter.
+    pub(super) python_interpreter: Option<String>,
+}
+
+/// What is wrong with them.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Error {
+    /// An argument that there must be.
+    #[error(
+        "{0} is missing; this command is for NNI's client, which `python -m trialkeeper.nni` has start it"
+    )]
+    Missing(&'static str),
+    /// An argument with a value that cannot be.
+    #[error("{argument} {value}: expected {expected}")]
+    Value {
+        /// Which.
+        argument: &'static str,
+        /// The value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// An experiment id that cannot be one.
+    #[error("--experiment-id")]
+    Id(#[from] IdError),
+}
+
+impl Arguments {
+    /// Reads them. Node's own come first and are not looked at, nor are pairs that this manager has no use for.
+    pub(super) fn parse(words: &[String]) -> Result<Self, Error> {
+        let find = |name: &str| {
+            let at = words.iter().position(|word| word == name)?;
+            words.get(at + 1).map(String::as_str)
+        };
+        let need = |name: &'static str| find(name).ok_or(Error::Missing(name));
+        let bad = |argument: &'static str, value: &str, expected: &'static str| Error::Value {
+            argument,
+            value: value.to_owned(),
+            expected,
+        };
+        let port = need("--port")?;
+        let action = match need("--action")? {
+            "create" => Action::Create,
+            "resume" => Action::Resume,
+            "view" => Action::View,
+            other => return Err(bad("--action", other, "create, resume or view")),
+        };
+        Ok(Self {
+            port: port
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| bad("--port", port, "a number from 1 to 65535"))?,
+            id: ExperimentId::new(need("--experiment-id")?)?,
+            action,
+            data_dir: PathBuf::from(need("--experiments-directory")?),
+            foreground: find("--foreground") == Some("true"),
+            url_prefix: find("--url-prefix").map(str::to_owned),
+            python_interpreter: find("--python-interpreter").map(str::to_owned),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, Error> {
+        Arguments::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_arguments_of_nnis_client_are_read() {
+        let line = "--max-old-space-size=4096 --trace-uncaught /p/main.js --port 8080 --experiment-id a1b2c3d4 \
+                    --action create --mode local --experiments-directory /home/u/nni-experiments --log-level info \
+                    --foreground false --url-prefix pre/fix --python-interpreter /usr/bin/python3";
+        let expected = Arguments {
+            port: 8080,
+            id: ExperimentId::new("a1b2c3d4").unwrap(),
+            action: Action::Create,
+            data_dir: "/home/u/nni-experiments".into(),
+            foreground: false,
+            url_prefix: Some("pre/fix".to_owned()),
+            python_interpreter: Some("/usr/bin/python3".to_owned()),
+        };
+        assert_eq!(parse(line), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let good = "--port 1 --experiment-id a --action view --experiments-directory /d";
+        assert!(parse(good).is_ok());
+        #[rustfmt::skip]
+        let table = [
+            ("",                                       "--port is missing"),
+            ("--port",                                 "--port is missing"),
+            ("--port 1 --action create",               "--experiment-id is missing"),
+            ("--port 1 --action destroy",              "--action destroy: expected create, resume or view"),
+            ("--port 70000 --action view",             "--port 70000: expected a number"),
+            ("--port 0 --action view",                 "--port 0: expected a number"),
+            ("--port 1 --action view --experiment-id ../x", "--experiment-id"),
+        ];
+        for (line, message) in table {
+            let said = parse(line).unwrap_err().to_string();
+            assert!(said.contains(message), "{line}: {said}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+"""The two modules of NNI's: ``nni_node``, which is ours, and ``nni.experiment.config``, which is mended."""
+
+from __future__ import annotations
+
+import copy
+import importlib.machinery
+import importlib.util
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+NODE = Path(__file__).parent / "nni_node"
+
+
+def find_spec(name: str, path: Optional[Sequence[str]]) -> Optional[importlib.machinery.ModuleSpec]:
+    """Returns the specification of one of the two modules; None if NNI is not there to be mended."""
+    if name == "nni_node":
+        return importlib.util.spec_from_file_location(
+            name, NODE / "__init__.py", submodule_search_locations=[str(NODE)]
+        )
+    spec = importlib.machinery.PathFinder.find_spec(name, path)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _MendingLoader(spec.loader)  # type: ignore[assignment]
+    return spec
+
+
+class _MendingLoader:
+    """Loads the module as its own loader does, and mends it then."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self._loader.exec_module(module)
+        mend(module)
+
+
+def mend(config: types.ModuleType) -> None:
+    """Has NNI's configuration classes take what NNI's documentation writes (nni 3.0 refuses its own example).
+
+    * An attribute's name is read like a keyword's: without regard to case and underscores (``gpuNumber``).
+    * A FrameworkController without ``service_account_name`` is complete.
+    * A storage class has the ``storage_type`` that its name says.
+    """
+    _ignore_case_of_attributes(config.base.ConfigBase)
+    services = config.training_services
+    _set_default(services.FrameworkControllerConfig, "service_account_name", None)
+    for name, kind in (("K8sNfsConfig", "nfs"), ("K8sAzureStorageConfig", "azureStorage")):
+        _set_default(getattr(services, name), "storage_type", kind)
+
+
+def _ignore_case_of_attributes(base: Any) -> None:
+    original = base.__setattr__
+
+    def simple(name: str) -> str:
+        return name.lower().replace("_", "")
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in type(self).__dataclass_fields__:
+            fields = type(self).__dataclass_fields__
+            name = next((field for field in fields if simple(field) == simple(name)), name)
+        original(self, name, value)
+
+    base.__setattr__ = set_attribute
+
+
+def _set_default(cls: Any, name: str, default: Any) -> None:
+    fields = dict(cls.__dataclass_fields__)
+    if name not in fields:
+        return
+    # A class shares the objects of its base class.
+    field = copy.copy(fields[name])
+    field.default = default
+    fields[name] = field
+    cls.__dataclass_fields__ = fields
