@@ -125,7 +125,8 @@ def test_sklearn_reports_each_fold_and_the_mean(reported):
     from trialkeeper.callbacks.sklearn import cross_validate
 
     features, labels = data()
-    result = cross_validate(DecisionTreeClassifier(random_state=1), features, labels, cv=3, scoring=["accuracy", "f1"])
+    tree = DecisionTreeClassifier(random_state=1)
+    result = cross_validate(tree, features, labels, cv=3, scoring=["accuracy", "f1"])
     *folds, final = reported()
     assert [row["accuracy"] for row in folds] == pytest.approx(list(result["test_accuracy"]))
     assert [row["step"] for row in folds] == [0, 1, 2]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas
     from typing_extensions import Self
 
-__all__ = ["Experiment", "Metric", "Trial", "connect"]
+__all__ = ["Experiment", "Metric", "Trial", "connect", "default_data_dir"]
 
 #: The states that a trial does not leave by itself.
 ENDED_STATES = frozenset(["SUCCEEDED", "FAILED", "USER_CANCELED", "SYS_CANCELED", "EARLY_STOPPED"])
@@ -172,19 +172,21 @@ class Experiment:
 
     # Life.
 
-    def start(self, *, port: int = 0, host: Optional[str] = None) -> Self:
+    def start(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
         """Starts the search in the background and returns once its manager listens.
 
         :param port: where the manager listens; 0 for any free port.
         :param host: the address to listen on; the loopback interface for local trials if absent.
+        :param keep_serving: whether the manager stays when the search is over, until :meth:`stop`. :meth:`wait`
+            waits for its end, so look at :attr:`state` instead.
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
         source = "-" if self._file is None else str(self._file)
-        return self._start(["run", source], port, host)
+        return self._start(["run", source], port, host, keep_serving)
 
-    def resume(self, *, port: int = 0, host: Optional[str] = None) -> Self:
+    def resume(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
         """Goes on with a search that was stopped or whose manager died, in the background."""
-        return self._start(["resume", self.id], port, host)
+        return self._start(["resume", self.id], port, host, keep_serving)
 
     def run(self, *, port: int = 0, host: Optional[str] = None) -> Self:
         """Runs the search to its end. Ctrl-C stops its trials politely and raises ``KeyboardInterrupt``.
@@ -249,6 +251,11 @@ class Experiment:
         if self._id is None:
             raise ManagerError("the experiment has no id yet: start() or run() it first")
         return self._id
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's folder: its store, its trials' folders and the file ``user.token``."""
+        return (self._data_dir or default_data_dir()) / self.id
 
     @property
     def url(self) -> Optional[str]:
@@ -346,12 +353,14 @@ class Experiment:
 
     # The program.
 
-    def _start(self, words: list[str], port: int, host: Optional[str]) -> Self:
+    def _start(self, words: list[str], port: int, host: Optional[str], keep_serving: bool) -> Self:
         if self._process is not None and self._process.poll() is None:
             raise ManagerError(f"experiment {self._id} is already running")
         command = [str(find_program("trial-manager")), *words, "--port", str(port), "--output", "json"]
         if host is not None:
             command += ["--host", host]
+        if keep_serving:
+            command.append("--keep-serving")
         # What the manager says goes to a file: a pipe that is not read would stop it one day.
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
@@ -429,6 +438,16 @@ class Experiment:
             ended_at=_when(row.get("ended_at_ms")),
             _experiment=self,
         )
+
+
+def default_data_dir() -> Path:
+    """Returns the folder of all experiments where ``data_dir`` is absent, as ``trial-manager`` chooses it."""
+    given = os.environ.get("TRIAL_MANAGER_DATA_DIR")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # The XDG specification has relative paths ignored.
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "trialkeeper"
 
 
 def connect(id: str, *, data_dir: Union[str, os.PathLike[str], None] = None) -> Experiment:

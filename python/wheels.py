@@ -1,0 +1,224 @@
+"""Writes the wheels: a standard-library build backend.
+
+``pip wheel python`` and ``python/build-wheel`` use it. The programs are built by Cargo before, static, by the
+same command that builds the released ones. maturin is not used: it takes the programs of one crate only and compiles
+them with flags of its own, so what it ships would not be what was tested.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+PROGRAMS = ("trial-manager", "trialkeeper")
+#: The wheel's platform tag for each Rust target. A static program runs with any C library, hence both families.
+PLATFORMS = {
+    "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
+    "aarch64-unknown-linux-musl": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
+}
+#: Earlier than 1980 a ZIP cannot say; the same for every file, so that equal inputs make equal wheels.
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class BuildError(Exception):
+    """The wheel cannot be built; the message says what to do."""
+
+
+def workspace_version() -> str:
+    """Returns the version of the Cargo workspace, which is the wheels' version."""
+    manifest = (ROOT / "Cargo.toml").read_text(encoding="utf-8")
+    found = re.search(r'^\[workspace\.package\][^\[]*?^version = "([^"]+)"', manifest, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise BuildError(f"{ROOT / 'Cargo.toml'}: [workspace.package] has no version")
+    return found.group(1)
+
+
+def build_programs(target: str) -> Path:
+    """Builds both programs with Cargo and returns the folder that holds them."""
+    static = "static" if target.startswith("x86_64") else "static-aarch64"
+    manager = ["build", "--profile", "dist", "--locked", "--package", "trial-manager", "--target", target]
+    for command in (["cargo", static], ["cargo", *manager]):
+        try:
+            subprocess.run(command, cwd=ROOT, check=True)
+        except FileNotFoundError:
+            raise BuildError("cargo is missing: install Rust from https://rustup.rs") from None
+        except subprocess.CalledProcessError as error:
+            raise BuildError(f"`{' '.join(command)}` failed with exit code {error.returncode}") from None
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / target / "dist"
+
+
+def write_main_wheel(out: Path, target: str, programs: Path) -> Path:
+    """Writes the wheel ``trialkeeper`` with the programs that lie in a folder, and returns its path.
+
+    :raises BuildError: if a program is missing, or needs a shared library.
+    """
+    files = dict(_package_files(HERE / "src", "trialkeeper"))
+    scripts = {}
+    for name in PROGRAMS:
+        path = programs / name
+        if not path.is_file():
+            raise BuildError(f"{path}: no such program; build it, or name another folder with --programs")
+        content = path.read_bytes()
+        if _needs_loader(content):
+            raise BuildError(f"{path}: not a static program; build it with --target {target}")
+        scripts[name] = content
+    return _write_wheel(out, HERE, f"py3-none-{PLATFORMS[target]}", files, scripts)
+
+
+def write_nni_wheel(out: Path) -> Path:
+    """Writes the wheel ``trialkeeper-nni``, which is Python only, and returns its path."""
+    return _write_wheel(out, HERE / "nni", "py3-none-any", dict(_package_files(HERE / "nni" / "src", "nni")), {})
+
+
+# The build backend (PEP 517).
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: Optional[Mapping[str, Any]] = None,
+    metadata_directory: Optional[str] = None,
+) -> str:
+    """Builds the wheel ``trialkeeper`` for ``pip``.
+
+    ``TARGET`` names another Rust target, ``TRIALKEEPER_BUILT`` a folder of programs that are built already.
+    """
+    target = os.environ.get("TARGET", "x86_64-unknown-linux-musl")
+    built = os.environ.get("TRIALKEEPER_BUILT")
+    return write_main_wheel(Path(wheel_directory), target, Path(built) if built else build_programs(target)).name
+
+
+def build_sdist(sdist_directory: str, config_settings: Optional[Mapping[str, Any]] = None) -> str:
+    """Refuses: a source archive would need the whole workspace."""
+    raise BuildError("there is no source distribution: build the wheel from a checkout with python/build-wheel")
+
+
+# A wheel, as its specification says.
+
+
+def _package_files(source: Path, package: str) -> Iterator[tuple[str, bytes]]:
+    for path in sorted((source / package).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(source).as_posix(), path.read_bytes()
+
+
+def _write_wheel(
+    out: Path, project_folder: Path, tag: str, files: Mapping[str, bytes], scripts: Mapping[str, bytes]
+) -> Path:
+    project = _project(project_folder)
+    version = workspace_version()
+    name = re.sub(r"[-_.]+", "_", project["name"]).lower()
+    stem = f"{name}-{version}"
+    info = f"{stem}.dist-info"
+    contents: dict[str, bytes] = dict(files)
+    for script, content in scripts.items():
+        contents[f"{stem}.data/scripts/{script}"] = content
+    for licence in ("LICENSE-MIT", "LICENSE-APACHE"):
+        if (ROOT / licence).is_file():
+            contents[f"{info}/licenses/{licence}"] = (ROOT / licence).read_bytes()
+    if "scripts" in project:
+        lines = "".join(f"{command} = {target}\n" for command, target in project["scripts"].items())
+        contents[f"{info}/entry_points.txt"] = f"[console_scripts]\n{lines}".encode()
+    contents[f"{info}/METADATA"] = _metadata(project, project_folder, version).encode()
+    contents[f"{info}/WHEEL"] = _wheel_file(tag, pure=not scripts).encode()
+    record = "".join(f"{path},{_digest(content)},{len(content)}\n" for path, content in contents.items())
+    contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+
+    out.mkdir(parents=True, exist_ok=True)
+    wheel = out / f"{stem}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path, content in contents.items():
+            member = zipfile.ZipInfo(path, _ZIP_TIME)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.external_attr = (0o100755 if ".data/scripts/" in path else 0o100644) << 16
+            archive.writestr(member, content)
+    return wheel
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+    try:
+        toml = importlib.import_module(name)
+    except ImportError:
+        raise BuildError("building needs Python 3.11 or newer, or the package tomli") from None
+    project: dict[str, Any] = toml.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
+
+
+def _metadata(project: Mapping[str, Any], folder: Path, version: str) -> str:
+    lines = [
+        "Metadata-Version: 2.4",
+        f"Name: {project['name']}",
+        f"Version: {version}",
+        f"Summary: {project['description']}",
+        f"Requires-Python: {project['requires-python']}",
+        f"License-Expression: {project['license']}",
+        f"Keywords: {','.join(project['keywords'])}",
+        *(f"Classifier: {classifier}" for classifier in project["classifiers"]),
+    ]
+    # Both wheels are made of one commit and speak to each other.
+    pinned = {"trialkeeper": f"trialkeeper=={version}"}
+    lines += [f"Requires-Dist: {pinned.get(name, name)}" for name in project["dependencies"]]
+    for extra, dependencies in project.get("optional-dependencies", {}).items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f'Requires-Dist: {dependency}; extra == "{extra}"' for dependency in dependencies]
+    readme = (folder / project["readme"]).read_text(encoding="utf-8")
+    return "\n".join([*lines, "Description-Content-Type: text/markdown", "", readme])
+
+
+def _wheel_file(tag: str, pure: bool) -> str:
+    python, abi, platforms = tag.split("-")
+    tags = "".join(f"Tag: {python}-{abi}-{platform}\n" for platform in platforms.split("."))
+    return f"Wheel-Version: 1.0\nGenerator: trialkeeper\nRoot-Is-Purelib: {str(pure).lower()}\n{tags}"
+
+
+def _digest(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def _needs_loader(program: bytes) -> bool:
+    """Returns whether a 64-bit little-endian ELF program names a dynamic loader (segment type ``PT_INTERP``)."""
+    if program[:6] != b"\x7fELF\x02\x01":
+        return True
+    table = int.from_bytes(program[32:40], "little")
+    size = int.from_bytes(program[54:56], "little")
+    count = int.from_bytes(program[56:58], "little")
+    kinds = (int.from_bytes(program[table + n * size :][:4], "little") for n in range(count))
+    return 3 in kinds
+
+
+def main(words: list[str]) -> None:
+    """Builds both wheels, as ``python/build-wheel`` says."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="python/build-wheel", description="Builds the wheels trialkeeper and trialkeeper-nni."
+    )
+    target = "x86_64-unknown-linux-musl"
+    parser.add_argument(
+        "out", nargs="?", type=Path, default=HERE / "dist", help="folder for the wheels [python/dist]"
+    )
+    parser.add_argument("--target", choices=PLATFORMS, default=target, help=f"Rust target [{target}]")
+    parser.add_argument("--programs", type=Path, help="folder of static programs that are built already")
+    args = parser.parse_args(words)
+    try:
+        programs = args.programs or build_programs(args.target)
+        wheels = [write_main_wheel(args.out, args.target, programs), write_nni_wheel(args.out)]
+    except BuildError as error:
+        sys.exit(f"build-wheel: {error}")
+    for wheel in wheels:
+        print(f"{wheel} ({wheel.stat().st_size / 1e6:.1f} MB)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
