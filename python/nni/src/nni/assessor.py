@@ -1,0 +1,48 @@
+"""The base class of assessors."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Any, Optional
+
+__all__ = ["AssessResult", "Assessor"]
+
+
+class AssessResult(Enum):
+    """What an assessor makes of a trial."""
+
+    #: The trial may go on.
+    Good = True
+    #: The trial is hopeless and is stopped.
+    Bad = False
+
+
+class Assessor:
+    """Stops hopeless trials early. Derive your own assessor and name it in ``assessor.className``.
+
+    An assessor must have :meth:`assess_trial`. Its arguments are ``assessor.classArgs``.
+    """
+
+    def assess_trial(self, trial_job_id: str, trial_history: list[Any]) -> AssessResult:
+        """Judges a trial by its intermediate results, oldest first; called after each new one."""
+        raise NotImplementedError(f"{type(self).__name__} has no assess_trial")
+
+    def trial_end(self, trial_job_id: str, success: bool) -> None:
+        """Learns that a trial with intermediate results has ended."""
+
+    def load_checkpoint(self) -> None:
+        """Loads what :meth:`save_checkpoint` has saved."""
+
+    def save_checkpoint(self) -> None:
+        """Saves the assessor's state in the folder :meth:`get_checkpoint_path`."""
+
+    def get_checkpoint_path(self) -> Optional[str]:
+        """Returns the folder for the assessor's own files; ``None`` outside a search."""
+        return os.environ.get("NNI_CHECKPOINT_DIRECTORY")
+
+    def _on_exit(self) -> None:
+        """Called when the search is over."""
+
+    def _on_error(self) -> None:
+        """Called when the tuner or the assessor has raised."""

@@ -1,0 +1,216 @@
+"""The trial's SDK: the parameters of this trial in, its results out.
+
+Under a manager that serves NNI's commands over HTTP (``NNI_TRIAL_COMMAND_CHANNEL``) they are used; elsewhere the
+parameters come from ``$NNI_SYS_DIR/parameter.cfg`` and each result is one marked line on standard output, which
+the agent reads. Outside a trial there are no parameters and results are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import warnings
+from pathlib import Path
+from typing import Any, Optional
+
+__all__ = [
+    "get_current_parameter",
+    "get_experiment_id",
+    "get_next_parameter",
+    "get_next_parameters",
+    "get_sequence_id",
+    "get_trial_id",
+    "report_final_result",
+    "report_intermediate_result",
+]
+
+#: A result's record must be shorter than this many characters; NNI's limit.
+_LONGEST_RECORD = 1_000_000
+#: How long the channel may take to answer one request, in seconds.
+_CHANNEL_TIMEOUT_S = 30.0
+
+_lock = threading.Lock()
+_record: Optional[dict[str, Any]] = None
+_sequence = 0
+
+
+def get_next_parameter() -> Any:
+    """Returns the trial's parameters, mostly a ``dict``; an empty one outside a trial.
+
+    :raises RuntimeError: in a trial whose parameters cannot be read. A trial that went on without them would
+        report another point's result.
+    """
+    if not _in_a_trial():
+        warnings.warn(
+            "nni.get_next_parameter(): there are no parameters, because NNI_PLATFORM is not set: this is no trial",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return {}
+    return _load_record()["parameters"]
+
+
+def get_next_parameters() -> Any:
+    """The same as :func:`get_next_parameter`."""
+    return get_next_parameter()
+
+
+def get_current_parameter(tag: Optional[str] = None) -> Any:
+    """Returns the parameters that :func:`get_next_parameter` has returned, or the one named ``tag``.
+
+    ``None`` before that call and outside a trial.
+    """
+    if _record is None:
+        return None
+    return _record["parameters"] if tag is None else _record["parameters"][tag]
+
+
+def get_experiment_id() -> str:
+    """Returns the experiment's id; ``STANDALONE`` outside a trial."""
+    return os.environ.get("NNI_EXP_ID") or "STANDALONE"
+
+
+def get_trial_id() -> str:
+    """Returns the trial's id; ``STANDALONE`` outside a trial."""
+    return os.environ.get("NNI_TRIAL_JOB_ID") or "STANDALONE"
+
+
+def get_sequence_id() -> int:
+    """Returns the number of the trial in its experiment, from 0; 0 outside a trial."""
+    return int(os.environ.get("NNI_TRIAL_SEQ_ID") or 0)
+
+
+def report_intermediate_result(metric: Any) -> None:
+    """Reports the result of a step: a number, or a mapping with the number ``default``.
+
+    :raises TypeError: if JSON cannot hold the value.
+    """
+    global _sequence
+    with _lock:
+        sequence = _sequence
+        _report("PERIODICAL", sequence, metric)
+        _sequence = sequence + 1
+
+
+def report_final_result(metric: Any) -> None:
+    """Reports the trial's result: a number, or a mapping with the number ``default``.
+
+    :raises TypeError: if JSON cannot hold the value.
+    """
+    with _lock:
+        _report("FINAL", 0, metric)
+
+
+def overwrite_intermediate_seq(value: int) -> None:
+    """Numbers the next intermediate result, for a training that goes on from a checkpoint."""
+    global _sequence
+    with _lock:
+        _sequence = int(value)
+
+
+def _in_a_trial() -> bool:
+    return os.environ.get("NNI_PLATFORM") not in (None, "", "unittest")
+
+
+def _load_record() -> dict[str, Any]:
+    """Returns the record of the trial's parameters, which is read once."""
+    global _record
+    if _record is None:
+        channel = os.environ.get("NNI_TRIAL_COMMAND_CHANNEL")
+        text = _ask_channel(channel) if channel else _read_file()
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            raise RuntimeError(f"the trial's parameters are not JSON ({error}): {text[:80]}") from error
+        if not isinstance(record, dict) or "parameters" not in record:
+            raise RuntimeError(f"the trial's parameters have no member `parameters`: {text[:80]}")
+        _record = record
+    return _record
+
+
+def _read_file() -> str:
+    folder = os.environ.get("NNI_SYS_DIR")
+    if not folder:
+        raise RuntimeError("the trial's parameters cannot be found: NNI_PLATFORM is set and NNI_SYS_DIR is not")
+    try:
+        return (Path(folder) / "parameter.cfg").read_text(encoding="utf-8")
+    except OSError as error:
+        raise RuntimeError(f"the trial's parameters cannot be read: {error}") from error
+
+
+def _report(kind: str, sequence: int, value: Any) -> None:
+    text = json.dumps(value, default=_plain)
+    if not _in_a_trial():
+        print(f"nni: {'final' if kind == 'FINAL' else 'intermediate'} result {text}", flush=True)
+        return
+    record = {
+        "parameter_id": _load_record().get("parameter_id"),
+        "trial_job_id": os.environ.get("NNI_TRIAL_JOB_ID"),
+        "type": kind,
+        "sequence": sequence,
+        # NNI encodes the value by itself; inside it, NaN and Infinity stand as Python writes them.
+        "value": text,
+    }
+    line = json.dumps(record)
+    if len(line) >= _LONGEST_RECORD:
+        raise ValueError(f"a result of {len(line)} characters is too long; the limit is {_LONGEST_RECORD}")
+    channel = os.environ.get("NNI_TRIAL_COMMAND_CHANNEL")
+    if channel:
+        _send(channel, {"type": "metric", "metric": line})
+        return
+    try:
+        # One write for one line: other threads and processes write to the same pipe.
+        sys.stdout.write(f"NNISDK_MEb'{line}'\n")
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        warnings.warn(f"a result could not be printed: {error}", RuntimeWarning, stacklevel=4)
+
+
+def _plain(value: Any) -> Any:
+    """Returns NumPy's and other libraries' numbers and arrays as JSON's."""
+    if getattr(value, "size", None) == 1 or getattr(value, "shape", None) == ():
+        if hasattr(value, "item"):
+            return value.item()
+    if callable(getattr(value, "numel", None)) and value.numel() == 1:
+        return value.item()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    raise TypeError(f"a result of the type {type(value).__name__} cannot be reported: {value!r}")
+
+
+# NNI's channel over HTTP: commands are PUT, answers are fetched with GET (NNI 3.0, `trial_command_channel`).
+
+
+def _send(channel: str, command: dict[str, str]) -> None:
+    body = json.dumps(command).encode()
+    request = urllib.request.Request(channel, body, {"Content-Type": "application/json"}, method="PUT")
+    try:
+        with urllib.request.urlopen(request, timeout=_CHANNEL_TIMEOUT_S):
+            pass
+    except OSError as error:
+        # The training matters more than its report.
+        warnings.warn(f"{channel} did not take a {command['type']}: {error}", RuntimeWarning, stacklevel=4)
+
+
+def _ask_channel(channel: str) -> str:
+    _send(channel, {"type": "request_parameter"})
+    while True:
+        try:
+            with urllib.request.urlopen(channel, timeout=_CHANNEL_TIMEOUT_S) as answer:
+                command = json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 408:  # Nothing yet.
+                time.sleep(0.05)
+                continue
+            raise RuntimeError(f"{channel} gave no parameters: {error}") from error
+        except OSError as error:
+            raise RuntimeError(f"{channel} gave no parameters: {error}") from error
+        if command.get("type") == "parameter":
+            return str(command["parameter"])
