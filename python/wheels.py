@@ -1,7 +1,7 @@
 """Writes the wheels: a standard-library build backend.
 
 ``pip wheel python`` and ``python/build-wheel`` use it. The programs are built by Cargo before, static, by the
-same command that builds the released ones. maturin is not used: it takes the programs of one crate only and compiles
+same command that builds the released ones. maturin is not used: it takes the programs of one crate only and builds
 them with flags of its own, so what it ships would not be what was tested.
 """
 

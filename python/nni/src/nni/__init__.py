@@ -67,5 +67,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'nni' has no attribute {name!r}")
     raise AttributeError(
         f"trialkeeper-nni has no nni.{name}: it provides NNI's trial SDK, nni.experiment, tuners and assessors, "
-        "and nothing of its architecture search, compression or feature engineering. Microsoft's package nni has those"
+        "and nothing of its architecture search, compression or feature engineering. Microsoft's nni has those"
     )

@@ -1,0 +1,247 @@
+"""Runs a tuner and an assessor of the user's own for the manager, over NNI's dispatcher protocol.
+
+Messages are handled one after the other, in the order in which the manager sends them: an end never overtakes its
+result, so a tuner hears of a trial's result before its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import importlib
+import json
+import logging
+import os
+import queue
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from nni._websocket import WebSocket
+from nni.assessor import Assessor, AssessResult
+from nni.trial import _plain
+from nni.tuner import Tuner
+
+__all__ = ["Dispatcher", "create_algorithm", "main"]
+
+_logger = logging.getLogger("nni.dispatcher")
+
+
+class NoTuner(Tuner):
+    """Stands for a tuner where the manager wants an assessor only; it is never asked."""
+
+    def update_search_space(self, search_space: Any) -> None:
+        """Ignores the search space."""
+
+    def receive_trial_result(self, parameter_id: int, parameters: Any, value: Any, **kwargs: Any) -> None:
+        """Ignores the result."""
+
+
+class Dispatcher:
+    """Translates the manager's messages into calls of a tuner and an assessor.
+
+    :param send: sends a message of a type with a content to the manager.
+    """
+
+    def __init__(self, tuner: Any, assessor: Any, send: Callable[[str, str], None]) -> None:
+        self._tuner = tuner
+        self._assessor = assessor
+        self._send = send
+        self._parameters: dict[int, Any] = {}
+        self._next_parameter_id = 0
+        #: Intermediate results by trial and position.
+        self._history: dict[str, dict[int, Any]] = {}
+        self._ended: set[str] = set()
+        #: How many ends and intermediate results have been dealt with.
+        self._done = 0
+
+    def handle(self, kind: str, content: Any) -> None:
+        """Handles one message. Whatever the tuner or the assessor raises goes to the caller."""
+        if kind == "IN":
+            self._tuner.update_search_space(content)
+            self._send("ID", "")
+        elif kind == "GE":
+            self._propose(int(content))
+        elif kind == "SS":
+            self._tuner.update_search_space(content)
+        elif kind == "FD":
+            self._tuner.import_data([{**entry, "value": _decoded(entry["value"])} for entry in content])
+        elif kind == "ME":
+            self._learn(content)
+        elif kind == "EN":
+            self._end(content)
+            self._count()
+        elif kind not in ("AD", "PI", "_nop_"):
+            _logger.warning("a message of the unknown type %s is ignored", kind)
+
+    def _propose(self, count: int) -> None:
+        ids = list(range(self._next_parameter_id, self._next_parameter_id + count))
+        self._next_parameter_id += count
+        proposals = self._tuner.generate_multiple_parameters(ids, st_callback=self._send_proposal)
+        for parameter_id, parameters in zip(ids, proposals):
+            self._send_proposal(parameter_id, parameters)
+        if len(proposals) < count:
+            self._send("NO", _record(ids[0], ""))
+
+    def _send_proposal(self, parameter_id: int, parameters: Any) -> None:
+        self._parameters[parameter_id] = parameters
+        self._send("TR", _record(parameter_id, parameters))
+
+    def _learn(self, metric: dict[str, Any]) -> None:
+        value = _decoded(metric["value"])
+        if metric["type"] == "FINAL":
+            self._learn_result(metric.get("parameter_id"), value, metric.get("trial_job_id"))
+        elif metric["type"] == "PERIODICAL":
+            self._assess(metric["trial_job_id"], metric["sequence"], value)
+            self._count()
+
+    def _learn_result(self, parameter_id: Any, value: Any, trial: Optional[str]) -> None:
+        known = parameter_id in self._parameters
+        if not known and not self._tuner._accept_customized:
+            _logger.info("the result of trial %s, which the tuner has not proposed, is not given to it", trial)
+            return
+        self._tuner.receive_trial_result(
+            parameter_id, self._parameters.get(parameter_id), value, customized=not known, trial_job_id=trial
+        )
+
+    def _assess(self, trial: str, sequence: int, value: Any) -> None:
+        if self._assessor is None or trial in self._ended:
+            return
+        history = self._history.setdefault(trial, {})
+        history[sequence] = value
+        # The assessor sees the results without a gap.
+        shown: list[Any] = []
+        while len(shown) in history:
+            shown.append(history[len(shown)])
+        if len(shown) <= sequence:
+            return
+        verdict = self._assessor.assess_trial(trial, shown)
+        if isinstance(verdict, bool):
+            verdict = AssessResult(verdict)
+        if not isinstance(verdict, AssessResult):
+            name = type(self._assessor).__name__
+            raise TypeError(f"{name}.assess_trial returned {verdict!r}, which is no AssessResult")
+        if verdict is AssessResult.Bad:
+            self._send("KI", json.dumps(trial))
+
+    def _end(self, end: dict[str, Any]) -> None:
+        trial, success = end["trial_job_id"], end["event"] == "SUCCEEDED"
+        self._ended.add(trial)
+        if self._history.pop(trial, None) is not None and self._assessor is not None:
+            self._assessor.trial_end(trial, success)
+        parameter_id = json.loads(end["hyper_params"])["parameter_id"]
+        if parameter_id in self._parameters:
+            self._tuner.trial_end(parameter_id, success)
+
+    def _count(self) -> None:
+        self._done += 1
+        self._send("_done_", str(self._done))
+
+
+def create_algorithm(section: dict[str, Any], base: type) -> Any:
+    """Returns the tuner or assessor that a section of the configuration describes.
+
+    :raises ValueError: if it names an algorithm of NNI's own, which this package has not.
+    :raises TypeError: if the class is none of NNI's.
+    """
+    class_name = section.get("className")
+    if not class_name:
+        name = str(section.get("name"))
+        if name.lower() == "random":
+            return NoTuner()
+        raise ValueError(
+            f"{name} runs in Microsoft's nni==3.0 only, and this Python has trialkeeper-nni: "
+            "set `pythonInterpreter` to one that has nni==3.0, or choose a built-in algorithm"
+        )
+    folder = section.get("codeDirectory")
+    if folder:
+        sys.path.insert(0, folder)
+    module_name, _, name = class_name.rpartition(".")
+    if not module_name:
+        raise ValueError(f"className {class_name!r} has no module; it is `module.Class`")
+    cls = getattr(importlib.import_module(module_name), name)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise TypeError(f"{class_name} does not derive from nni.{base.__module__.split('.')[-1]}.{base.__name__}")
+    return cls(**(section.get("classArgs") or {}))
+
+
+def main(words: list[str]) -> int:
+    """Runs until the manager ends the conversation; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m nni", description="Runs a tuner for trial-manager.")
+    parser.add_argument("--exp_params", required=True, help="the experiment's algorithms, base64 of JSON")
+    args, _ = parser.parse_known_args(words)
+    params = json.loads(base64.b64decode(args.exp_params))
+    _log_to_file()
+    channel = WebSocket(os.environ["NNI_TUNER_COMMAND_CHANNEL"])
+
+    def send(kind: str, content: str) -> None:
+        channel.send(json.dumps({"type": kind, "content": content}))
+
+    algorithms = []
+    try:
+        tuner = create_algorithm(params.get("tuner") or {"name": "Random"}, Tuner)
+        algorithms.append(tuner)
+        assessor = None
+        if params.get("assessor"):
+            assessor = create_algorithm(params["assessor"], Assessor)
+            algorithms.append(assessor)
+        _converse(channel, Dispatcher(tuner, assessor, send))
+        for algorithm in algorithms:
+            algorithm._on_exit()
+    except Exception:
+        for algorithm in algorithms:
+            algorithm._on_error()
+        _logger.error("the tuner or the assessor has raised", exc_info=True)
+        traceback.print_exc()
+        try:
+            send("ER", traceback.format_exc())
+        except OSError:
+            pass  # The manager reads the error from the output.
+        return 1
+    finally:
+        channel.close()
+    return 0
+
+
+def _converse(channel: WebSocket, dispatcher: Dispatcher) -> None:
+    messages: queue.Queue[Optional[str]] = queue.Queue()
+
+    def receive() -> None:
+        # A thread of its own: a ping is answered while the tuner thinks.
+        while (text := channel.receive()) is not None:
+            messages.put(text)
+        messages.put(None)
+
+    threading.Thread(target=receive, daemon=True).start()
+    while (text := messages.get()) is not None:
+        message = json.loads(text)
+        if message["type"] in ("TE", "_bye_"):
+            return
+        dispatcher.handle(message["type"], json.loads(message.get("content") or "null"))
+
+
+def _log_to_file() -> None:
+    folder = os.environ.get("NNI_LOG_DIRECTORY")
+    if folder and Path(folder).is_dir():
+        logging.basicConfig(
+            filename=Path(folder) / "dispatcher.log",
+            level=os.environ.get("NNI_LOG_LEVEL", "info").upper(),
+            format="[%(asctime)s] %(levelname)s (%(name)s/%(threadName)s) %(message)s",
+        )
+
+
+def _record(parameter_id: int, parameters: Any) -> str:
+    record = {
+        "parameter_id": parameter_id,
+        "parameter_source": "algorithm",
+        "parameters": parameters,
+        "parameter_index": 0,
+    }
+    return json.dumps(record, default=_plain)
+
+
+def _decoded(value: Any) -> Any:
+    """Returns a result, which trials encode as JSON text."""
+    return json.loads(value) if isinstance(value, str) else value

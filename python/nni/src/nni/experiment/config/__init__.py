@@ -1,0 +1,465 @@
+"""The classes of NNI's configuration, second version, with TrialKeeper's additions.
+
+Names of fields are those of ``docs/configuration.md``, in any case and with or without underscores. Types and
+ranges are checked by the manager, which names all that is wrong at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from nni.experiment.config.base import ConfigBase, config, path, required
+
+__all__ = [
+    "AlgorithmConfig",
+    "AmlConfig",
+    "AzureBlobConfig",
+    "CustomAlgorithmConfig",
+    "DlcConfig",
+    "ExperimentConfig",
+    "FrameworkAttemptCompletionPolicy",
+    "FrameworkControllerConfig",
+    "FrameworkControllerRoleConfig",
+    "K8sAzureStorageConfig",
+    "K8sNfsConfig",
+    "K8sStorageConfig",
+    "KubeflowConfig",
+    "KubeflowRoleConfig",
+    "KubernetesConfig",
+    "LocalConfig",
+    "NfsConfig",
+    "OpenpaiConfig",
+    "RemoteConfig",
+    "RemoteMachineConfig",
+    "TrainingServiceConfig",
+]
+
+_Indices = Union[list[int], int, str, None]
+
+#: What the manager runs without Python, in lower case.
+_BUILT_IN_TUNERS = "random gridsearch batch batchtuner tpe anneal evolution gp gptuner hyperband"
+_BUILT_IN = frozenset(f"{_BUILT_IN_TUNERS} medianstop curvefitting asha".split())
+
+
+def _of(cls: type[ConfigBase]) -> Any:
+    """Returns a function that makes a configuration of this class of a ``dict``."""
+    return lambda value: cls(**value) if isinstance(value, dict) else value
+
+
+# Algorithms.
+
+
+@dataclass(init=False, eq=False, repr=False)
+class _AlgorithmConfig(ConfigBase):
+    """A tuner or an assessor: built in (``name``), a class, or a program (``command``, which is TrialKeeper's)."""
+
+    name: Optional[str] = None
+    class_name: Optional[str] = None
+    code_directory: Optional[str] = path()
+    class_args: Optional[dict[str, Any]] = None
+    command: Union[str, list[str], None] = None
+
+    def _is_set(self) -> bool:
+        return bool(self.name or self.class_name or self.command)
+
+    def _needs_python(self) -> bool:
+        return bool(self.class_name or (self.name and self.name.lower() not in _BUILT_IN))
+
+
+@dataclass(init=False, eq=False, repr=False)
+class AlgorithmConfig(_AlgorithmConfig):
+    """A tuner or an assessor that is built in."""
+
+
+@dataclass(init=False, eq=False, repr=False)
+class CustomAlgorithmConfig(_AlgorithmConfig):
+    """A tuner or an assessor of one's own: ``class_name`` is ``module.Class`` in ``code_directory``."""
+
+    code_directory: Optional[str] = path(".")
+
+
+# Training services.
+
+
+@dataclass(init=False, eq=False, repr=False)
+class TrainingServiceConfig(ConfigBase):
+    """The fields that every training service has; absent, the experiment's own hold."""
+
+    platform: str = ""
+    trial_command: Optional[str] = None
+    trial_code_directory: Optional[str] = path()
+    trial_gpu_number: Optional[int] = None
+    nni_manager_ip: Optional[str] = None
+    debug: Optional[bool] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class LocalConfig(TrainingServiceConfig):
+    """Trials on this machine."""
+
+    platform: str = "local"
+    use_active_gpu: Optional[bool] = None
+    max_trial_number_per_gpu: Optional[int] = None
+    gpu_indices: _Indices = None
+    reuse_mode: Optional[bool] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class RemoteMachineConfig(ConfigBase):
+    """A machine that is reached over SSH."""
+
+    host: str = required()
+    port: int = 22
+    user: str = required()
+    password: Optional[str] = None
+    ssh_key_file: Optional[str] = path()
+    ssh_passphrase: Optional[str] = None
+    use_active_gpu: Optional[bool] = None
+    max_trial_number_per_gpu: Optional[int] = None
+    gpu_indices: _Indices = None
+    python_path: Optional[str] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class RemoteConfig(TrainingServiceConfig):
+    """Trials on machines that are reached over SSH."""
+
+    platform: str = "remote"
+    machine_list: list[RemoteMachineConfig] = required(_of(RemoteMachineConfig))
+    reuse_mode: Optional[bool] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class OpenpaiConfig(TrainingServiceConfig):
+    """Trials on OpenPAI."""
+
+    platform: str = "openpai"
+    host: str = required()
+    username: str = required()
+    token: str = required()
+    trial_cpu_number: int = required()
+    trial_memory_size: Union[str, int] = required()
+    storage_config_name: str = required()
+    docker_image: str = "msranni/nni:latest"
+    virtual_cluster: Optional[str] = None
+    local_storage_mount_point: str = required()
+    container_storage_mount_point: str = required()
+    reuse_mode: Optional[bool] = None
+    openpai_config: Optional[dict[str, Any]] = None
+    openpai_config_file: Optional[str] = path()
+
+
+@dataclass(init=False, eq=False, repr=False)
+class K8sStorageConfig(ConfigBase):
+    """Storage that a cluster's pods share with the manager."""
+
+    storage_type: str = required()
+    #: NNI's other name of ``storage_type``.
+    storage: Optional[str] = None
+    azure_account: Optional[str] = None
+    azure_share: Optional[str] = None
+    key_vault_name: Optional[str] = None
+    key_vault_key: Optional[str] = None
+    server: Optional[str] = None
+    path: Optional[str] = None
+    claim_name: Optional[str] = None
+
+    def _canonicalize(self, parents: list[Any]) -> None:
+        if self.storage_type is None:
+            self.storage_type = self.storage
+        self.storage = None
+        super()._canonicalize(parents)
+
+
+@dataclass(init=False, eq=False, repr=False)
+class K8sNfsConfig(K8sStorageConfig):
+    """A share of an NFS server."""
+
+    storage_type: str = "nfs"
+
+    def validate(self) -> None:
+        _need(self, "server", "path")
+        super().validate()
+
+
+@dataclass(init=False, eq=False, repr=False)
+class K8sAzureStorageConfig(K8sStorageConfig):
+    """A share of Azure Files, whose key is in a key vault."""
+
+    storage_type: str = "azureStorage"
+
+    def validate(self) -> None:
+        _need(self, "azure_account", "azure_share", "key_vault_name", "key_vault_key")
+        super().validate()
+
+
+@dataclass(init=False, eq=False, repr=False)
+class FrameworkAttemptCompletionPolicy(ConfigBase):
+    """How many tasks of a role must fail or succeed for the trial to end."""
+
+    min_failed_task_count: int = required()
+    min_succeed_task_count: int = required()
+
+    @classmethod
+    def _field(cls, name: str) -> Any:
+        # FrameworkController's own spelling, which TrialKeeper takes too.
+        return super()._field("min_succeed_task_count" if name.lower() == "minsucceededtaskcount" else name)
+
+
+@dataclass(init=False, eq=False, repr=False)
+class FrameworkControllerRoleConfig(ConfigBase):
+    """A group of like pods."""
+
+    name: str = required()
+    docker_image: Optional[str] = "msranni/nni:latest"
+    task_number: int = required()
+    command: str = required()
+    gpu_number: Optional[int] = None
+    cpu_number: Union[int, float, str, None] = None
+    memory_size: Union[str, int, None] = None
+    framework_attempt_completion_policy: Optional[FrameworkAttemptCompletionPolicy] = config(
+        _of(FrameworkAttemptCompletionPolicy)
+    )
+    private_registry_auth_path: Optional[str] = path()
+
+
+@dataclass(init=False, eq=False, repr=False)
+class _ClusterConfig(TrainingServiceConfig):
+    """The fields of platforms that run trials as pods; TrialKeeper's own from ``kubeconfig`` on."""
+
+    storage: Union[K8sStorageConfig, str, None] = config(_of(K8sStorageConfig))
+    service_account_name: Optional[str] = None
+    namespace: Optional[str] = None
+    reuse_mode: Optional[bool] = None
+    config_path: Optional[str] = path()
+    template: Optional[dict[str, Any]] = None
+    kubeconfig: Optional[str] = path()
+    context: Optional[str] = None
+    advertise: Optional[str] = None
+    agent: Optional[str] = None
+    agent_image: Optional[str] = None
+    image_pull_policy: Optional[str] = None
+    image_pull_secrets: Optional[list[str]] = None
+    node_selector: Optional[dict[str, str]] = None
+    tolerations: Optional[list[dict[str, Any]]] = None
+    run_as_user: Optional[int] = None
+    start_up_deadline: Union[str, int, None] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class FrameworkControllerConfig(_ClusterConfig):
+    """Trials as Frameworks of FrameworkController."""
+
+    platform: str = "frameworkcontroller"
+    task_roles: list[FrameworkControllerRoleConfig] = required(_of(FrameworkControllerRoleConfig))
+    metrics_from: Optional[str] = None
+    barrier_image: Optional[str] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class KubernetesConfig(_ClusterConfig):
+    """Trials as Jobs of Kubernetes; TrialKeeper's."""
+
+    platform: str = "kubernetes"
+    docker_image: Optional[str] = None
+    task_number: Optional[int] = None
+    command: Optional[str] = None
+    gpu_number: Optional[int] = None
+    cpu_number: Union[int, float, str, None] = None
+    memory_size: Union[str, int, None] = None
+    private_registry_auth_path: Optional[str] = path()
+    task_roles: Optional[list[FrameworkControllerRoleConfig]] = config(_of(FrameworkControllerRoleConfig))
+    queue: Optional[str] = None
+    priority_class: Optional[str] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class KubeflowRoleConfig(ConfigBase):
+    """A group of like pods."""
+
+    replicas: int = required()
+    command: str = required()
+    gpu_number: Optional[int] = 0
+    cpu_number: Union[int, float, str] = required()
+    memory_size: Union[str, int] = required()
+    docker_image: str = "msranni/nni:latest"
+    code_directory: Optional[str] = path()
+
+
+@dataclass(init=False, eq=False, repr=False)
+class KubeflowConfig(TrainingServiceConfig):
+    """Trials as jobs of Kubeflow's training operators."""
+
+    platform: str = "kubeflow"
+    operator: str = required()
+    api_version: str = required()
+    storage: Optional[K8sStorageConfig] = config(_of(K8sStorageConfig))
+    worker: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
+    ps: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
+    master: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
+    reuse_mode: Optional[bool] = None
+    namespace: Optional[str] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class AmlConfig(TrainingServiceConfig):
+    """Trials on Azure Machine Learning."""
+
+    platform: str = "aml"
+    subscription_id: str = required()
+    resource_group: str = required()
+    workspace_name: str = required()
+    compute_target: str = required()
+    docker_image: str = "msranni/nni:latest"
+    max_trial_number_per_gpu: int = 1
+
+
+@dataclass(init=False, eq=False, repr=False)
+class DlcConfig(TrainingServiceConfig):
+    """Trials on Alibaba's PAI-DLC."""
+
+    platform: str = "dlc"
+    type: str = "Worker"
+    image: str = required()
+    job_type: str = "TFJob"
+    pod_count: int = required()
+    ecs_spec: str = required()
+    region: str = required()
+    workspace_id: str = required()
+    nas_data_source_id: str = required()
+    oss_data_source_id: Optional[str] = None
+    access_key_id: str = required()
+    access_key_secret: str = required()
+    local_storage_mount_point: str = required()
+    container_storage_mount_point: str = required()
+
+
+_SERVICES: dict[str, type[TrainingServiceConfig]] = {
+    "local": LocalConfig,
+    "remote": RemoteConfig,
+    "openpai": OpenpaiConfig,
+    "pai": OpenpaiConfig,
+    "kubeflow": KubeflowConfig,
+    "frameworkcontroller": FrameworkControllerConfig,
+    "kubernetes": KubernetesConfig,
+    "aml": AmlConfig,
+    "dlc": DlcConfig,
+}
+
+
+def _service(value: Any) -> Any:
+    """Returns the configuration of a training service that is given by name, as a ``dict`` or as it is."""
+    if isinstance(value, TrainingServiceConfig):
+        return value
+    fields = {"platform": value} if isinstance(value, str) else dict(value)
+    platform = fields.get("platform")
+    found = _SERVICES.get(str(platform).lower())
+    if found is None:
+        raise ValueError(f"unknown platform {platform!r}; the platforms are {', '.join(sorted(_SERVICES))}")
+    return found(**fields)
+
+
+# Shared storage.
+
+
+@dataclass(init=False, eq=False, repr=False)
+class SharedStorageConfig(ConfigBase):
+    """Storage that all machines of an experiment share."""
+
+    storage_type: str = required()
+    local_mount_point: str = required()
+    remote_mount_point: str = required()
+    local_mounted: str = required()
+    storage_account_name: Optional[str] = None
+    storage_account_key: Optional[str] = None
+    container_name: Optional[str] = None
+    nfs_server: Optional[str] = None
+    exported_directory: Optional[str] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class NfsConfig(SharedStorageConfig):
+    """A share of an NFS server."""
+
+    storage_type: str = "NFS"
+
+
+@dataclass(init=False, eq=False, repr=False)
+class AzureBlobConfig(SharedStorageConfig):
+    """A container of Azure's blob storage."""
+
+    storage_type: str = "AzureBlob"
+
+
+# The experiment.
+
+
+@dataclass(init=False, eq=False, repr=False)
+class ExperimentConfig(ConfigBase):
+    """An experiment file. TrialKeeper's additions are the fields from ``objective`` on.
+
+    ``ExperimentConfig('local')`` has the sections ``training_service``, ``tuner``, ``assessor`` and ``advisor``,
+    to be filled in: ``config.tuner.name = 'TPE'``. A section of an algorithm that stays empty is left out.
+    """
+
+    experiment_name: Optional[str] = None
+    experiment_type: Optional[str] = None
+    search_space_file: Optional[str] = path()
+    search_space: Any = None
+    trial_command: Optional[str] = None
+    trial_code_directory: str = path(".")
+    trial_concurrency: int = required()
+    trial_gpu_number: Optional[int] = None
+    max_experiment_duration: Union[str, int, None] = None
+    max_trial_number: Optional[int] = None
+    max_trial_duration: Union[str, int, None] = None
+    nni_manager_ip: Optional[str] = None
+    use_annotation: Optional[bool] = None
+    debug: Optional[bool] = None
+    log_level: Optional[str] = None
+    experiment_working_directory: Optional[str] = path()
+    tuner_gpu_indices: _Indices = None
+    tuner: Any = config(_of(_AlgorithmConfig))
+    assessor: Any = config(_of(_AlgorithmConfig))
+    advisor: Any = config(_of(_AlgorithmConfig))
+    # `Any`: what a platform's section has depends on the platform.
+    training_service: Any = required(_service)
+    shared_storage: Optional[SharedStorageConfig] = config(_of(SharedStorageConfig))
+    objective: Union[str, dict[str, Any], None] = None
+    python_interpreter: Optional[str] = None
+    target_metric: Optional[float] = None
+    max_consecutive_failures: Optional[int] = None
+    max_trial_retries: Optional[int] = None
+    tuner_patience: Union[str, int, None] = None
+    notifications: Optional[dict[str, Any]] = None
+
+    def __init__(self, training_service_platform: Union[str, list[str], None] = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if training_service_platform is not None:
+            self.training_service = training_service_platform
+            for section in ("tuner", "assessor", "advisor"):
+                if getattr(self, section) is None:
+                    setattr(self, section, _AlgorithmConfig(class_args={}))
+
+    def _canonicalize(self, parents: list[Any]) -> None:
+        for section in ("tuner", "assessor", "advisor"):
+            algorithm = getattr(self, section)
+            if isinstance(algorithm, _AlgorithmConfig) and not algorithm._is_set():
+                if algorithm.class_args:
+                    raise ValueError(f"{section}.class_args is set and {section}.name is not")
+                setattr(self, section, None)
+            elif isinstance(algorithm, _AlgorithmConfig):
+                # An empty object would choose NNI's defaults for some tuners.
+                algorithm.class_args = algorithm.class_args or None
+                if algorithm._needs_python() and self.python_interpreter is None:
+                    # A class is looked for where this script finds it.
+                    self.python_interpreter = sys.executable
+        super()._canonicalize(parents)
+
+
+def _need(section: ConfigBase, *names: str) -> None:
+    for name in names:
+        if getattr(section, name) is None:
+            raise ValueError(f"{type(section).__name__}: {name} is not set")

@@ -1,0 +1,342 @@
+"""The class ``Experiment``: NNI's methods, carried out by ``trialkeeper.Experiment`` and ``trial-manager``."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import subprocess
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Any, Optional, Union
+from urllib.parse import urlsplit
+
+import trialkeeper
+from nni.experiment._rest import NotRunning, ask
+from nni.experiment.config import ExperimentConfig
+from nni.experiment.data import TrialJob, TrialMetricData, TrialResult
+from trialkeeper._programs import find_program
+from trialkeeper.experiment import default_data_dir
+
+__all__ = ["Experiment", "RunMode"]
+
+_logger = logging.getLogger("nni.experiment")
+
+#: Pause between two looks at a search that runs, in seconds.
+_POLL_S = 0.5
+#: How long the viewer of a stopped experiment may take to listen, in seconds.
+_VIEW_TIMEOUT_S = 20.0
+
+
+class RunMode(Enum):
+    """How long the manager of an experiment lives."""
+
+    #: Until the script ends.
+    Background = "background"
+    #: The same. The manager's progress is not printed; ``trial-manager top`` shows it.
+    Foreground = "foreground"
+    #: Until it is stopped.
+    Detach = "detach"
+
+
+class Experiment:
+    """An experiment: configured by ``config``, run by :meth:`run`.
+
+    >>> experiment = Experiment('local')
+    >>> experiment.config.trial_command = 'python3 trial.py'
+    >>> experiment.config.tuner.name = 'TPE'
+
+    :param config_or_platform: a configuration, or a platform's name, for which ``config`` is then to be filled in.
+    :param id: an existing experiment, for :meth:`resume` and :meth:`view`. A new one gets its id when it starts.
+    """
+
+    def __init__(
+        self, config_or_platform: Union[ExperimentConfig, str, list[str], None] = None, id: Optional[str] = None
+    ) -> None:
+        self.config: Any = config_or_platform
+        if isinstance(config_or_platform, (str, list)):
+            self.config = ExperimentConfig(config_or_platform)
+        #: The experiment's id; ``None`` before a new one has been started.
+        self.id = id
+        #: The port of the web pages; ``None`` while the experiment does not run.
+        self.port: Optional[int] = None
+        self._given_id = id
+        self._experiment: Optional[trialkeeper.Experiment] = None
+        self._viewer: Optional[subprocess.Popen[bytes]] = None
+
+    # Life.
+
+    def start(self, port: int = 8080, debug: bool = False, run_mode: RunMode = RunMode.Background) -> None:
+        """Starts the experiment in the background. Without ``RunMode.Detach`` it is stopped when the script ends.
+
+        :raises trialkeeper.ConfigurationError: if the configuration or the port cannot be used.
+        """
+        if self._given_id is not None:
+            raise ValueError(
+                f"experiment {self._given_id}: the manager gives a new experiment its id; leave out `id`, "
+                "or resume() the experiment that has it"
+            )
+        fields = self._file()
+        experiment = trialkeeper.Experiment(fields, data_dir=self._data_dir())
+        self._begin(lambda: experiment.start(port=port, keep_serving=True), run_mode)
+
+    def run(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
+        """Runs the experiment and waits for its end; Ctrl-C stops it.
+
+        The manager stays afterwards, so that results can be asked for, until :meth:`stop` or the script's end.
+
+        :return: whether the search ended without an error; ``None`` without ``wait_completion`` and after Ctrl-C.
+        """
+        self.start(port, debug)
+        return self._wait(wait_completion)
+
+    def resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
+        """Goes on with a stopped experiment, as :meth:`run` runs a new one."""
+        experiment = self._existing()
+        self._begin(lambda: experiment.resume(port=port, keep_serving=True), RunMode.Background)
+        return self._wait(wait_completion)
+
+    def run_or_resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
+        """Resumes the experiment if there is one of its id, and runs it otherwise."""
+        method = self.resume if self.has_checkpoint() else self.run
+        return method(port, wait_completion, debug)
+
+    def view(self, port: int = 8080, non_blocking: bool = False) -> Experiment:
+        """Shows a stopped experiment on its pages, until Ctrl-C or, with ``non_blocking``, until :meth:`stop`."""
+        experiment = self._existing()
+        words = ["serve", "--experiment", experiment.id, "--port", str(port), *self._place()]
+        self._viewer = subprocess.Popen(
+            [str(find_program("trial-manager")), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        atexit.register(self.stop)
+        self._experiment = experiment
+        self._wait_for_viewer()
+        self.port = port
+        if not non_blocking:
+            try:
+                self._viewer.wait()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                self.stop()
+        return self
+
+    def stop(self) -> None:
+        """Stops the experiment's trials and its manager, if it runs; :meth:`resume` goes on."""
+        atexit.unregister(self.stop)
+        if self._viewer is not None:
+            self._viewer.terminate()
+            self._viewer.wait()
+            self._viewer = None
+        elif self._experiment is not None and self.port is not None:
+            self._experiment.stop()
+        self.port = None
+
+    @classmethod
+    def connect(cls, port: int) -> Experiment:
+        """Returns the experiment whose manager listens on a port of this machine.
+
+        :raises ConnectionError: if there is none.
+        """
+        listed = _list_experiments(default_data_dir())
+        for row in listed:
+            if row["url"] and urlsplit(row["url"]).port == port:
+                experiment = cls(id=row["id"])
+                experiment._experiment = trialkeeper.connect(row["id"])
+                experiment.port = port
+                return experiment
+        running = ", ".join(f"{row['id']} on {row['url']}" for row in listed if row["url"]) or "none"
+        raise NotRunning(f"no experiment of yours listens on port {port}; running: {running}")
+
+    def has_checkpoint(self) -> bool:
+        """Returns whether an experiment of this id exists."""
+        if self.id is None:
+            return False
+        try:
+            self._existing()
+        except trialkeeper.ManagerError:
+            return False
+        return True
+
+    def load_checkpoint(self) -> None:
+        """Loads the configuration of the existing experiment, unless there is one already."""
+        if self.config is None:
+            self.config = ExperimentConfig(**self.get_experiment_profile()["params"])
+
+    def save_checkpoint(self) -> None:
+        """Does nothing: the manager keeps everything as it comes."""
+
+    # Questions.
+
+    def get_status(self) -> str:
+        """Returns ``RUNNING``, ``DONE``, ``STOPPED``, …"""
+        return str(self._ask("GET", "/check-status")["status"])
+
+    def get_trial_job(self, trial_job_id: str) -> TrialJob:
+        """Returns one trial."""
+        return TrialJob._read(self._ask("GET", f"/trial-jobs/{trial_job_id}"))
+
+    def list_trial_jobs(self) -> list[TrialJob]:
+        """Returns all trials in their order."""
+        return [TrialJob._read(row) for row in self._ask("GET", "/trial-jobs")]
+
+    def get_job_statistics(self) -> list[dict[str, Any]]:
+        """Returns how many trials are in each state."""
+        answer: list[dict[str, Any]] = self._ask("GET", "/job-statistics")
+        return answer
+
+    def get_job_metrics(self, trial_job_id: Optional[str] = None) -> dict[str, list[TrialMetricData]]:
+        """Returns the results of all trials, or of one, by trial."""
+        path = f"/metric-data/{trial_job_id}" if trial_job_id else "/metric-data"
+        metrics: dict[str, list[TrialMetricData]] = {}
+        for row in self._ask("GET", path):
+            metrics.setdefault(row["trialJobId"], []).append(TrialMetricData._read(row))
+        return metrics
+
+    def get_experiment_profile(self) -> dict[str, Any]:
+        """Returns the configuration and the state."""
+        profile: dict[str, Any] = self._ask("GET", "/experiment")
+        return profile
+
+    def get_all_experiments_metadata(self) -> list[dict[str, Any]]:
+        """Returns what is known of each experiment that this manager knows."""
+        rows: list[dict[str, Any]] = self._ask("GET", "/experiments-info")
+        return rows
+
+    def get_experiment_metadata(self, exp_id: str) -> dict[str, Any]:
+        """Returns what is known of an experiment; an empty ``dict`` if nothing is."""
+        return next((row for row in self.get_all_experiments_metadata() if row["id"] == exp_id), {})
+
+    def export_data(self) -> list[TrialResult]:
+        """Returns parameters and final result of each trial that has one."""
+        return [TrialResult._read(row) for row in self._ask("GET", "/export-data")]
+
+    # Changes.
+
+    def update_trial_concurrency(self, value: int) -> None:
+        """Changes how many trials run at a time."""
+        self._update("TRIAL_CONCURRENCY", "trialConcurrency", value)
+
+    def update_max_experiment_duration(self, value: Union[str, int]) -> None:
+        """Changes how long the search may take, such as ``2h``."""
+        self._update("MAX_EXEC_DURATION", "maxExperimentDuration", value)
+
+    def update_search_space(self, value: dict[str, Any]) -> None:
+        """Searches another space from now on."""
+        self._update("SEARCH_SPACE", "searchSpace", value)
+
+    def update_max_trial_number(self, value: int) -> None:
+        """Changes how many trials there may be."""
+        self._update("MAX_TRIAL_NUM", "maxTrialNumber", value)
+
+    def kill_trial_job(self, trial_job_id: str) -> None:
+        """Stops a trial."""
+        self._ask("DELETE", f"/trial-jobs/{trial_job_id}")
+
+    # Helpers.
+
+    def _file(self) -> dict[str, Any]:
+        """Returns the content of the experiment file."""
+        if not isinstance(self.config, ExperimentConfig):
+            raise ValueError("the experiment has no configuration: Experiment('local') has one to be filled in")
+        fields: dict[str, Any] = self.config.json()
+        return fields
+
+    def _data_dir(self) -> Optional[Path]:
+        """Returns the folder of all experiments, where it is not the default."""
+        folder = self.config.experiment_working_directory if isinstance(self.config, ExperimentConfig) else None
+        return None if folder is None else (self.config._base_path / Path(folder).expanduser()).resolve()
+
+    def _place(self) -> list[str]:
+        folder = self._data_dir()
+        return [] if folder is None else ["--data-dir", str(folder)]
+
+    def _existing(self) -> trialkeeper.Experiment:
+        if self.id is None:
+            raise ValueError("the experiment has no id: name one with Experiment(id=...)")
+        return self._experiment or trialkeeper.connect(self.id, data_dir=self._data_dir())
+
+    def _begin(self, start: Any, run_mode: RunMode) -> None:
+        self._experiment = experiment = start()
+        self.id = experiment.id
+        self.port = urlsplit(experiment.url or "").port
+        if run_mode is not RunMode.Detach:
+            atexit.register(self.stop)
+        _logger.info("experiment %s on %s", experiment.id, experiment.url)
+        print(f"experiment {experiment.id} on {experiment.url}", flush=True)
+
+    def _wait(self, wait_completion: bool) -> Optional[bool]:
+        if not wait_completion:
+            return None
+        try:
+            while True:
+                status = self.get_status()
+                if status == "DONE":
+                    return True
+                if status in ("ERROR", "STOPPED"):
+                    # A manager whose experiment a user stops ends, so this one is held until something is mended.
+                    _logger.error("experiment %s is held: %s", self.id, self._trouble())
+                    return False
+                time.sleep(_POLL_S)
+        except NotRunning:
+            return self._ended_state()
+        except KeyboardInterrupt:
+            self.stop()
+            return None
+
+    def _trouble(self) -> str:
+        shown = self._existing().show()
+        return str(shown.get("trouble") or f"{shown['counts']}, {shown['causes']}")
+
+    def _ended_state(self) -> bool:
+        """Returns how the search of a manager that has ended stands; raises if the manager failed."""
+        self.port = None
+        try:
+            self._existing().wait()
+        except trialkeeper.ExperimentInterrupted:
+            pass  # NNI counts an experiment that was stopped as completed.
+        except trialkeeper.ExperimentFailed as error:
+            _logger.error("%s", error)
+            return False
+        return True
+
+    def _wait_for_viewer(self) -> None:
+        assert self._viewer is not None and self._viewer.stderr is not None
+        deadline = time.monotonic() + _VIEW_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._viewer.poll() is not None:
+                message = self._viewer.stderr.read().decode(errors="replace").strip()
+                self._viewer = None
+                raise trialkeeper.ManagerError(message)
+            try:
+                self.get_status()
+                return
+            except NotRunning:
+                time.sleep(0.02)
+        self.stop()
+        raise trialkeeper.ManagerError(f"experiment {self.id} is not shown after {_VIEW_TIMEOUT_S:.0f} s")
+
+    def _update(self, kind: str, field: str, value: Any) -> None:
+        profile = self.get_experiment_profile()
+        profile["params"][field] = value
+        self._ask("PUT", f"/experiment?update_type={kind}", profile)
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        if self._experiment is None:
+            raise NotRunning("the experiment is not running: run(), start(), resume() or connect() it first")
+        return ask(self._experiment.folder, method, path, body)
+
+
+def _list_experiments(data_dir: Path) -> list[dict[str, Any]]:
+    """Returns the experiments on this machine, as ``trial-manager experiment ls`` tells of them."""
+    command = [str(find_program("trial-manager")), "experiment", "ls", "-o", "json", "--data-dir", str(data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise trialkeeper.ManagerError(done.stderr.strip())
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
