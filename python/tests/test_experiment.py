@@ -172,3 +172,28 @@ def test_a_missing_program_is_named_with_the_places(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=f"trial-manager is missing.*{tmp_path}.*pip install"):
         _programs.find_program("trial-manager")
+
+
+def test_a_search_that_is_over_has_nothing_to_resume(tmp_path):
+    experiment = of(REPORT, tmp_path, max_trial_number=1).run()
+    assert experiment.resume().wait(timeout=60) == "DONE"
+    assert len(experiment.trials()) == 1
+
+
+def test_a_manager_that_keeps_serving_stays_until_it_is_stopped(tmp_path):
+    with of(REPORT, tmp_path, max_trial_number=1).start(keep_serving=True) as experiment:
+        while experiment.state != "DONE":
+            pass
+        with pytest.raises(TimeoutError):
+            experiment.wait(timeout=0)
+        assert experiment.url
+        assert (experiment.folder / "user.token").is_file()
+    assert experiment.url is None
+
+
+def test_the_data_directory_is_the_managers_own(monkeypatch, tmp_path):
+    monkeypatch.delenv("TRIAL_MANAGER_DATA_DIR", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    experiment = of(REPORT, None, max_trial_number=1).run()
+    assert experiment.folder == tmp_path / "trialkeeper" / experiment.id
+    assert experiment.folder.is_dir()

@@ -391,6 +391,8 @@ class Experiment:
             if started := _STARTED.search(said):
                 self._id, self._url = started.groups()
                 return
+            if code == 0:
+                return  # Nothing was left to do: a search that is over has been resumed.
             if code is not None:
                 raise _failure(code, said)
             if time.monotonic() > deadline:

@@ -14,19 +14,20 @@ from urllib.parse import urlsplit
 
 import trialkeeper
 from nni.experiment._rest import NotRunning, ask
+from nni.experiment._viewer import Viewer
 from nni.experiment.config import ExperimentConfig
 from nni.experiment.data import TrialJob, TrialMetricData, TrialResult
 from trialkeeper._programs import find_program
 from trialkeeper.experiment import default_data_dir
 
-__all__ = ["Experiment", "RunMode"]
+__all__ = ["Experiment", "RunMode", "list_experiments"]
 
 _logger = logging.getLogger("nni.experiment")
 
 #: Pause between two looks at a search that runs, in seconds.
 _POLL_S = 0.5
-#: How long the viewer of a stopped experiment may take to listen, in seconds.
-_VIEW_TIMEOUT_S = 20.0
+#: How long an experiment is stopped under a manager that lives before it counts as held, in seconds.
+_HELD_S = 2.0
 
 
 class RunMode(Enum):
@@ -63,7 +64,7 @@ class Experiment:
         self.port: Optional[int] = None
         self._given_id = id
         self._experiment: Optional[trialkeeper.Experiment] = None
-        self._viewer: Optional[subprocess.Popen[bytes]] = None
+        self._viewer: Optional[Viewer] = None
 
     # Life.
 
@@ -105,21 +106,13 @@ class Experiment:
     def view(self, port: int = 8080, non_blocking: bool = False) -> Experiment:
         """Shows a stopped experiment on its pages, until Ctrl-C or, with ``non_blocking``, until :meth:`stop`."""
         experiment = self._existing()
-        words = ["serve", "--experiment", experiment.id, "--port", str(port), *self._place()]
-        self._viewer = subprocess.Popen(
-            [str(find_program("trial-manager")), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._viewer = Viewer(experiment.folder, self._place(), port)
         atexit.register(self.stop)
         self._experiment = experiment
-        self._wait_for_viewer()
         self.port = port
         if not non_blocking:
             try:
-                self._viewer.wait()
+                self._viewer.process.wait()
             except KeyboardInterrupt:
                 pass
             finally:
@@ -130,8 +123,7 @@ class Experiment:
         """Stops the experiment's trials and its manager, if it runs; :meth:`resume` goes on."""
         atexit.unregister(self.stop)
         if self._viewer is not None:
-            self._viewer.terminate()
-            self._viewer.wait()
+            self._viewer.stop()
             self._viewer = None
         elif self._experiment is not None and self.port is not None:
             self._experiment.stop()
@@ -143,7 +135,7 @@ class Experiment:
 
         :raises ConnectionError: if there is none.
         """
-        listed = _list_experiments(default_data_dir())
+        listed = list_experiments(default_data_dir())
         for row in listed:
             if row["url"] and urlsplit(row["url"]).port == port:
                 experiment = cls(id=row["id"])
@@ -274,12 +266,16 @@ class Experiment:
         if not wait_completion:
             return None
         try:
+            ran_at = time.monotonic()
             while True:
                 status = self.get_status()
                 if status == "DONE":
                     return True
-                if status in ("ERROR", "STOPPED"):
-                    # A manager whose experiment a user stops ends, so this one is held until something is mended.
+                if status != "STOPPED":
+                    ran_at = time.monotonic()
+                # A manager whose experiment a user stops ends, so one that stays is held until something is
+                # mended. A resumed experiment is stopped for a moment, too.
+                if status == "ERROR" or time.monotonic() - ran_at > _HELD_S:
                     _logger.error("experiment %s is held: %s", self.id, self._trouble())
                     return False
                 time.sleep(_POLL_S)
@@ -305,22 +301,6 @@ class Experiment:
             return False
         return True
 
-    def _wait_for_viewer(self) -> None:
-        assert self._viewer is not None and self._viewer.stderr is not None
-        deadline = time.monotonic() + _VIEW_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self._viewer.poll() is not None:
-                message = self._viewer.stderr.read().decode(errors="replace").strip()
-                self._viewer = None
-                raise trialkeeper.ManagerError(message)
-            try:
-                self.get_status()
-                return
-            except NotRunning:
-                time.sleep(0.02)
-        self.stop()
-        raise trialkeeper.ManagerError(f"experiment {self.id} is not shown after {_VIEW_TIMEOUT_S:.0f} s")
-
     def _update(self, kind: str, field: str, value: Any) -> None:
         profile = self.get_experiment_profile()
         profile["params"][field] = value
@@ -332,7 +312,7 @@ class Experiment:
         return ask(self._experiment.folder, method, path, body)
 
 
-def _list_experiments(data_dir: Path) -> list[dict[str, Any]]:
+def list_experiments(data_dir: Path) -> list[dict[str, Any]]:
     """Returns the experiments on this machine, as ``trial-manager experiment ls`` tells of them."""
     command = [str(find_program("trial-manager")), "experiment", "ls", "-o", "json", "--data-dir", str(data_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

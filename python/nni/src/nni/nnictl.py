@@ -1,0 +1,636 @@
+"""The command ``nnictl``: NNI's commands, carried out by ``trial-manager``.
+
+What NNI's users script is printed in NNI's form; ``trial-manager`` itself shows more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, NoReturn, Optional
+from urllib.parse import urlsplit
+
+import nni
+import trialkeeper
+from nni.experiment._rest import NotRunning, RestError, ask
+from nni.experiment._viewer import Viewer
+from nni.experiment.experiment import list_experiments
+from trialkeeper._programs import find_program
+from trialkeeper.experiment import default_data_dir
+
+__all__ = ["main"]
+
+_STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
+#: How long a manager may take to check its configuration and its cluster and to listen, in seconds.
+_START_TIMEOUT_S = 120.0
+_LINE = "-" * 88
+
+
+class Failure(Exception):
+    """The command cannot be carried out; the message says why."""
+
+
+def main(words: Optional[Sequence[str]] = None) -> NoReturn:
+    """Carries out one command line and exits: 0 done, 1 it failed, 2 it was wrong."""
+    parser = _parser()
+    args = parser.parse_args(words)
+    try:
+        args.function(args)
+    except (Failure, RestError, NotRunning, trialkeeper.ManagerError, OSError) as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+# Which experiment.
+
+
+class Row:
+    """An experiment on this machine."""
+
+    def __init__(self, data_dir: Path, row: dict[str, Any]) -> None:
+        self.id: str = row["id"]
+        self.name: Optional[str] = row["name"]
+        self.url: Optional[str] = row["url"]
+        self.started_at_ms: Optional[int] = row["created_at_ms"]
+        self.ended_at_ms: Optional[int] = row["ended_at_ms"]
+        self.folder = data_dir / self.id
+        # NNI calls an experiment stopped whose manager is gone.
+        self.state: str = row["state"] if self.url or row["state"] == "DONE" else "STOPPED"
+        self.port = urlsplit(self.url).port if self.url else None
+
+    def describe(self) -> str:
+        """Returns the line of ``nnictl experiment list``."""
+        platform = None
+        if self.url:
+            platform = next((info["platform"] for info in ask(self.folder, "GET", "/experiments-info")), None)
+        return (
+            f"Id: {self.id}    Name: {self.name or 'N/A'}    Status: {self.state}    "
+            f"Port: {self.port or 'N/A'}    Platform: {platform or 'N/A'}    "
+            f"StartTime: {_date(self.started_at_ms)}    EndTime: {_date(self.ended_at_ms)}"
+        )
+
+    def get(self, path: str) -> Any:
+        """Asks NNI's API: the manager, or a server that is started for it where no manager runs."""
+        try:
+            return ask(self.folder, "GET", path)
+        except NotRunning:
+            viewer = Viewer(self.folder, [])
+            try:
+                return ask(self.folder, "GET", path)
+            finally:
+                viewer.stop()
+
+
+def _rows() -> list[Row]:
+    data_dir = default_data_dir()
+    return [Row(data_dir, row) for row in list_experiments(data_dir)]
+
+
+def _chosen(args: argparse.Namespace) -> Row:
+    """Returns the experiment that is named, or the only one that runs; else the newest."""
+    rows = _rows()
+    if args.id:
+        for row in rows:
+            if row.id == args.id:
+                return row
+        raise Failure(f"there is no experiment {args.id}; `nnictl experiment list --all` lists them")
+    running = [row for row in rows if row.url]
+    if len(running) > 1:
+        _print_rows(running)
+        raise Failure("several experiments are running; name one by its id")
+    if running:
+        return running[0]
+    if not rows:
+        raise Failure("there is no experiment")
+    return max(rows, key=lambda row: row.started_at_ms or 0)
+
+
+def _print_rows(rows: list[Row]) -> None:
+    lines = "\n".join(row.describe() for row in rows)
+    print(f"{_LINE}\n                Experiment information\n{lines}\n{_LINE}")
+
+
+# Starting and stopping.
+
+
+def _create(args: argparse.Namespace) -> None:
+    if not Path(args.config).is_file():
+        raise Failure(f"{args.config}: no such file")
+    if args.url_prefix:
+        raise Failure("--url_prefix: the pages are served below / only; add a prefix in your web server")
+    _launch(["run", args.config], args)
+
+
+def _resume(args: argparse.Namespace) -> None:
+    _launch(["resume", args.id], args, _chosen(args).folder)
+
+
+def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] = None) -> None:
+    """Starts a manager and returns once it listens; ``folder`` is the experiment's, if it exists."""
+    command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
+    if args.debug:
+        os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
+    if args.foreground:
+        sys.stdout.flush()
+        os.execv(command[0], command)
+    data_dir = default_data_dir()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    # Logs of a new experiment are moved into its folder once its id is known.
+    streams = ("stdout", "stderr")
+    logs = {name: _log_file(folder, name) if folder else _new_log(data_dir) for name in streams}
+    with _append(logs["stdout"]) as stdout, _append(logs["stderr"]) as stderr:
+        before = logs["stderr"].stat().st_size
+        process = subprocess.Popen(
+            [*command, "--keep-serving"],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        id, url = _wait_until_started(process, logs["stderr"], before)
+        if folder is None:
+            for name, log in logs.items():
+                kept = _log_file(data_dir / id, name)
+                kept.parent.mkdir(exist_ok=True)
+                log.replace(kept)
+    finally:
+        if folder is None:
+            for log in logs.values():
+                log.unlink(missing_ok=True)
+    print(
+        f"Successfully started experiment!\n{_LINE}\n"
+        f"The experiment id is {id}\nThe Web UI urls are: {url}\n{_LINE}\n"
+        f'INFO:  To stop experiment run "nnictl stop {id}" or "nnictl stop --all"'
+    )
+
+
+def _new_log(data_dir: Path) -> Path:
+    handle, path = tempfile.mkstemp(prefix=".nnictl-", suffix=".log", dir=data_dir)
+    os.close(handle)
+    return Path(path)
+
+
+def _log_file(folder: Path, name: str) -> Path:
+    return folder / "log" / f"nnictl_{name}.log"
+
+
+def _append(log: Path) -> IO[bytes]:
+    log.parent.mkdir(exist_ok=True)
+    file = log.open("ab")
+    head = f"{_LINE}\n                Experiment start time {datetime.now():%F %T}\n{_LINE}\n"
+    file.write(head.encode())
+    file.flush()
+    return file
+
+
+def _wait_until_started(process: subprocess.Popen[bytes], log: Path, before: int) -> tuple[str, str]:
+    """Returns the experiment's id and address, which the manager writes to its log, behind ``before`` bytes."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        code = process.poll()
+        said = log.read_bytes()[before:].decode(errors="replace")
+        started = _STARTED.search(said)
+        if started:
+            return started.group(1), started.group(2)
+        if code == 0:
+            raise Failure("the experiment is over; `nnictl view ID` shows it")
+        if code is not None:
+            raise Failure(said.strip() or f"trial-manager ended with exit code {code}")
+        if time.monotonic() > deadline:
+            process.terminate()
+            raise Failure(f"trial-manager has not started within {_START_TIMEOUT_S:.0f} s: {said.strip()}")
+        time.sleep(0.02)
+
+
+def _view(args: argparse.Namespace) -> None:
+    row = _chosen(args)
+    if row.url:
+        raise Failure(f"experiment {row.id} is running on {row.url}")
+    viewer = Viewer(row.folder, [], args.port)
+    note = row.folder / "log" / "nnictl_view.json"
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(json.dumps({"pid": viewer.process.pid, "started": _start_time(viewer.process.pid)}))
+    print(f"The experiment id is {row.id}\nThe Web UI urls are: http://127.0.0.1:{args.port}")
+
+
+def _stop(args: argparse.Namespace) -> None:
+    rows = _rows()
+    stopped = False
+    for row in _to_stop(rows, args):
+        print(f"INFO:  Stopping experiment {row.id}")
+        if row.url:
+            _manager(["experiment", "stop", row.id])
+            _wait_until_gone(row)
+        _stop_viewer(row)
+        print("INFO:  Stop experiment success.")
+        stopped = True
+    if not stopped:
+        raise Failure("there is no experiment running")
+
+
+def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
+    """Returns the experiments to stop: by port, by id, by the beginning of an id, or the only one."""
+    running = [row for row in rows if row.url or _viewer_pid(row) is not None]
+    if args.all:
+        return running
+    if args.port is not None:
+        found = [row for row in running if row.port == args.port]
+        if args.id and found and found[0].id != args.id:
+            raise Failure(f"experiment {found[0].id} is on port {args.port}, not {args.id}")
+    elif args.id:
+        exact = [row for row in running if row.id == args.id]
+        found = exact or [row for row in running if row.id.startswith(args.id.rstrip("*"))]
+        if len(found) > 1 and not args.id.endswith("*"):
+            raise Failure(f"{args.id} is ambiguous: {', '.join(row.id for row in found)}")
+    else:
+        found = running
+        if len(found) > 1:
+            _print_rows(found)
+            raise Failure("several experiments are running; name one by its id, or stop all with --all")
+    if not found and (args.id or args.port is not None):
+        raise Failure("no running experiment has this id or port")
+    return found
+
+
+def _wait_until_gone(row: Row) -> None:
+    # The next `create` wants the port.
+    while True:
+        try:
+            ask(row.folder, "GET", "/check-status")
+        except (NotRunning, OSError):
+            return
+        time.sleep(0.05)
+
+
+def _viewer_pid(row: Row) -> Optional[int]:
+    """Returns the process that ``nnictl view`` has started, if it lives."""
+    try:
+        note = json.loads((row.folder / "log" / "nnictl_view.json").read_text())
+        return int(note["pid"]) if _start_time(note["pid"]) == note["started"] else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _stop_viewer(row: Row) -> None:
+    pid = _viewer_pid(row)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        (row.folder / "log" / "nnictl_view.json").unlink()
+
+
+def _start_time(pid: int) -> str:
+    """Returns when a process was started, which tells it from a later one with its number."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[19]
+
+
+# Questions.
+
+
+def _experiment_show(args: argparse.Namespace) -> None:
+    _print_json(_with_dates(_chosen(args).get("/experiment")))
+
+
+def _experiment_status(args: argparse.Namespace) -> None:
+    _print_json(_chosen(args).get("/check-status"))
+
+
+def _experiment_list(args: argparse.Namespace) -> None:
+    rows = _rows()
+    shown = rows if args.all else [row for row in rows if row.url]
+    if not shown:
+        more = "" if args.all else "; `nnictl experiment list --all` lists all"
+        raise Failure(f"there is no experiment{'' if args.all else ' running'}{more}")
+    _print_rows(shown)
+
+
+def _trial_ls(args: argparse.Namespace) -> None:
+    if args.head and args.tail:
+        raise Failure("--head and --tail exclude each other")
+    trials = _chosen(args).get("/trial-jobs")
+    count = args.head or args.tail
+    if count:
+        ended = [trial for trial in trials if trial.get("finalMetricData")]
+        trials = sorted(ended, key=_result, reverse=bool(args.head))[:count]
+    _print_json([_with_dates(trial) for trial in trials])
+
+
+def _result(trial: dict[str, Any]) -> float:
+    value = json.loads(json.loads(trial["finalMetricData"][0]["data"]))
+    return float(value["default"] if isinstance(value, dict) else value)
+
+
+def _top(args: argparse.Namespace) -> None:
+    row = _chosen(args)
+    program = str(find_program("trial-manager"))
+    sys.stdout.flush()
+    os.execv(program, [program, "top", row.id])
+
+
+def _log_stream(args: argparse.Namespace) -> None:
+    path = _log_file(_chosen(args).folder, args.stream)
+    if args.path:
+        print(path)
+        return
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        raise Failure(f"{path} does not exist: `nnictl create` and `nnictl resume` write it") from None
+    if args.head:
+        lines = lines[: args.head]
+    elif args.tail:
+        lines = lines[-args.tail :]
+    print("\n".join(lines))
+
+
+def _log_trial(args: argparse.Namespace) -> None:
+    paths = {trial["trialJobId"]: trial.get("logPath") for trial in _chosen(args).get("/trial-jobs")}
+    if args.trial_id is None:
+        print("INFO:  All of trial log info:")
+        for trial, path in paths.items():
+            print(f"INFO:  id:{trial} path:{path}")
+        if not paths:
+            print("INFO:  None")
+        return
+    if args.trial_id not in paths:
+        raise Failure(f"there is no trial {args.trial_id}")
+    print(f"INFO:  id:{args.trial_id} path:{paths[args.trial_id]}")
+
+
+def _webui_url(args: argparse.Namespace) -> None:
+    row = _chosen(args)
+    if not row.url:
+        raise Failure(f"experiment {row.id} is not running; `nnictl view {row.id}` shows it")
+    print(f"INFO:  Web UI url: {row.url}")
+
+
+def _config_show(args: argparse.Namespace) -> None:
+    print(json.dumps(_chosen(args).get("/experiment")["params"], indent=4))
+
+
+# Changes.
+
+
+def _trial_kill(args: argparse.Namespace) -> None:
+    _manager(["trial", "kill", args.trial_id, "--experiment", _chosen(args).id])
+
+
+#: The flag of ``trial-manager experiment limit`` for each word of ``nnictl update``.
+_LIMITS = {
+    "concurrency": "--trial-concurrency",
+    "duration": "--max-experiment-duration",
+    "trialnum": "--max-trial-number",
+}
+
+
+def _update(args: argparse.Namespace) -> None:
+    row = _chosen(args)
+    if args.what == "searchspace":
+        _manager(["experiment", "update", "--search-space", args.filename, "--experiment", row.id])
+        print("INFO:  Update searchSpace success!")
+        return
+    _manager(["experiment", "limit", _LIMITS[args.what], args.value, "--experiment", row.id])
+    print(f"INFO:  Update {args.what} success!")
+
+
+def _experiment_delete(args: argparse.Namespace) -> None:
+    if not args.id and not args.all:
+        raise Failure("name an experiment by its id, or delete all with --all")
+    rows = _rows() if args.all else [_chosen(args)]
+    ids = " ".join(row.id for row in rows)
+    print(f"INFO: This action will delete experiment {ids}, and it's not recoverable.")
+    if input("INFO: do you want to continue?[y/N]:").strip().lower() not in ("y", "yes"):
+        return
+    for row in rows:
+        _manager(["experiment", "rm", row.id])
+        print(f"INFO:  experiment {row.id} is deleted\nINFO:  Done.")
+
+
+def _experiment_import(args: argparse.Namespace) -> None:
+    _manager(["experiment", "import", args.filename, "--experiment", _chosen(args).id])
+
+
+def _experiment_export(args: argparse.Namespace) -> None:
+    row = _chosen(args)
+    records = row.get("/export-data")
+    if args.intermediate:
+        metrics: dict[str, list[Any]] = {}
+        for metric in row.get("/metric-data"):
+            metrics.setdefault(metric["trialJobId"], []).append(json.loads(metric["data"]))
+        for record in records:
+            record["intermediate"] = metrics.get(record["trialJobId"], [])
+    if args.type == "json":
+        Path(args.path).write_text(json.dumps(records), encoding="utf-8")
+        return
+    if not records:
+        raise Failure("no trial has a result yet")
+    lines = [_csv_record(record, args.intermediate) for record in records]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    with open(args.path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def _csv_record(record: dict[str, Any], intermediate: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {}
+    if intermediate:
+        line["intermediate"] = f"[{','.join(record['intermediate'])}]"
+    value = json.loads(record["value"])
+    line.update(record["parameter"])
+    line.update(value if isinstance(value, dict) else {"reward": value})
+    line["trialJobId"] = record["trialJobId"]
+    return line
+
+
+def _experiment_save(args: argparse.Namespace) -> None:
+    row = _chosen(args)
+    target = Path(args.path or ".") / f"nni_experiment_{row.id}.db"
+    _manager(["backup", row.id, str(target)])
+    print(f"INFO:  Save to {target} success!")
+
+
+# Printing, and the manager.
+
+
+def _manager(words: list[str]) -> None:
+    """Runs ``trial-manager`` and prints what it prints."""
+    done = subprocess.run(
+        [str(find_program("trial-manager")), *words], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        raise Failure(done.stderr.strip() or f"trial-manager ended with exit code {done.returncode}")
+    if done.stdout.strip():
+        print(done.stdout.rstrip())
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=4, sort_keys=True, separators=(",", ":")))
+
+
+def _with_dates(record: dict[str, Any]) -> dict[str, Any]:
+    dates = {
+        name: datetime.fromtimestamp(record[name] // 1000).strftime("%Y/%m/%d %H:%M:%S")
+        for name in ("startTime", "endTime")
+        if record.get(name)
+    }
+    return {**record, **dates}
+
+
+def _date(at_ms: Optional[int]) -> str:
+    return "N/A" if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000):%F %T}"
+
+
+# The command line.
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        print(nni.__version__)
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nnictl", description="NNI's commands, carried out by trial-manager (trialkeeper-nni)."
+    )
+    parser.add_argument("--version", "-v", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    create = _command(commands, "create", _create, "run the experiment of a file in the background", id=None)
+    create.add_argument("--config", "-c", required=True, help="experiment file")
+    create.add_argument("--url_prefix", "-u", help=argparse.SUPPRESS)
+    resume = _command(commands, "resume", _resume, "go on with a stopped experiment", id="required")
+    for command in (create, resume):
+        command.add_argument("--foreground", "-f", action="store_true", help="stay, and print the progress")
+        command.add_argument("--debug", "-d", action="store_true", help="have the manager log more")
+    view = _command(commands, "view", _view, "show a stopped experiment on its pages", id="required")
+    for command in (create, resume, view):
+        command.add_argument("--port", "-p", type=int, default=8080, help="port of the pages [8080]")
+
+    stop = _command(commands, "stop", _stop, "stop an experiment, by its id, the beginning of it, or its port")
+    stop.add_argument("--port", "-p", type=int, help="stop the experiment on this port")
+    stop.add_argument("--all", "-a", action="store_true", help="stop all experiments")
+
+    _add_experiment(commands)
+    _add_trial(commands)
+    _add_update(commands)
+    top = _command(commands, "top", _top, "watch an experiment")
+    top.add_argument("--time", "-t", type=int, help=argparse.SUPPRESS)
+    _add_log(commands)
+    webui = _group(commands, "webui", "the pages of an experiment")
+    _command(webui, "url", _webui_url, "print the address of the pages")
+    config = _group(commands, "config", "the configuration of an experiment")
+    _command(config, "show", _config_show, "print the configuration")
+
+    missing = {
+        "platform": "`trial-manager clean ID` deletes what an experiment has left in its cluster",
+        "algo": "name your class in the experiment file: tuner: {className: module.Class}",
+        "trainingservice": "training services are part of trial-manager",
+        "package": "name your class in the experiment file: tuner: {className: module.Class}",
+        "ss_gen": "annotations are not supported, as in NNI 3.0",
+        "jupyter-extension": "a trialkeeper.Experiment shows itself in a notebook",
+        "hello": "the examples are in the folder `examples` of the repository",
+    }
+    for name, advice in missing.items():
+        _missing(commands, name, advice)
+    return parser
+
+
+def _add_experiment(commands: Any) -> None:
+    group = _group(commands, "experiment", "show, list, export, import or delete experiments")
+    _command(group, "show", _experiment_show, "print configuration and state")
+    _command(group, "status", _experiment_status, "print the state")
+    ls = _command(group, "list", _experiment_list, "list the experiments that run", id=None)
+    ls.add_argument("--all", action="store_true", help="list all experiments")
+    delete = _command(group, "delete", _experiment_delete, "delete an experiment with its results")
+    delete.add_argument("--all", action="store_true", help="delete all experiments")
+    load = _command(group, "import", _experiment_import, "let the tuner learn results from elsewhere")
+    load.add_argument("--filename", "-f", required=True, help="file with the results")
+    export = _command(group, "export", _experiment_export, "write the results of the trials to a file")
+    export.add_argument("--type", "-t", choices=["json", "csv"], required=True, help="form of the file")
+    export.add_argument("--filename", "-f", required=True, dest="path", help="the file")
+    export.add_argument("--intermediate", "-i", action="store_true", help="with the intermediate results")
+    save = _command(group, "save", _experiment_save, "copy the database of an experiment into a file")
+    save.add_argument("--path", "-p", help="folder of the file")
+    save.add_argument("--saveCodeDir", "-s", action="store_true", help=argparse.SUPPRESS)
+    _missing(group, "load", "put the folder of an experiment into the data directory")
+
+
+def _add_trial(commands: Any) -> None:
+    group = _group(commands, "trial", "list and stop trials")
+    ls = _command(group, "ls", _trial_ls, "list trials")
+    ls.add_argument("--head", type=int, help="so many trials with the largest results")
+    ls.add_argument("--tail", type=int, help="so many trials with the smallest results")
+    kill = _command(group, "kill", _trial_kill, "stop a trial")
+    kill.add_argument("--trial_id", "-T", required=True, help="the trial")
+    _missing(group, "codegen", "it belonged to NNI's architecture search")
+
+
+def _add_update(commands: Any) -> None:
+    group = _group(commands, "update", "change an experiment that runs")
+    for what, flag, meaning in [
+        ("searchspace", "--filename", "file with the new search space"),
+        ("concurrency", "--value", "trials at a time"),
+        ("duration", "--value", "running time, such as 90m"),
+        ("trialnum", "--value", "trials in all"),
+    ]:
+        command = _command(group, what, _update, f"change: {meaning}")
+        command.add_argument(flag, "-f" if flag == "--filename" else "-v", required=True, help=meaning)
+        command.set_defaults(what=what)
+
+
+def _add_log(commands: Any) -> None:
+    group = _group(commands, "log", "print logs")
+    for stream in ("stdout", "stderr"):
+        command = _command(group, stream, _log_stream, f"print the manager's {stream}")
+        command.add_argument("--tail", "-T", type=int, help="the last so many lines")
+        command.add_argument("--head", "-H", type=int, help="the first so many lines")
+        command.add_argument("--path", action="store_true", help="the path of the log instead")
+        command.set_defaults(stream=stream)
+    trial = _command(group, "trial", _log_trial, "print the folders of the trials' logs")
+    trial.add_argument("--trial_id", "-T", help="the trial")
+
+
+def _group(commands: Any, name: str, help: str) -> Any:
+    group = commands.add_parser(name, help=help, description=help)
+    return group.add_subparsers(required=True, metavar="COMMAND")
+
+
+def _command(commands: Any, name: str, function: Any, help: str, id: Optional[str] = "optional") -> Any:
+    command = commands.add_parser(name, help=help, description=help)
+    if id is not None:
+        nargs = None if id == "required" else "?"
+        command.add_argument("id", nargs=nargs, metavar="ID", help="the experiment [the only one that runs]")
+    command.set_defaults(function=function)
+    return command
+
+
+def _missing(commands: Any, name: str, advice: str) -> None:
+    command = commands.add_parser(name)
+    command.add_argument("rest", nargs=argparse.REMAINDER)
+
+    def refuse(_: argparse.Namespace) -> None:
+        print(f"ERROR: {command.prog} is not part of trialkeeper-nni: {advice}", file=sys.stderr)
+        sys.exit(2)
+
+    command.set_defaults(function=refuse)
+
+
+if __name__ == "__main__":
+    main()

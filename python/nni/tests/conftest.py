@@ -1,0 +1,12 @@
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(monkeypatch, tmp_path):
+    """Each test has a data directory of its own and is no trial."""
+    for name in list(os.environ):
+        if name.startswith("NNI_") or name in ("REUSE_MODE", "MULTI_PHASE"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(tmp_path / "data"))

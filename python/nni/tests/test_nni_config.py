@@ -1,0 +1,188 @@
+"""The configuration classes, and what becomes of them in an experiment file."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trialkeeper
+from nni.experiment import (
+    AlgorithmConfig,
+    CustomAlgorithmConfig,
+    Experiment,
+    ExperimentConfig,
+    FrameworkAttemptCompletionPolicy,
+    FrameworkControllerRoleConfig,
+    K8sAzureStorageConfig,
+    LocalConfig,
+    RemoteConfig,
+    RemoteMachineConfig,
+)
+from trialkeeper._programs import find_program
+
+EXAMPLE = Path(__file__).with_name("example_frameworkcontroller.py")
+SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
+ROLE = {
+    "name": "worker",
+    "dockerImage": "msranni/nni:latest",
+    "taskNumber": 1,
+    "command": "python3 model.py",
+    "gpuNumber": 1,
+    "cpuNumber": 1,
+    "memorySize": "4g",
+    "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": 1},
+}
+
+
+def local():
+    config = ExperimentConfig("local")
+    config.trial_command = "python3 trial.py"
+    config.search_space = SPACE
+    config.trial_concurrency = 2
+    config.tuner.name = "TPE"
+    return config
+
+
+@pytest.fixture
+def documented_example(monkeypatch, tmp_path):
+    """Runs the text of NNI's documentation, word for word, up to `run`, and gives its experiment."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("print('accuracy=1')")
+    monkeypatch.setattr(Experiment, "run", lambda self, port: ran.append(port))
+    ran = []
+    names = {"search_space": SPACE}
+    exec(EXAMPLE.read_text(), names)
+    assert ran == [8080]
+    return names["experiment"]
+
+
+def test_the_documented_example_becomes_this_experiment_file(documented_example, tmp_path):
+    assert documented_example.config.json() == {
+        "searchSpace": SPACE,
+        "trialCodeDirectory": str(tmp_path.resolve()),
+        "trialConcurrency": 2,
+        "maxTrialNumber": 10,
+        "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "maximize"}},
+        "trainingService": {
+            "platform": "frameworkcontroller",
+            "storage": {"storageType": "nfs", "server": "10.20.30.40", "path": "/mnt/nfs/nni"},
+            "taskRoles": [ROLE],
+        },
+    }
+
+
+def test_the_manager_accepts_the_documented_example(documented_example, tmp_path):
+    config = documented_example.config
+    storage = K8sAzureStorageConfig(
+        azure_account="account", azure_share="share", key_vault_name="vault", key_vault_key="key"
+    )
+    for change in (None, storage):
+        if change is not None:
+            config.training_service.storage = change
+            config.training_service.service_account_name = "trials"
+        file = tmp_path / "experiment.json"
+        file.write_text(json.dumps(config.json()))
+        done = subprocess.run([find_program("trial-manager"), "doctor", file], capture_output=True, text=True)
+        assert f"ok    file   {file}" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_documented_example_runs_as_far_as_the_cluster(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    text = EXAMPLE.read_text().replace("run(8080)", "run(0)")  # Port 8080 may be taken where this test runs.
+    with pytest.raises(trialkeeper.ManagerError, match="kubeconfig"):
+        exec(text, {"search_space": SPACE})
+
+
+@pytest.mark.parametrize("name", ["gpuNumber", "gpu_number", "GPUNumber", "gpunumber", "_GPU_NUMBER"[1:]])
+def test_fields_are_found_in_any_spelling(name):
+    role = FrameworkControllerRoleConfig(**{name: 3})
+    assert role.gpu_number == 3
+    setattr(role, name, 4)
+    assert (role.gpu_number, getattr(role, name)) == (4, 4)
+    assert vars(role).get("gpuNumber") is None
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: setattr(local(), "trial_concurency", 1), "no field trial_concurency; did you mean trial_conc"),
+        (lambda: LocalConfig(gpu_index=[0]), "LocalConfig has no field gpu_index; did you mean gpu_indices"),
+        (lambda: local().tuner.klass, "no field klass"),
+        (lambda: ExperimentConfig(**{"trainingService": {"platform": "local", "dockr": 1}}), "no field dockr"),
+    ],
+)
+def test_a_name_that_is_no_field_is_refused_with_the_nearest(act, message):
+    with pytest.raises(AttributeError, match=message):
+        act()
+
+
+def test_what_is_not_set_is_named():
+    with pytest.raises(ValueError, match="ExperimentConfig: trial_concurrency is not set"):
+        ExperimentConfig("local").json()
+    config = local()
+    config.training_service = RemoteConfig(machine_list=[RemoteMachineConfig(host="h")])
+    with pytest.raises(ValueError, match="RemoteMachineConfig: user is not set"):
+        config.json()
+    service = {"platform": "frameworkcontroller", "taskRoles": [ROLE], "storage": K8sAzureStorageConfig()}
+    config.training_service = service
+    with pytest.raises(ValueError, match="K8sAzureStorageConfig: azure_account is not set"):
+        config.json()
+    with pytest.raises(ValueError, match=r"unknown platform 'slurm'.*frameworkcontroller"):
+        ExperimentConfig("slurm")
+
+
+def test_sections_are_made_of_dictionaries():
+    config = ExperimentConfig(
+        searchSpace=SPACE,
+        trialConcurrency=1,
+        tuner={"name": "Random", "classArgs": {"seed": 1}},
+        trainingService={"platform": "frameworkcontroller", "taskRoles": [ROLE]},
+    )
+    role = config.training_service.task_roles[0]
+    assert role.framework_attempt_completion_policy == FrameworkAttemptCompletionPolicy(
+        min_failed_task_count=1, min_succeed_task_count=1
+    )
+    assert config.tuner.class_args == {"seed": 1}
+    assert copy.deepcopy(config) == config
+
+
+def test_algorithms_that_stay_empty_are_left_out():
+    config = local()
+    assert set(config.json()) & {"tuner", "assessor", "advisor"} == {"tuner"}
+    assert "pythonInterpreter" not in config.json()
+    config.assessor = AlgorithmConfig(name="Medianstop")
+    assert config.json()["assessor"] == {"name": "Medianstop"}
+    config.assessor = None
+    config.advisor.class_args["R"] = 3
+    with pytest.raises(ValueError, match="advisor"):
+        config.json()
+
+
+def test_a_class_of_ones_own_runs_in_this_python(tmp_path):
+    config = local()
+    config.tuner = CustomAlgorithmConfig(class_name="mine.Tuner", code_directory=tmp_path)
+    assert config.json()["tuner"] == {"className": "mine.Tuner", "codeDirectory": str(tmp_path.resolve())}
+    assert config.json()["pythonInterpreter"] == sys.executable
+
+
+def test_paths_in_a_file_start_at_its_folder(tmp_path):
+    file = tmp_path / "experiment.json"
+    file.write_text(
+        json.dumps(
+            {
+                "trialCommand": "python3 trial.py",
+                "trialCodeDirectory": "code",
+                "searchSpaceFile": "space.json",
+                "trialConcurrency": 1,
+                "trainingService": {"platform": "local"},
+            }
+        )
+    )
+    fields = ExperimentConfig.load(file).json()
+    assert fields["trialCodeDirectory"] == str(tmp_path.resolve() / "code")
+    assert fields["searchSpaceFile"] == str(tmp_path.resolve() / "space.json")

@@ -1,0 +1,151 @@
+"""The process for tuners of one's own: which calls the manager's messages become, and what is answered."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nni import NoMoreTrialError
+from nni._dispatcher import Dispatcher, create_algorithm
+from nni.assessor import Assessor, AssessResult
+from nni.tuner import Tuner
+
+
+class Recorder(Tuner):
+    def __init__(self, stock=10):
+        self.calls = []
+        self.stock = stock
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        if parameter_id >= self.stock:
+            raise NoMoreTrialError
+        return {"x": parameter_id}
+
+    def update_search_space(self, search_space):
+        self.calls.append(("space", search_space))
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        self.calls.append(("result", parameter_id, parameters, value))
+
+    def trial_end(self, parameter_id, success, **kwargs):
+        self.calls.append(("end", parameter_id, success))
+
+    def import_data(self, data):
+        self.calls.append(("import", data))
+
+
+class Largest(Assessor):
+    def __init__(self):
+        self.seen = []
+
+    def assess_trial(self, trial_job_id, trial_history):
+        self.seen.append(list(trial_history))
+        return trial_history[-1] < 5  # A bool is taken, as by NNI.
+
+    def trial_end(self, trial_job_id, success):
+        self.seen.append((trial_job_id, success))
+
+
+@pytest.fixture
+def talk():
+    sent = []
+    dispatcher = Dispatcher(Recorder(stock=3), Largest(), lambda kind, content: sent.append((kind, content)))
+
+    def say(kind, content=None):
+        sent.clear()
+        dispatcher.handle(kind, content)
+        return list(sent)
+
+    say.tuner, say.assessor = dispatcher._tuner, dispatcher._assessor
+    return say
+
+
+def metric(kind, sequence, value, parameter_id=0, trial="abcde"):
+    return {
+        "parameter_id": parameter_id,
+        "trial_job_id": trial,
+        "type": kind,
+        "sequence": sequence,
+        "value": value,
+    }
+
+
+def end(event, parameter_id=0, trial="abcde"):
+    return {"trial_job_id": trial, "event": event, "hyper_params": json.dumps({"parameter_id": parameter_id})}
+
+
+def test_proposals_are_numbered_and_their_end_is_said(talk):
+    assert talk("IN", {"x": {}}) == [("ID", "")]
+    records = [json.loads(content) for kind, content in talk("GE", 2) if kind == "TR"]
+    assert [(record["parameter_id"], record["parameters"]) for record in records] == [(0, {"x": 0}), (1, {"x": 1})]
+    assert [kind for kind, _ in talk("GE", 2)] == ["TR", "NO"]
+    assert talk.tuner.calls == [("space", {"x": {}})]
+
+
+def test_a_result_goes_to_the_tuner_before_the_end(talk):
+    talk("GE", 1)
+    talk("ME", metric("FINAL", 0, '{"default": NaN}'))
+    assert talk("EN", end("SUCCEEDED")) == [("_done_", "1")]
+    (_, number, parameters, value), ended = talk.tuner.calls
+    assert (number, parameters, ended) == (0, {"x": 0}, ("end", 0, True))
+    assert math.isnan(value["default"])
+
+
+def test_results_of_trials_that_the_tuner_does_not_know_are_kept_from_it(talk):
+    talk("ME", metric("FINAL", 0, "1", parameter_id=None))
+    talk("EN", end("SUCCEEDED", parameter_id=None))
+    assert talk.tuner.calls == []
+    talk.tuner._accept_customized_trials()
+    talk("ME", metric("FINAL", 0, "1", parameter_id=None))
+    assert talk.tuner.calls == [("result", None, None, 1)]
+
+
+def test_an_assessor_sees_results_without_a_gap_and_a_bad_trial_is_named(talk):
+    talk("GE", 1)
+    assert talk("ME", metric("PERIODICAL", 1, "2")) == [("_done_", "1")]
+    assert talk.assessor.seen == []
+    assert talk("ME", metric("PERIODICAL", 0, "1")) == [("_done_", "2")]
+    assert talk("ME", metric("PERIODICAL", 2, "9")) == [("KI", '"abcde"'), ("_done_", "3")]
+    assert talk("EN", end("EARLY_STOPPED")) == [("_done_", "4")]
+    talk("ME", metric("PERIODICAL", 3, "9"))
+    assert talk.assessor.seen == [[1, 2], [1, 2, 9], ("abcde", False)]
+
+
+def test_imported_results_are_decoded(talk):
+    talk("FD", [{"parameter": {"x": 1}, "value": "0.5"}, {"parameter": {"x": 2}, "value": {"default": 1}}])
+    assert talk.tuner.calls[0][1] == [
+        {"parameter": {"x": 1}, "value": 0.5},
+        {"parameter": {"x": 2}, "value": {"default": 1}},
+    ]
+
+
+def test_an_assessor_that_returns_nothing_is_an_error(talk):
+    talk.assessor.assess_trial = lambda *_: None
+    with pytest.raises(TypeError, match="assess_trial returned None"):
+        talk("ME", metric("PERIODICAL", 0, "1"))
+    assert AssessResult(True) is AssessResult.Good
+
+
+@pytest.mark.parametrize(
+    ("section", "error", "message"),
+    [
+        ({"name": "SMAC"}, ValueError, "SMAC runs in Microsoft's nni==3.0 only"),
+        ({"className": "Tuner"}, ValueError, "has no module"),
+        ({"className": "json.JSONDecoder"}, TypeError, r"does not derive from nni\.tuner\.Tuner"),
+        ({"className": "no_such_module.X"}, ModuleNotFoundError, "no_such_module"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_named(section, error, message):
+    with pytest.raises(error, match=message):
+        create_algorithm(section, Tuner)
+
+
+def test_without_a_manager_the_process_says_what_is_missing():
+    surroundings = {**os.environ, "NNI_TUNER_COMMAND_CHANNEL": "ws://127.0.0.1:1/x/tuner"}
+    command = [sys.executable, "-m", "nni", "--exp_params", "e30="]
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
+    assert done.returncode == 1
+    assert "refused" in done.stderr

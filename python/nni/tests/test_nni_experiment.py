@@ -1,0 +1,191 @@
+"""`nni.experiment.Experiment` with the real manager."""
+
+import socket
+
+import pytest
+
+import trialkeeper
+from nni.experiment import CustomAlgorithmConfig, Experiment
+
+SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
+#: A training script for NNI, which this package runs unchanged.
+TRIAL = """
+import nni, os, sys, time
+x = nni.get_next_parameter()["x"]
+open(os.path.join(os.environ["NNI_OUTPUT_DIR"], "model"), "w").close()
+nni.report_intermediate_result(x / 2)
+while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+nni.report_final_result({"default": x, "n": nni.get_sequence_id()})
+"""
+ALGORITHMS = """
+from nni import NoMoreTrialError
+from nni.assessor import Assessor, AssessResult
+from nni.tuner import Tuner
+
+class Three(Tuner):
+    def __init__(self, first):
+        self.next = first
+    def update_search_space(self, space):
+        assert list(space) == ["x"]
+    def generate_parameters(self, parameter_id, **kwargs):
+        if parameter_id == 3:
+            raise NoMoreTrialError
+        self.next += 1
+        return {"x": self.next}
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        print("result", parameter_id, parameters["x"], value["default"], flush=True)
+    def trial_end(self, parameter_id, success, **kwargs):
+        print("end", parameter_id, success, flush=True)
+
+class Raises(Three):
+    def generate_parameters(self, parameter_id, **kwargs):
+        raise RuntimeError("the tuner is broken on purpose")
+
+class Limit(Assessor):
+    def assess_trial(self, trial, history):
+        return AssessResult.Bad if history[-1] > 6 else AssessResult.Good
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "trial.py").write_text(TRIAL)
+    (tmp_path / "mine.py").write_text(ALGORITHMS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def local(command="trial.py", trials=3):
+    import sys
+
+    experiment = Experiment("local")
+    experiment.config.trial_command = f"{sys.executable} {command}"
+    experiment.config.search_space = SPACE
+    experiment.config.tuner.name = "Random"
+    experiment.config.tuner.class_args["optimize_mode"] = "maximize"
+    experiment.config.trial_concurrency = 1
+    experiment.config.max_trial_number = trials
+    return experiment
+
+
+def test_an_experiment_runs_answers_and_stops(folder):
+    experiment = local()
+    try:
+        assert experiment.run(0) is True
+        jobs = experiment.list_trial_jobs()
+        assert [(job.sequenceId, job.status) for job in jobs] == [(n, "SUCCEEDED") for n in range(3)]
+        assert experiment.get_trial_job(jobs[1].trialJobId) == jobs[1]
+        x = jobs[0].hyperParameters[0].parameters["x"]
+        assert jobs[0].finalMetricData[0].data == {"default": x, "n": 0}
+        metrics = experiment.get_job_metrics()
+        first = metrics[jobs[0].trialJobId][0]
+        assert (first.type, first.data) == ("PERIODICAL", x / 2)
+        assert experiment.get_job_metrics(jobs[2].trialJobId).keys() == {jobs[2].trialJobId}
+        assert experiment.export_data()[0].value == {"default": x, "n": 0}
+        assert experiment.get_job_statistics() == [{"trialJobStatus": "SUCCEEDED", "trialJobNumber": 3}]
+        assert experiment.get_experiment_profile()["id"] == experiment.id
+        assert experiment.get_experiment_metadata(experiment.id)["status"] == "DONE"
+        connected = Experiment.connect(experiment.port)
+        assert (connected.id, connected.get_status()) == (experiment.id, "DONE")
+    finally:
+        experiment.stop()
+    with pytest.raises(ConnectionError, match=r"not running.*view\(\)"):
+        experiment.get_status()
+
+
+def test_a_search_that_runs_is_changed_stopped_resumed_and_viewed(folder):
+    gate = folder / "gate"
+    experiment = local(f"trial.py {gate}", trials=2)
+    try:
+        assert experiment.run(0, wait_completion=False) is None
+        while not experiment.list_trial_jobs():
+            pass
+        experiment.update_trial_concurrency(2)
+        experiment.update_max_trial_number(4)
+        experiment.update_max_experiment_duration("2h")
+        experiment.update_search_space({"x": {"_type": "uniform", "_value": [2, 3]}})
+        params = experiment.get_experiment_profile()["params"]
+        assert (params["trialConcurrency"], params["maxTrialNumber"]) == (2, 4)
+        assert params["searchSpace"]["x"]["_value"] == [2, 3]
+        killed = experiment.list_trial_jobs()[0].trialJobId
+        experiment.kill_trial_job(killed)
+        while experiment.get_trial_job(killed).status != "USER_CANCELED":
+            pass
+        experiment.stop()
+        gate.touch()
+        again = Experiment(id=experiment.id)
+        assert again.resume(0) is True
+        again.stop()
+        shown = Experiment(id=experiment.id).view(_free_port(), non_blocking=True)
+        try:
+            assert shown.get_job_statistics()[0]["trialJobNumber"] >= 1
+        finally:
+            shown.stop()
+    finally:
+        experiment.stop()
+
+
+def test_a_tuner_and_an_assessor_of_ones_own_run_without_nni(folder):
+    experiment = local(trials=9)
+    experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Three", class_args={"first": 10})
+    experiment.config.assessor = CustomAlgorithmConfig(class_name="mine.Limit")
+    experiment.config.trial_command += " gate"
+    (folder / "gate").symlink_to(folder / "trial.py")
+    try:
+        assert experiment.run(0) is True
+        jobs = experiment.list_trial_jobs()
+        assert [job.hyperParameters[0].parameters for job in jobs] == [{"x": 11}, {"x": 12}, {"x": 13}]
+        output = (experiment._experiment.folder / "dispatcher" / "output").read_text().splitlines()
+        # An end never overtakes its result.
+        assert output[:2] == ["result 0 11 11", "end 0 True"]
+    finally:
+        experiment.stop()
+
+
+def test_an_assessor_of_ones_own_ends_a_hopeless_trial(folder):
+    experiment = local(f"trial.py {folder / 'never'}", trials=1)
+    experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Three", class_args={"first": 20})
+    experiment.config.assessor = CustomAlgorithmConfig(class_name="mine.Limit")
+    try:
+        assert experiment.run(0) is True
+        assert [job.status for job in experiment.list_trial_jobs()] == ["EARLY_STOPPED"]
+    finally:
+        experiment.stop()
+
+
+def test_a_tuner_that_raises_holds_the_search_and_its_words_are_told(folder, caplog):
+    experiment = local()
+    experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Raises", class_args={"first": 1})
+    try:
+        assert experiment.run(0) is False
+        assert "the tuner is broken on purpose" in caplog.text
+    finally:
+        experiment.stop()
+
+
+def test_what_the_manager_refuses_is_raised_with_its_words(folder):
+    experiment = local()
+    experiment.config.max_trial_number = -1
+    with pytest.raises(trialkeeper.ConfigurationError, match="maxTrialNumber"):
+        experiment.run(0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(trialkeeper.ConfigurationError, match=str(port)):
+            local().run(port)
+
+
+def test_ids_are_the_managers(folder):
+    with pytest.raises(ValueError, match="the manager gives"):
+        Experiment(local().config, id="mine").run(0)
+    assert not Experiment(id="unknown1").has_checkpoint()
+    with pytest.raises(ConnectionError, match="port 1; running: none"):
+        Experiment.connect(1)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,184 @@
+"""`nnictl`, each command with the real manager, as a shell would run it."""
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+FILE = """
+trialCommand: 'echo "loss=$TRIALKEEPER_PARAM_x"; while [ ! -e gate ]; do sleep 0.02; done; echo "loss=2"'
+maxTrialNumber: {trials}
+trialConcurrency: 2
+searchSpace: {{x: {{_type: uniform, _value: [0, 1]}}}}
+tuner: {{name: Random, classArgs: {{optimize_mode: minimize}}}}
+trainingService: {{platform: local}}
+"""
+
+
+@pytest.fixture
+def nnictl(tmp_path, monkeypatch):
+    """Runs nnictl; stops everything at the end."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, code=0, answer=""):
+        command = [sys.executable, "-m", "nni.nnictl", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, input=answer, timeout=120)
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    yield run
+    subprocess.run([sys.executable, "-m", "nni.nnictl", "stop", "--all"], capture_output=True, timeout=120)
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def create(nnictl, folder, port, trials=4):
+    (folder / "experiment.yml").write_text(FILE.format(trials=trials))
+    said = nnictl("create", "-c", "experiment.yml", "-p", port)
+    assert f"The Web UI urls are: http://127.0.0.1:{port}" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("The experiment id is ")]
+    return line.split()[-1]
+
+
+def wait_for(look, what):
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline, what
+    return found
+
+
+def status(nnictl):
+    return json.loads(nnictl("experiment", "status"))["status"]
+
+
+def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
+    assert "no experiment running" in nnictl("stop", code=1)
+    id = create(nnictl, tmp_path, port)
+    assert status(nnictl) == "RUNNING"
+    listed = nnictl("experiment", "list")
+    assert f"Id: {id}    Name: N/A    Status: RUNNING    Port: {port}    Platform: local    StartTime: " in listed
+    assert nnictl("webui", "url") == f"INFO:  Web UI url: http://127.0.0.1:{port}\n"
+    assert json.loads(nnictl("config", "show"))["maxTrialNumber"] == 4
+    assert json.loads(nnictl("experiment", "show", id))["id"] == id
+    log = nnictl("log", "stderr")
+    assert "Experiment start time" in log and f"experiment {id} on" in log
+    path = nnictl("log", "stderr", id, "--path").strip()
+    assert path == str(tmp_path / "data" / id / "log" / "nnictl_stderr.log")
+    assert nnictl("log", "stderr", "--tail", 1).count("\n") == 1
+
+    running = wait_for(
+        lambda: [t for t in json.loads(nnictl("trial", "ls")) if t["status"] == "RUNNING"], "no trial runs"
+    )
+    trial = running[0]["trialJobId"]
+    assert f"INFO:  id:{trial} path:{tmp_path}/data/{id}/{trial}/" in nnictl("log", "trial", "-T", trial)
+    nnictl("trial", "kill", "-T", trial)
+    states = lambda: {t["trialJobId"]: t["status"] for t in json.loads(nnictl("trial", "ls"))}  # noqa: E731
+    wait_for(lambda: states()[trial] == "USER_CANCELED", "the trial is not stopped")
+
+    assert nnictl("update", "concurrency", "--value", 1) == "INFO:  Update concurrency success!\n"
+    assert nnictl("update", "trialnum", "-v", 5) == "INFO:  Update trialnum success!\n"
+    assert nnictl("update", "duration", "-v", "2h") == "INFO:  Update duration success!\n"
+    (tmp_path / "space.json").write_text('{"x": {"_type": "uniform", "_value": [0, 2]}}')
+    assert nnictl("update", "searchspace", "-f", "space.json") == "INFO:  Update searchSpace success!\n"
+    (tmp_path / "known.json").write_text('[{"parameter": {"x": 0.5}, "value": 0.03}]')
+    nnictl("experiment", "import", "-f", "known.json")
+    params = json.loads(nnictl("config", "show"))
+    assert (params["trialConcurrency"], params["maxTrialNumber"]) == (1, 5)
+
+    assert nnictl("stop", id[:4]) == f"INFO:  Stopping experiment {id}\nINFO:  Stop experiment success.\n"
+    assert "--all" in nnictl("experiment", "list", code=1)
+    assert f"Id: {id}    Name: N/A    Status: STOPPED" in nnictl("experiment", "list", "--all")
+    (tmp_path / "gate").touch()
+    nnictl("resume", id, "-p", port)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    assert nnictl("log", "stderr", id).count("Experiment start time") == 2
+    nnictl("stop", "-p", port)
+
+
+def test_results_are_exported_in_nnis_form_also_from_a_stopped_experiment(nnictl, tmp_path, port):
+    (tmp_path / "gate").touch()
+    id = create(nnictl, tmp_path, port)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    nnictl("stop")
+    nnictl("experiment", "export", "-t", "json", "-f", "out.json", "-i")
+    records = json.loads((tmp_path / "out.json").read_text())
+    assert [record["value"] for record in records] == ["2"] * 4
+    assert records[0]["intermediate"][-1] == "2"
+    nnictl("experiment", "export", id, "--type", "csv", "--filename", "out.csv")
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["x", "reward", "trialJobId"]
+    assert {row["trialJobId"] for row in rows} == {record["trialJobId"] for record in records}
+    assert len(json.loads(nnictl("trial", "ls", "--tail", 2))) == 2
+
+    assert f"http://127.0.0.1:{port}" in nnictl("view", id, "-p", port)
+    assert "Stop experiment success" in nnictl("stop", id)
+    assert "it's not recoverable" in nnictl("experiment", "delete", id, answer="n\n")
+    assert (tmp_path / "data" / id).is_dir()
+    nnictl("experiment", "delete", id, answer="y\n")
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_what_cannot_be_started_says_why_and_leaves_nothing(nnictl, tmp_path, port):
+    assert "nowhere.yml: no such file" in nnictl("create", "-c", "nowhere.yml", code=1)
+    (tmp_path / "experiment.yml").write_text(FILE.format(trials=-1))
+    assert "maxTrialNumber" in nnictl("create", "-c", "experiment.yml", "-p", port, code=1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
+        assert str(port) in nnictl("create", "-c", "experiment.yml", "-p", port, code=1)
+    assert not [path for path in (tmp_path / "data").iterdir() if path.name.startswith(".nnictl")]
+    assert "no experiment" in nnictl("experiment", "show", code=1)
+    assert "not part of trialkeeper-nni" in nnictl("trial", "codegen", "x", code=2)
+    assert "invalid choice" in nnictl("bogus", code=2)
+
+
+def test_one_of_several_experiments_is_to_be_named(nnictl, tmp_path, port):
+    first = create(nnictl, tmp_path, port)
+    second = create(nnictl, tmp_path, _another(port))
+    said = nnictl("experiment", "status", code=1)
+    assert "name one by its id" in said and first in said and second in said
+    assert "several" in nnictl("stop", code=1)
+    said = nnictl("stop", "-a")
+    assert {line.split()[-1] for line in said.splitlines() if "Stopping" in line} == {first, second}
+
+
+def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
+    (tmp_path / "gate").touch()
+    (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
+    assert "DONE: 1 trial, 1 succeeded" in nnictl("create", "-c", "experiment.yml", "-p", port, "-f")
+
+
+def test_a_stranger_with_the_number_of_the_viewer_is_left_alone(nnictl, tmp_path, port):
+    (tmp_path / "gate").touch()
+    id = create(nnictl, tmp_path, port, trials=1)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    nnictl("stop")
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        note = tmp_path / "data" / id / "log" / "nnictl_view.json"
+        note.write_text(json.dumps({"pid": stranger.pid, "started": "1"}))
+        assert "no running experiment" in nnictl("stop", id, code=1)
+        assert stranger.poll() is None
+    finally:
+        os.kill(stranger.pid, signal.SIGKILL)
+        stranger.wait()
+
+
+def _another(port):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        other = probe.getsockname()[1]
+    return other if other != port else _another(port)
