@@ -78,7 +78,11 @@ def write_main_wheel(out: Path, target: str, programs: Path) -> Path:
 
 def write_nni_wheel(out: Path) -> Path:
     """Writes the wheel ``trialkeeper-nni``, which is Python only, and returns its path."""
-    return _write_wheel(out, HERE / "nni", "py3-none-any", dict(_package_files(HERE / "nni" / "src", "nni")), {})
+    folder = HERE / "nni"
+    own, workspace = _project(folder)["version"], workspace_version()
+    if own != workspace:
+        raise BuildError(f"{folder / 'pyproject.toml'}: version {own} is not the workspace's, {workspace}")
+    return _write_wheel(out, folder, "py3-none-any", dict(_package_files(folder / "src", "nni")), {})
 
 
 # The build backend (PEP 517).
