@@ -98,7 +98,8 @@ def test_a_trial_asked_to_stop_ends_by_itself_and_a_second_request_ends_it_at_on
     assert (done.stdout, done.returncode) == ("caught\n", -signal.SIGTERM), done.stderr
 
 
-def test_should_stop_in_a_thread_warns_and_goes_on():
+def test_should_stop_in_a_thread_warns_and_goes_on(monkeypatch):
+    monkeypatch.setattr("trialkeeper.trial._handler_installed", False)  # Another test may have called it.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answers = []
@@ -107,3 +108,21 @@ def test_should_stop_in_a_thread_warns_and_goes_on():
         thread.join()
     assert answers == [False]
     assert "main thread" in str(caught[0].message)
+
+
+def test_a_trial_does_not_import_what_searches():
+    """The training waits for every import."""
+    code = (
+        "import sys; before = set(sys.modules); import trialkeeper as tk; tk.params(); "
+        "print([name for name in ('asyncio', 'subprocess', 'trialkeeper.experiment') "
+        "if name in set(sys.modules) - before]); from trialkeeper import search; print(callable(search))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "True"]
+
+
+def test_every_public_name_is_there():
+    assert all(getattr(tk, name) for name in tk.__all__)
+    assert set(tk.__all__) <= set(dir(tk))
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        tk.nothing_like_this  # noqa: B018

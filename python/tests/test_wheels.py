@@ -28,7 +28,8 @@ TARGET = "x86_64-unknown-linux-musl"
 def elf(*segments):
     """A 64-bit program with segments of these types and nothing in them."""
     table = struct.pack("<QQIHHHHHH", 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
-    return b"\x7fELF\x02\x01".ljust(32, b"\0") + table + b"".join(struct.pack("<I", kind).ljust(56, b"\0") for kind in segments)
+    headers = [struct.pack("<I", kind).ljust(56, b"\0") for kind in segments]
+    return b"".join([b"\x7fELF\x02\x01".ljust(32, b"\0"), table, *headers])
 
 
 @pytest.fixture

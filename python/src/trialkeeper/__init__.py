@@ -16,22 +16,23 @@ and anywhere else they are searched::
 The programs ``trial-manager`` and ``trialkeeper`` come with this package.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from __future__ import annotations
 
-from trialkeeper.errors import (
-    ConfigurationError,
-    ExperimentFailed,
-    ExperimentInterrupted,
-    ManagerError,
-)
-from trialkeeper.experiment import Experiment, Metric, Trial, connect
-from trialkeeper.search import search
+from typing import TYPE_CHECKING
+
 from trialkeeper.trial import final, output_dir, params, report, should_stop, trial_id
 
-try:
-    __version__ = version("trialkeeper")
-except PackageNotFoundError:  # Run from a source tree.
-    __version__ = "0+unknown"
+if TYPE_CHECKING:
+    from trialkeeper.errors import (
+        ConfigurationError,
+        ExperimentFailed,
+        ExperimentInterrupted,
+        ManagerError,
+    )
+    from trialkeeper.experiment import Experiment, Metric, Trial, connect
+    from trialkeeper.search import search
+
+    __version__: str
 
 __all__ = [
     "ConfigurationError",
@@ -50,3 +51,38 @@ __all__ = [
     "should_stop",
     "trial_id",
 ]
+
+#: The module of each name on the search's side. A trial, which needs none of them, does not wait for them.
+_LAZY = {
+    "ConfigurationError": "errors",
+    "Experiment": "experiment",
+    "ExperimentFailed": "errors",
+    "ExperimentInterrupted": "errors",
+    "ManagerError": "errors",
+    "Metric": "experiment",
+    "Trial": "experiment",
+    "connect": "experiment",
+    "search": "search",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("trialkeeper")
+        except PackageNotFoundError:  # Run from a source tree.
+            return "0+unknown"
+    if name not in _LAZY:
+        raise AttributeError(f"module 'trialkeeper' has no attribute {name!r}")
+    from importlib import import_module
+
+    # `search` is a module and a function: the import binds the module, this the function.
+    value: object = getattr(import_module(f"trialkeeper.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -6,18 +6,29 @@ and without dependencies. It has no neural architecture search, no model compres
 
 from __future__ import annotations
 
-from importlib import metadata as _metadata
+import os as _os
+import sys as _sys
 
-try:
-    _version = _metadata.version("trialkeeper-nni")
-except _metadata.PackageNotFoundError:  # Run from a source tree.
-    _version = "0"
 
-try:
-    _original = _metadata.version("nni")
-except _metadata.PackageNotFoundError:
-    pass
-else:
+def _installed(name: str) -> str:
+    """Returns the installed version of a distribution, empty if there is none.
+
+    By the folders' names: ``importlib.metadata`` would double the time that a trial takes to import this module.
+    """
+    for folder in _sys.path:
+        try:
+            entries = _os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.startswith(f"{name}-") and entry.endswith(".dist-info"):
+                return entry[len(name) + 1 : -len(".dist-info")]
+    return ""
+
+
+_version = _installed("trialkeeper_nni") or "0"
+_original = _installed("nni")
+if _original:
     raise ImportError(
         f"nni {_original} and trialkeeper-nni {_version} are both installed, and they write the same files. "
         "Remove both and install the one that you want: pip uninstall nni trialkeeper-nni, then "

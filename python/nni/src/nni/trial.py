@@ -12,10 +12,7 @@ import os
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 import warnings
-from pathlib import Path
 from typing import Any, Optional
 
 __all__ = [
@@ -138,7 +135,8 @@ def _read_file() -> str:
     if not folder:
         raise RuntimeError("the trial's parameters cannot be found: NNI_PLATFORM is set and NNI_SYS_DIR is not")
     try:
-        return (Path(folder) / "parameter.cfg").read_text(encoding="utf-8")
+        with open(os.path.join(folder, "parameter.cfg"), encoding="utf-8") as file:
+            return file.read()
     except OSError as error:
         raise RuntimeError(f"the trial's parameters cannot be read: {error}") from error
 
@@ -189,6 +187,8 @@ def _plain(value: Any) -> Any:
 
 
 def _send(channel: str, command: dict[str, str]) -> None:
+    import urllib.request
+
     body = json.dumps(command).encode()
     request = urllib.request.Request(channel, body, {"Content-Type": "application/json"}, method="PUT")
     try:
@@ -200,6 +200,9 @@ def _send(channel: str, command: dict[str, str]) -> None:
 
 
 def _ask_channel(channel: str) -> str:
+    import urllib.error
+    import urllib.request
+
     _send(channel, {"type": "request_parameter"})
     while True:
         try:
