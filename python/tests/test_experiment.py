@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import signal
 import sys
 
 import pytest
@@ -197,3 +198,14 @@ def test_the_data_directory_is_the_managers_own(monkeypatch, tmp_path):
     experiment = of(REPORT, None, max_trial_number=1).run()
     assert experiment.folder == tmp_path / "trialkeeper" / experiment.id
     assert experiment.folder.is_dir()
+
+
+def test_a_manager_of_a_background_program_is_stopped(tmp_path):
+    # A shell starts what stands before `&` with SIGINT ignored, and what that starts inherits it.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        experiment = of("import time; time.sleep(600)", tmp_path, max_trial_number=1).start()
+        experiment.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert experiment.state == "STOPPED"

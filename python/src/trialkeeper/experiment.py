@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import threading
@@ -233,7 +232,8 @@ class Experiment:
             self._run(["experiment", "stop", self.id])
             return
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            # A program started in the background ignores SIGINT, and so does its manager.
+            process.terminate()
         process.wait()
 
     def __enter__(self) -> Self:
