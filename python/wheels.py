@@ -22,6 +22,8 @@ from typing import Any, Optional
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PROGRAMS = ("trial-manager", "trialkeeper")
+#: Files of the package that are executed.
+PACKAGE_PROGRAMS = ("trialkeeper/nni/nni_node/node",)
 #: The wheel's platform tag for each Rust target. A static program runs with any C library, hence both families.
 PLATFORMS = {
     "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
@@ -144,7 +146,8 @@ def _write_wheel(
         for path, content in contents.items():
             member = zipfile.ZipInfo(path, _ZIP_TIME)
             member.compress_type = zipfile.ZIP_DEFLATED
-            member.external_attr = (0o100755 if ".data/scripts/" in path else 0o100644) << 16
+            is_program = ".data/scripts/" in path or path in PACKAGE_PROGRAMS
+            member.external_attr = (0o100755 if is_program else 0o100644) << 16
             archive.writestr(member, content)
     return wheel
 

@@ -60,7 +60,7 @@ fn free_port() -> u16 {
     })
 }
 
-/// `python -m trialkeeper_nni` in the bed's folder, whose `home` is the home directory.
+/// `python -m trialkeeper.nni` in the bed's folder, whose `home` is the home directory.
 fn nni(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
     fs::create_dir_all(bed.path("home")).unwrap();
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/src");
@@ -68,7 +68,7 @@ fn nni(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
     let mut command = Command::new(python);
-    command.args(["-m", "trialkeeper_nni"]).args(words).current_dir(bed.folder());
+    command.args(["-m", "trialkeeper.nni"]).args(words).current_dir(bed.folder());
     command.env("HOME", bed.path("home")).env("PATH", path).env("PYTHONPATH", package);
     command.env("TRIALKEEPER_PROGRAMS", bed.programs());
     command

@@ -2,16 +2,15 @@
 
 Scripts and ``nnictl`` stay as they are. One of these is enough:
 
-* ``python -m trialkeeper_nni install``: from then on, in this environment, until ``uninstall``;
-* ``python -m trialkeeper_nni script.py`` or ``python -m trialkeeper_nni nnictl create …``: for one command;
-* ``import trialkeeper_nni`` as a script's first line.
-
-Importing this module must stay cheap: once installed, every start of the interpreter does it.
+* ``python -m trialkeeper.nni install``: from then on, in this environment, until ``uninstall``;
+* ``python -m trialkeeper.nni script.py`` or ``python -m trialkeeper.nni nnictl create …``: for one command;
+* ``import trialkeeper.nni`` as a script's first line.
 """
 
 import sys
 
-_NAMES = frozenset({"nni_node", "nni.experiment.config"})
+#: The modules of NNI's that are replaced or mended.
+MODULES = frozenset({"nni_node", "nni.experiment.config"})
 
 
 class _Finder:
@@ -20,9 +19,9 @@ class _Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
         """Returns the module's specification; None for all other modules."""
-        if name not in _NAMES:
+        if name not in MODULES:
             return None
-        from trialkeeper_nni import _hook
+        from trialkeeper.nni import _hook
 
         return _hook.find_spec(name, path)
 

@@ -1,4 +1,4 @@
-"""``python -m trialkeeper_nni``: runs one command of NNI's with ``trial-manager``, or installs that for all."""
+"""``python -m trialkeeper.nni``: runs one command of NNI's with ``trial-manager``, or installs that for all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
-USAGE = """usage: python -m trialkeeper_nni SCRIPT.py [ARGUMENT ...]   run a script that uses NNI's Python API
-       python -m trialkeeper_nni nnictl ARGUMENT ...        run NNI's command line
-       python -m trialkeeper_nni install | uninstall        do so for every start of this Python, or no longer
+from trialkeeper.nni import MODULES
+
+USAGE = """usage: python -m trialkeeper.nni SCRIPT.py [ARGUMENT ...]   run a script that uses NNI's Python API
+       python -m trialkeeper.nni nnictl ARGUMENT ...        run NNI's command line
+       python -m trialkeeper.nni install | uninstall        do so for every start of this Python, or no longer
 """
 
 
@@ -17,15 +19,23 @@ def _start_file() -> Path:
     return Path(sysconfig.get_path("purelib")) / "trialkeeper_nni.pth"
 
 
+def start_line() -> str:
+    """Returns the line that every start of the interpreter executes. It imports nothing until NNI is imported."""
+    find = "__import__('trialkeeper.nni._hook', fromlist=['find_spec']).find_spec(name, path)"
+    finder = f"lambda name, path=None, target=None: {find} if name in {sorted(MODULES)} else None"
+    members = f"{{'find_spec': staticmethod({finder})}}"
+    return f"import sys; sys.meta_path.insert(0, type('TrialkeeperNni', (), {members}))"
+
+
 def _install() -> None:
-    source = Path(__file__).resolve().parents[1]
+    source = Path(__file__).resolve().parents[2]
     # A source tree is not on the path by itself.
-    lines = [] if source == Path(sysconfig.get_path("purelib")) else [f"{source}\n"]
+    lines = [] if source == Path(sysconfig.get_path("purelib")) else [str(source)]
     try:
-        _start_file().write_text("".join([*lines, "import trialkeeper_nni\n"]), encoding="utf-8")
+        _start_file().write_text("\n".join([*lines, start_line(), ""]), encoding="utf-8")
     except OSError as error:
         advice = "use a virtual environment"
-        sys.exit(f"trialkeeper_nni: {_start_file()} cannot be written: {error.strerror}; {advice}")
+        sys.exit(f"trialkeeper.nni: {_start_file()} cannot be written: {error.strerror}; {advice}")
     print(f"NNI's client starts trial-manager from now on ({_start_file()})")
 
 
@@ -44,8 +54,6 @@ def main() -> None:
         return _install()
     if words == ["uninstall"]:
         return _uninstall()
-    import trialkeeper_nni  # noqa: F401
-
     sys.argv = words
     if words[0] == "nnictl":
         try:
@@ -53,10 +61,10 @@ def main() -> None:
         except ModuleNotFoundError as error:
             missing = error.name
             advice = "setuptools<81" if missing == "pkg_resources" else "nni==3.0 setuptools<81"
-            sys.exit(f"trialkeeper_nni: there is no module {missing}; `pip install '{advice}'`")
+            sys.exit(f"trialkeeper.nni: there is no module {missing}; `pip install '{advice}'`")
         return parse_args()  # type: ignore[no-any-return]
     if not Path(words[0]).is_file():
-        sys.exit(f"trialkeeper_nni: there is no script {words[0]}\n{USAGE}")
+        sys.exit(f"trialkeeper.nni: there is no script {words[0]}\n{USAGE}")
     # As the interpreter does it for a script.
     sys.path[0] = str(Path(words[0]).resolve().parent)
     runpy.run_path(words[0], run_name="__main__")

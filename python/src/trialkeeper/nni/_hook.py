@@ -49,8 +49,11 @@ def mend(config: types.ModuleType) -> None:
     * A FrameworkController without ``service_account_name`` is complete.
     * A storage class has the ``storage_type`` that its name says.
     """
+    services = getattr(config, "training_services", None)
+    if services is None:
+        # The module of `trialkeeper-nni`, which needs no mending.
+        return
     _ignore_case_of_attributes(config.base.ConfigBase)
-    services = config.training_services
     _set_default(services.FrameworkControllerConfig, "service_account_name", None)
     for name, kind in (("K8sNfsConfig", "nfs"), ("K8sAzureStorageConfig", "azureStorage")):
         _set_default(getattr(services, name), "storage_type", kind)
