@@ -1,9 +1,10 @@
 //! The section `trainingService` of the platforms on Kubernetes. `frameworkcontroller` has NNI 3.0's
 //! `FrameworkControllerConfig`, what its v1 form knew beside it, and fields of our own; `kubernetes` has the same fields,
-//! and those of one role at the section's own level.
+//! and those of one role at the section's own level; `kubeflow` has NNI 3.0's `KubeflowConfig`.
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
+mod kubeflow;
 mod role;
 mod storage;
 mod syntax;
@@ -121,6 +122,32 @@ pub enum AgentSource {
     Image,
     /// `agent: copy`: an init container of this image copies it.
     Copy(String),
+}
+
+/// Reads the section of `platform: kubeflow`.
+pub(super) fn kubeflow(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: &Path,
+) -> Result<Service, Problem> {
+    let mut converted = kubeflow::convert(value)?;
+    let value = converted.section.take();
+    let mut service = section(converted.workload, value, shared, shared_code, base)
+        .map_err(|problem| converted.original(problem))?;
+    if let TrainingServiceSpec::Kubernetes(spec) = &service.spec
+        && matches!(spec.storage, StorageSpec::Pvc { claim: None, .. })
+    {
+        let what = "is missing; no template mounts the claim in a job of the training operator";
+        return Err(Problem::new("trainingService.storage.claimName", what));
+    }
+    for (path, _) in &mut service.commands {
+        *path = converted.path(path);
+    }
+    for (field, value) in converted.kept {
+        service.canonical[field] = value;
+    }
+    Ok(service)
 }
 
 /// Reads the section.

@@ -26,8 +26,8 @@ const LOCAL_FIELDS: [&str; 10] = [
 ];
 
 /// What NNI knows and this build does not.
-const OTHER_PLATFORMS: [&str; 9] =
-    ["remote", "kubeflow", "openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
+const OTHER_PLATFORMS: [&str; 8] =
+    ["remote", "openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
 
 /// What the section `trainingService` says, with what it inherits.
 pub(super) struct Service {
@@ -102,6 +102,7 @@ pub(super) fn service(
     match platform(&value)? {
         Platform::Local => local(value, shared, shared_code, base),
         Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
+        Platform::Kubeflow => kubernetes::kubeflow(value, shared, shared_code, base),
     }
 }
 
@@ -161,12 +162,15 @@ pub(super) enum Platform {
     Local,
     /// Kubernetes, with objects of this kind.
     Kubernetes(WorkloadKind),
+    /// Kubernetes, with objects of the training operator's; the section says of which kind.
+    Kubeflow,
 }
 
-const PLATFORMS: [(&str, Platform); 3] = [
+const PLATFORMS: [(&str, Platform); 4] = [
     ("local", Platform::Local),
     ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
     ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
+    ("kubeflow", Platform::Kubeflow),
 ];
 
 /// Which platform is wanted, before its fields are looked at.
@@ -180,7 +184,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
 
 /// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
-    let has = "local, kubernetes and frameworkcontroller";
+    let has = "local, kubernetes, kubeflow and frameworkcontroller";
     let problem = match name {
         Some(Value::String(name)) => {
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {

@@ -191,6 +191,8 @@ const CLUSTER: Renames = &[
     ("startUpDeadline", "startUpDeadline"),
     ("metricsFrom", "metricsFrom"),
     ("barrierImage", "barrierImage"),
+    ("queue", "queue"),
+    ("priorityClass", "priorityClass"),
     ("template", "template"),
 ];
 
@@ -221,10 +223,11 @@ impl Converter {
         self.name("trainingService.taskRoles", "trial.taskRoles");
         let (config, known) = match platform.as_str() {
             "frameworkcontroller" => ("frameworkcontrollerConfig", CLUSTER),
+            "kubeflow" => ("kubeflowConfig", CLUSTER),
             _ => ("localConfig", LOCAL),
         };
         self.possible(known, config, "trainingService");
-        if config == "frameworkcontrollerConfig" {
+        if config != "localConfig" {
             self.name("trainingService.storage", &format!("{config}.storage"));
             self.name("trainingService.storage.storageType", &format!("{config}.storage"));
         }
@@ -293,8 +296,11 @@ impl Converter {
             service.insert("taskRoles".to_owned(), other);
         }
         for name in ["worker", "ps", "master"] {
+            let path = format!("trainingService.{name}");
+            self.name(&path, &format!("trial.{name}"));
+            self.name(&format!("{path}.codeDirectory"), "trial.codeDir");
+            self.possible(ROLE, &format!("trial.{name}"), &path);
             if let Some(role) = trial.take(name) {
-                let path = format!("trainingService.{name}");
                 let mut role = self.role(&format!("trial.{name}"), &path, role)?;
                 if let (Some(role), Some(code)) =
                     (role.as_object_mut(), v2.get("trialCodeDirectory"))

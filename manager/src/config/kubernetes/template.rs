@@ -83,7 +83,7 @@ pub(super) fn read(
     })?;
     let read = document::parse(&bytes)
         .map_err(|what| Problem::new("the template", what).in_other_file(&path))?;
-    let kind = workload.template_kind();
+    let kind = workload.object();
     if read.get("kind").and_then(Value::as_str) != Some(kind) {
         let what = format!("{} is no object of kind {kind}", path.display());
         return Err(fields.fault("configPath", what));

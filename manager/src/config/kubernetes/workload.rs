@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::kubeflow;
 use super::role::{Policy, RoleSpec};
 use crate::config::section::{Problem, Section};
 use crate::nearest::folded;
@@ -13,6 +14,14 @@ pub enum WorkloadKind {
     Framework,
     /// A Job of `batch/v1`.
     Job,
+    /// A TFJob of the training operator's.
+    TfJob,
+    /// A PyTorchJob of the training operator's.
+    PyTorchJob,
+    /// An XGBoostJob of the training operator's.
+    XgBoostJob,
+    /// A PaddleJob of the training operator's.
+    PaddleJob,
 }
 
 /// Fields of a role that may stand in the section itself where there is one role.
@@ -35,14 +44,19 @@ impl WorkloadKind {
         match self {
             Self::Framework => "frameworkcontroller",
             Self::Job => "kubernetes",
+            Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => "kubeflow",
         }
     }
 
-    /// The kind of object that a template of the user's is.
-    pub(super) fn template_kind(self) -> &'static str {
+    /// The kind of the object, as its API names it.
+    pub fn object(self) -> &'static str {
         match self {
             Self::Framework => "Framework",
             Self::Job => "Job",
+            Self::TfJob => "TFJob",
+            Self::PyTorchJob => "PyTorchJob",
+            Self::XgBoostJob => "XGBoostJob",
+            Self::PaddleJob => "PaddleJob",
         }
     }
 
@@ -53,6 +67,9 @@ impl WorkloadKind {
                 "it answers, knows Frameworks, grants the rights; FrameworkController is at work"
             }
             Self::Job => "it answers, grants the rights, and its Job controller is at work",
+            Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => {
+                "it answers, knows the kind, grants the rights; the training operator is at work"
+            }
         }
     }
 }
@@ -79,8 +96,13 @@ pub(super) fn check_roles(
     fields: &Section,
     roles: &[RoleSpec],
 ) -> Result<(), Problem> {
-    if workload == WorkloadKind::Framework {
-        return Ok(());
+    match workload {
+        WorkloadKind::Framework => return Ok(()),
+        WorkloadKind::Job => {}
+        WorkloadKind::TfJob
+        | WorkloadKind::PyTorchJob
+        | WorkloadKind::XgBoostJob
+        | WorkloadKind::PaddleJob => return kubeflow::check_roles(workload, fields, roles),
     }
     if roles.len() > 1 {
         let what = format!(
@@ -119,10 +141,14 @@ pub(super) fn check_fields(
         }
         WorkloadKind::Job if barrier_image.is_some() => Err(fields
             .fault("barrierImage", "is FrameworkController's; pods of a Job meet at the manager")),
-        WorkloadKind::Job if priority_class.is_some() && queue.is_none() => {
+        _ if priority_class.is_some() && queue.is_none() => {
             Err(fields.fault("priorityClass", "has no meaning without `queue`"))
         }
-        WorkloadKind::Job => Ok(()),
+        WorkloadKind::Job
+        | WorkloadKind::TfJob
+        | WorkloadKind::PyTorchJob
+        | WorkloadKind::XgBoostJob
+        | WorkloadKind::PaddleJob => Ok(()),
     }
 }
 

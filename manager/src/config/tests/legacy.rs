@@ -102,7 +102,6 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
         ("adl",      json!({"trial": {"command": "true", "image": "i", "namespace": "n", "adaptive": true, "checkpoint": {"storageSize": "1Gi"}}})),
         ("hybrid",   json!({"hybridConfig": {"trainingServicePlatforms": ["local", "remote"]}})),
         ("remote",   json!({"machineList": [{"ip": "1.2.3.4", "username": "u"}], "sharedStorage": {"storageType": "NFS"}})),
-        ("kubeflow", json!({"kubeflowConfig": {"operator": "tf-operator", "anything": 1}})),
     ];
     for (platform, changes) in table {
         let mut document = good.clone();
@@ -111,8 +110,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
             document[name] = value.clone();
         }
         let problem = loaded(&document.to_string()).unwrap_err();
-        let has =
-            "is not available in this build, which has local, kubernetes and frameworkcontroller";
+        let has = "is not available in this build, which has local, kubernetes, kubeflow and frameworkcontroller";
         assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
     }
 }

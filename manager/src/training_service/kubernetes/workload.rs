@@ -16,6 +16,7 @@ use crate::training_service::TrialJobSpec;
 
 pub mod framework;
 pub mod job;
+pub mod kubeflow;
 
 /// A kind of object that runs an attempt. Every function is pure.
 pub trait Workload: Debug + Send + Sync {
@@ -64,11 +65,35 @@ pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
     match kind {
         WorkloadKind::Framework => &framework::Framework,
         WorkloadKind::Job => &job::Job,
+        WorkloadKind::TfJob => &kubeflow::TF_JOB,
+        WorkloadKind::PyTorchJob => &kubeflow::PYTORCH_JOB,
+        WorkloadKind::XgBoostJob => &kubeflow::XGBOOST_JOB,
+        WorkloadKind::PaddleJob => &kubeflow::PADDLE_JOB,
     }
 }
 
+/// The labels with which Kueue takes a workload in, where a queue is wanted.
+fn queue_labels(spec: &KubernetesSpec) -> impl Iterator<Item = (String, Value)> {
+    let queue = [(QUEUE_LABEL, &spec.queue), (PRIORITY_LABEL, &spec.priority_class)];
+    queue
+        .into_iter()
+        .filter_map(|(label, name)| Some((label.to_owned(), Value::from(name.as_deref()?))))
+}
+
 /// Every kind: what an experiment may have left in a cluster.
-pub const KINDS: [WorkloadKind; 2] = [WorkloadKind::Framework, WorkloadKind::Job];
+pub const KINDS: [WorkloadKind; 6] = [
+    WorkloadKind::Framework,
+    WorkloadKind::Job,
+    WorkloadKind::TfJob,
+    WorkloadKind::PyTorchJob,
+    WorkloadKind::XgBoostJob,
+    WorkloadKind::PaddleJob,
+];
+
+/// The label with the queue of Kueue's that a workload waits in.
+const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
+/// The label with the workload's priority in its queue.
+const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
 
 /// A way to end a workload's pods.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,10 +5,10 @@
 //!
 //! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of it.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::{Outcome, Standing, StopRequest, Workload};
+use super::{Outcome, Standing, StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
@@ -22,10 +22,6 @@ use crate::training_service::kubernetes::why::{condition, is, text};
 /// Jobs, as the API names them.
 pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
 
-/// The label with which Kueue takes a Job in.
-const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
-/// The label with the Job's priority in its queue.
-const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
 /// The name of the trial's container.
 const CONTAINER: &str = "trial";
 /// The annotation with a pod's index in an Indexed Job.
@@ -134,11 +130,7 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
     metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
     metadata["namespace"] = Value::from(common.namespace.as_str());
     merge(&mut metadata["labels"], labels_of(&common.experiment, job));
-    let queue = [(QUEUE_LABEL, &spec.queue), (PRIORITY_LABEL, &spec.priority_class)];
-    let queue = queue
-        .into_iter()
-        .filter_map(|(label, name)| Some((label.to_owned(), Value::from(name.as_deref()?))));
-    merge(&mut metadata["labels"], queue.collect::<Map<_, _>>());
+    merge(&mut metadata["labels"], queue_labels(spec).collect());
 
     let pods = spec.roles.first().map_or(1, |role| role.task_number);
     let template = pod_template(common, job);

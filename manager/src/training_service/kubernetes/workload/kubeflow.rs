@@ -1,0 +1,367 @@
+//! PURE: a trial as a job of Kubeflow's training operator (`kubeflow.org/v1`): `TFJob`, `PyTorchJob`, `XGBoostJob` and
+//! `PaddleJob`, which differ in names only.
+//!
+//! Source: training-operator 1.9.4, and recordings of it.
+
+use serde_json::{Map, Value, json};
+use trial_protocol::{Class, ExperimentId};
+
+use super::{Decider, Outcome, Standing, StopRequest, Workload, queue_labels};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
+use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::manifest::{
+    Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
+};
+use crate::training_service::kubernetes::pod_end::{self, PodEnd};
+use crate::training_service::kubernetes::text::shortened;
+use crate::training_service::kubernetes::why::{condition, is, text};
+
+/// A kind of the training operator's, and trials as objects of it.
+#[derive(Debug)]
+pub struct TrainingJob {
+    kind: &'static str,
+    plural: &'static str,
+    /// The field of the specification with the roles.
+    roles: &'static str,
+    /// The name of a role's container that the operator demands.
+    container: &'static str,
+    installation: &'static str,
+}
+
+/// Builds the sentence for a cluster that does not serve a kind.
+macro_rules! installation {
+    ($kind:literal) => {
+        concat!(
+            "Kubeflow's training operator (version 1) is not installed there, or not with ",
+            $kind,
+            "s; `kubectl apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3\"` installs it, and `platform: kubernetes` needs no operator"
+        )
+    };
+}
+
+/// Trials as TFJobs.
+pub const TF_JOB: TrainingJob = TrainingJob {
+    kind: "TFJob",
+    plural: "tfjobs",
+    roles: "tfReplicaSpecs",
+    container: "tensorflow",
+    installation: installation!("TFJob"),
+};
+/// Trials as PyTorchJobs.
+pub const PYTORCH_JOB: TrainingJob = TrainingJob {
+    kind: "PyTorchJob",
+    plural: "pytorchjobs",
+    roles: "pytorchReplicaSpecs",
+    container: "pytorch",
+    installation: installation!("PyTorchJob"),
+};
+/// Trials as XGBoostJobs.
+pub const XGBOOST_JOB: TrainingJob = TrainingJob {
+    kind: "XGBoostJob",
+    plural: "xgboostjobs",
+    roles: "xgbReplicaSpecs",
+    container: "xgboost",
+    installation: installation!("XGBoostJob"),
+};
+/// Trials as PaddleJobs.
+pub const PADDLE_JOB: TrainingJob = TrainingJob {
+    kind: "PaddleJob",
+    plural: "paddlejobs",
+    roles: "paddleReplicaSpecs",
+    container: "paddle",
+    installation: installation!("PaddleJob"),
+};
+
+/// The roles of an experiment file, as the operator spells them.
+const ROLES: [(&str, &str); 3] = [("master", "Master"), ("worker", "Worker"), ("ps", "PS")];
+
+/// The pod's index within its role, as a field of the pod.
+const INDEX_LABEL: &str = "metadata.labels['training.kubeflow.org/replica-index']";
+
+impl Workload for TrainingJob {
+    fn resource(&self) -> Resource {
+        let (kind, plural) = (self.kind, self.plural);
+        Resource { group: "kubeflow.org", version: "v1", kind, plural }
+    }
+
+    fn verbs(&self) -> &'static [&'static str] {
+        &["get", "list", "watch", "create", "delete", "deletecollection"]
+    }
+
+    fn controller(&self) -> &'static str {
+        "the training operator"
+    }
+
+    fn installation(&self) -> &'static str {
+        self.installation
+    }
+
+    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+        let spec = &common.spec;
+        let mut labels = labels_of(&common.experiment, job);
+        labels.extend(queue_labels(spec));
+        let roles = spec.roles.iter().enumerate().map(|(position, role)| {
+            let replica = json!({
+                "replicas": role.task_number,
+                // A retry is the manager's decision, and gets a number.
+                "restartPolicy": "Never",
+                "template": pod_template(common, job, role, position),
+            });
+            (spelled(&role.name), replica)
+        });
+        let roles: Map<String, Value> = roles.collect();
+        // Parameter servers end with the trial, and pods that have ended stay to be read.
+        let mut policy = json!({"cleanPodPolicy": "Running"});
+        if spec.queue.is_some() {
+            // As Kueue's webhook has it: without the webhook the trial would run past the queue.
+            policy["suspend"] = Value::Bool(true);
+        }
+        json!({
+            "apiVersion": "kubeflow.org/v1",
+            "kind": self.kind,
+            "metadata": {
+                "name": workload_name(&common.experiment, &job.attempt),
+                "namespace": common.namespace,
+                "labels": labels,
+            },
+            "spec": {"runPolicy": policy, self.roles: roles},
+        })
+    }
+
+    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
+        let trial = example(&common.experiment);
+        let name = workload_name(&common.experiment, &trial.attempt);
+        let roles = common.spec.roles.iter().enumerate();
+        let pods = roles.map(|(position, role)| {
+            let mut pod = pod_template(common, &trial, role, position);
+            (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
+            pod["metadata"]["name"] = Value::from(format!("{name}-{}-0", role.name));
+            pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+            pod["spec"]["restartPolicy"] = Value::from("Never");
+            (role.name.clone(), pod)
+        });
+        pods.collect()
+    }
+
+    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing {
+        standing(object, spec)
+    }
+
+    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
+        explain(outcome, pods)
+    }
+
+    fn stop(&self) -> StopRequest {
+        // A suspended one would look as if it waited.
+        StopRequest::Delete
+    }
+
+    fn reporter(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
+        let (role, index) = &spec.metrics_from;
+        Some(format!("{name}-{role}-{index}"))
+    }
+
+    fn container(&self) -> &'static str {
+        self.container
+    }
+
+    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        let pod = json!({"spec": {"containers": [{"name": self.container, "image": "none"}]}});
+        let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
+        // A role that may stand alone.
+        let role = if self.kind == "TFJob" { "Worker" } else { "Master" };
+        json!({
+            "apiVersion": "kubeflow.org/v1",
+            "kind": self.kind,
+            "metadata": {
+                "name": format!("{}probe", experiment_name(experiment)),
+                "namespace": namespace,
+                "labels": labels(experiment),
+            },
+            // Suspended, it makes no pod; the operator says that it is.
+            "spec": {"runPolicy": {"suspend": true}, self.roles: {role: replica}},
+        })
+    }
+
+    fn is_noticed(&self, probe: &Value) -> bool {
+        let status = probe.get("status");
+        status.is_some_and(|status| {
+            ["Created", "Suspended"].iter().any(|kind| condition(status, kind).is_some())
+        })
+    }
+}
+
+/// Returns the operator's spelling of a role.
+fn spelled(role: &str) -> String {
+    let known = ROLES.iter().find(|(name, _)| *name == role);
+    known.map_or(role, |(_, spelled)| spelled).to_owned()
+}
+
+fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: usize) -> Value {
+    let mut template = json!({"metadata": {}, "spec": {}});
+    pod::leave_alone(&mut template["metadata"]);
+    merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
+    pod::complete(&mut template["spec"], common, job, role, position);
+    if let Some(spec) = template["spec"].as_object_mut() {
+        // The role has its own; the operator warns of two.
+        spec.shift_remove("restartPolicy");
+    }
+    let container = &mut template["spec"]["containers"][0];
+    pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
+    pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
+    pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
+    // A pod that vanished while the operator was down is made again under the same name; a queue does it, too.
+    pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
+    template
+}
+
+/// Reads where a job stands. Conditions are found by their type: the operator moves those that change to the end, and
+/// keeps some that are over as "False".
+fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
+    let suspended = object.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
+    let status = object.get("status").filter(|status| status.get("conditions").is_some());
+    let Some(status) = status else {
+        return if suspended { Standing::Suspended } else { Standing::Unseen };
+    };
+    let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
+    let (role, index) = &spec.metrics_from;
+    let main = Decider { role: role.clone(), index: *index, is_main: true };
+    match (holds("Succeeded"), holds("Failed")) {
+        (succeeded, Some(failed)) => {
+            // With both, one role succeeded as another failed: the pod that decides tells.
+            let message = text(failed, "message");
+            let (succeeded, decided_by) = (succeeded.is_some(), Some(main));
+            return Standing::Completed(Outcome {
+                succeeded,
+                decided_by,
+                needs_pods: true,
+                ..Outcome::unseen(message)
+            });
+        }
+        (Some(_), None) => {
+            let (succeeded, exit_code) = (true, Some(0));
+            let message = "its pods succeeded".to_owned();
+            return Standing::Completed(Outcome {
+                succeeded,
+                exit_code,
+                ..Outcome::unseen(message)
+            });
+        }
+        (None, None) => {}
+    }
+    if suspended || holds("Suspended").is_some() {
+        return Standing::Suspended;
+    }
+    let counts = status.get("replicaStatuses").and_then(Value::as_object);
+    let count = |of: &str| {
+        let roles = counts.into_iter().flat_map(Map::values);
+        roles.filter_map(|role| role.get(of)?.as_u64()).fold(0, u64::saturating_add)
+    };
+    let started = ["active", "succeeded", "failed"].map(count);
+    let started = started.into_iter().fold(0, u64::saturating_add);
+    let wanted = spec.roles.iter().map(|role| role.task_number).sum::<u64>();
+    match (count("active"), holds("Running").is_some()) {
+        (1.., _) if started >= wanted => Standing::Running,
+        (1.., _) => Standing::Starting,
+        // All that ran have ended, and the operator has not said so yet.
+        (0, true) if started > 0 => Standing::Running,
+        (0, _) => Standing::Waiting,
+    }
+}
+
+/// Completes a failure with the pod that decided it.
+fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+    let Some(main) = outcome.decided_by.clone() else {
+        return Outcome { needs_pods: false, ..outcome };
+    };
+    let ends: Vec<Ended> = pods.iter().filter_map(Ended::read).collect();
+    // Both conditions stand.
+    if outcome.succeeded {
+        let own = ends.iter().find(|end| end.is(&main));
+        if own.is_none_or(|end| end.end.exit_code == Some(0)) {
+            return Outcome { exit_code: Some(0), needs_pods: false, ..outcome };
+        }
+    }
+    let named =
+        |end: &&Ended| outcome.message.to_lowercase().contains(&format!(" {} replica", end.role));
+    let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.taken.is_some();
+    // Pods that are deleted are either the cause, or are cleaned up after it.
+    let by_itself = |end: &&Ended| !end.deleted && failed(end);
+    let taken = |end: &&Ended| end.end.taken.is_some();
+    let deleted = |end: &&Ended| end.deleted && named(end);
+    let cause = ends
+        .iter()
+        .find(by_itself)
+        .or_else(|| ends.iter().find(taken))
+        .or_else(|| ends.iter().find(deleted))
+        .or_else(|| ends.iter().find(|end| end.deleted))
+        .or_else(|| ends.iter().find(failed));
+    let Some(Ended { role, index, end, .. }) = cause.cloned() else {
+        let message = shortened(&outcome.message);
+        return Outcome {
+            succeeded: false,
+            message,
+            decided_by: None,
+            needs_pods: false,
+            ..outcome
+        };
+    };
+    let is_main = role == main.role && index == main.index;
+    let decided_by = Some(Decider { role, index, is_main });
+    Outcome {
+        succeeded: false,
+        exit_code: end.exit_code,
+        message: Decider::told(decided_by.as_ref(), end.message),
+        class: end.class,
+        decided_by,
+        taken: end.taken,
+        needs_pods: false,
+    }
+}
+
+/// A pod that has ended, or is to end.
+#[derive(Debug, Clone)]
+struct Ended {
+    role: String,
+    index: u64,
+    deleted: bool,
+    end: PodEnd,
+}
+
+impl Ended {
+    fn read(pod: &Value) -> Option<Self> {
+        let name = pod.pointer("/metadata/name")?.as_str()?;
+        let mut parts = name.rsplitn(3, '-');
+        let index = parts.next()?.parse().ok()?;
+        let role = parts.next()?.to_owned();
+        let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+        let end = match pod_end::read(pod) {
+            Some(PodEnd { exit_code: Some(code), taken: None, .. }) if deleted && code == 0 => {
+                // The operator called it failed when it was deleted, and not when it ended.
+                PodEnd { exit_code: Some(code), ..was_deleted() }
+            }
+            Some(end) => end,
+            None if deleted => was_deleted(),
+            None => return None,
+        };
+        Some(Self { role, index, deleted, end })
+    }
+
+    fn is(&self, pod: &Decider) -> bool {
+        self.role == pod.role && self.index == pod.index
+    }
+}
+
+/// The end of a pod that was deleted and still runs.
+fn was_deleted() -> PodEnd {
+    PodEnd {
+        exit_code: None,
+        message: "the trial's pod was deleted".to_owned(),
+        class: Some(Class::Transient),
+        taken: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

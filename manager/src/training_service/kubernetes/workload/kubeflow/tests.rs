@@ -1,0 +1,333 @@
+//! Jobs of the training operator against recordings of the real one, and against what the section asks for.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use trial_protocol::{AttemptId, TrialJobId};
+
+use super::*;
+use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::tracker::{Act, Tracker};
+use crate::training_service::kubernetes::{disruption, why};
+use crate::training_service::{JobEvent, JobNews};
+
+/// The section of `platform: kubeflow` with these roles and their numbers of pods.
+fn section(operator: &str, roles: &[(&str, u64)]) -> Value {
+    let mut section = json!({"platform": "kubeflow", "operator": operator, "agent": "image"});
+    for (role, replicas) in roles {
+        section[*role] = json!({
+            "replicas": replicas, "dockerImage": "i:1", "command": format!("python3 {role}.py"),
+            "cpuNumber": 1, "memorySize": 512, "gpuNumber": 1,
+        });
+    }
+    section
+}
+
+/// The events of a recording, each object whole; the job is called `tkx`.
+fn recording(case: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/fixtures/kubernetes")
+        .join(format!("{case}.jsonl"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let (_, name) = case.split_once('/').unwrap();
+    let text =
+        text.replace(&format!("\"{name}\""), "\"tkx\"").replace(&format!("\"{name}-"), "\"tkx-");
+    let mut last: HashMap<(String, String), Value> = HashMap::new();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines
+        .map(|mut line| {
+            let name = line.pointer("/object/metadata/name").and_then(Value::as_str);
+            let Some(name) = name.map(str::to_owned) else { return line };
+            let key = (line["kind"].to_string(), name);
+            for part in line["same"].as_array().cloned().unwrap_or_default() {
+                let at = format!("/{}", part.as_str().unwrap().replace('.', "/"));
+                let (above, field) = at.rsplit_once('/').unwrap();
+                let known = last.get(&key).and_then(|object| object.pointer(&at)).cloned();
+                if let Some(known) = known {
+                    line["object"].pointer_mut(above).unwrap()[field] = known;
+                }
+            }
+            last.insert(key, line["object"].clone());
+            line
+        })
+        .collect()
+}
+
+fn kind_of(case: &str) -> (&'static TrainingJob, &'static str, &'static str) {
+    match case.split_once('/') {
+        Some(("tfjob", _)) => (&TF_JOB, "tf-operator", "worker"),
+        _ => (&PYTORCH_JOB, "pytorch-operator", "master"),
+    }
+}
+
+/// What is told of a recorded job with these roles.
+fn told(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
+    let (kind, operator, _) = kind_of(case);
+    let spec = common(&section(operator, roles)).spec;
+    let mut tracker = Tracker::new(kind, Duration::from_mins(10), Duration::from_secs(30));
+    tracker.listing();
+    tracker.listing_done();
+    let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
+    tracker.submit("tkx", trial, attempt, Duration::ZERO);
+    tracker.submitted("tkx", Ok(()), Duration::ZERO);
+    let mut told = Vec::new();
+    for line in recording(case) {
+        let (object, gone) = (&line["object"], line["type"] == "DELETED");
+        let acts = match line["kind"].as_str() {
+            Some(seen) if seen == kind.kind && gone => tracker.workload_gone("tkx"),
+            Some(seen) if seen == kind.kind => {
+                tracker.workload("tkx", kind.standing(object, &spec), Duration::ZERO)
+            }
+            Some("Pod") => {
+                let name = text(&object["metadata"], "name");
+                let is_going = object.pointer("/metadata/deletionTimestamp").is_some();
+                if gone || is_going || pod_end::read(object).is_some() {
+                    tracker.pod_ends(&name, pod_end::as_seen(&name, object));
+                }
+                tracker.pod(&name, why::of_pod(object), disruption::of_pod(object))
+            }
+            _ => Vec::new(),
+        };
+        for act in acts {
+            match act {
+                Act::Tell(news) => told.push(news),
+                Act::Inspect(name, outcome) => {
+                    let outcome = kind.explain(outcome, &tracker.ended_pods(&name));
+                    let acts = tracker.explained(&name, outcome);
+                    let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
+                    told.push(news.clone());
+                }
+                Act::Stop(_)
+                | Act::Listen(_)
+                | Act::Ask(_)
+                | Act::Delete(_)
+                | Act::AwaitPods(_)
+                | Act::Tidy(_) => panic!("{case}: {act:?}"),
+            }
+        }
+    }
+    told
+}
+
+fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
+    let end = |news| match news {
+        &JobNews::Gone(ref event) => Some(event),
+        JobNews::Waits(_) => None,
+    };
+    told.iter().filter_map(end).collect()
+}
+
+#[test]
+fn every_recorded_end_is_told_as_it_was() {
+    const DELETED: Option<Class> = Some(Class::Transient);
+    const LIMIT: Option<Class> = Some(Class::Permanent);
+    let one: &[(&str, u64)] = &[("worker", 1)];
+    let with_ps: &[(&str, u64)] = &[("worker", 1), ("ps", 1)];
+    let master: &[(&str, u64)] = &[("master", 1)];
+    let two: &[(&str, u64)] = &[("master", 1), ("worker", 1)];
+    #[rustfmt::skip]
+    let table = [
+        ("tfjob/exit0",                       one,     Some(0),   "its pod ended well", None, None),
+        ("tfjob/exit1",                       one,     Some(1),   "the container ended with exit code 1", None, None),
+        ("tfjob/oom",                         one,     Some(137), "out of memory", LIMIT, None),
+        ("tfjob/sigkill",                     one,     Some(137), "the container ended with exit code 137", None, None),
+        // Failed 20 ms after the deletionTimestamp, while the process runs on.
+        ("tfjob/pod-deleted",                 one,     None,      "the trial's pod was deleted", DELETED, None),
+        ("tfjob/pod-deleted-exit0",           one,     None,      "the trial's pod was deleted", DELETED, None),
+        ("tfjob/pod-force-deleted",           one,     None,      "the trial's pod was deleted", DELETED, None),
+        ("tfjob/pod-evicted",                 one,     None,      "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("tfjob/node-lost",                   one,     None,      "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        // The parameter server is ended by the operator, and is counted as succeeded.
+        ("tfjob/two-one-succeeds",            with_ps, Some(0),   "its pod ended well", None, None),
+        ("tfjob/two-one-fails",               with_ps, Some(1),   "the container ended with exit code 1", None, None),
+        ("tfjob/two-workers-one-fails",       &[("worker", 2)], Some(1), "worker 1: the container ended with exit code 1", None, None),
+        ("tfjob/suspended-then-resumed",      one,     Some(0),   "its pod ended well", None, None),
+        ("tfjob/quota-refuses-pod",           one,     Some(0),   "its pod ended well", None, None),
+        ("pytorchjob/exit0",                  master,  Some(0),   "its pod ended well", None, None),
+        ("pytorchjob/exit1",                  master,  Some(1),   "the container ended with exit code 1", None, None),
+        ("pytorchjob/pod-evicted",            master,  None,      "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("pytorchjob/two-one-succeeds",       two,     Some(0),   "its pod ended well", None, None),
+        ("pytorchjob/two-one-fails",          two,     Some(1),   "worker 0: the container ended with exit code 1", None, None),
+    ];
+    for (case, roles, exit_code, message, class, taken) in table {
+        let told = told(case, roles);
+        let ends = ends(&told);
+        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
+        let said = end.message.as_deref().unwrap_or_default();
+        assert!(said.starts_with(message), "{case}: {said}");
+        let disruption = end.taken.as_deref().and_then(|said| said.split(':').next());
+        assert_eq!(disruption, taken, "{case}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_made_again_is_no_end() {
+    let told = told("tfjob/operator-down-pod-deleted", &[("worker", 1)]);
+    assert_eq!(ends(&told), Vec::<&JobEvent>::new());
+}
+
+#[test]
+fn a_job_stands_where_its_conditions_and_counts_say() {
+    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "M"});
+    let created = condition("Created", "True");
+    let running = condition("Running", "True");
+    let at = |conditions: &[Value], counts: Value| json!({"spec": {}, "status": {"conditions": conditions, "replicaStatuses": counts}});
+    let one = json!({"Worker": {"active": 1}, "PS": {}});
+    let both = json!({"Worker": {"active": 1}, "PS": {"active": 1}});
+    let suspend =
+        |status: Value| json!({"spec": {"runPolicy": {"suspend": true}}, "status": status});
+    #[rustfmt::skip]
+    let table = [
+        (json!({}),                                                   Standing::Unseen),
+        (json!({"status": {}}),                                       Standing::Unseen),
+        (suspend(Value::Null),                                        Standing::Suspended),
+        (at(std::slice::from_ref(&created), json!({"Worker": {}})),   Standing::Waiting),
+        (at(&[running.clone(), created.clone()], one.clone()),        Standing::Starting),
+        (at(&[running.clone(), created.clone()], both.clone()),       Standing::Running),
+        // Created can be missing for ever.
+        (at(std::slice::from_ref(&running), both.clone()),            Standing::Running),
+        (at(&[condition("Suspended", "True")], json!({})),            Standing::Suspended),
+        (at(&[running, condition("Suspended", "False")], both),       Standing::Running),
+        (at(&[condition("Restarting", "True")], json!({"Worker": {}})), Standing::Waiting),
+    ];
+    let spec = common(&section("tf-operator", &[("worker", 1), ("ps", 1)])).spec;
+    for (object, expected) in table {
+        assert_eq!(standing(&object, &spec), expected, "{object}");
+    }
+}
+
+#[test]
+fn the_pod_that_decides_tells_where_a_job_is_called_both_succeeded_and_failed() {
+    let spec = common(&section("tf-operator", &[("worker", 2)])).spec;
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "message": "TFJob lab/tkx has failed because 1 Worker replica(s) failed."});
+    let object = json!({"status": {"conditions": [condition("Succeeded"), condition("Failed")]}});
+    let Standing::Completed(outcome) = standing(&object, &spec) else { panic!() };
+    let pod = |index: u64, code: i32| {
+        let state = json!({"terminated": {"exitCode": code, "reason": "Error", "startedAt": "t"}});
+        json!({"metadata": {"name": format!("tkx-worker-{index}")}, "status": {"containerStatuses": [{"name": "tensorflow", "state": state}]}})
+    };
+    let good = explain(outcome.clone(), &[pod(0, 0), pod(1, 1)]);
+    assert!(good.succeeded && good.exit_code == Some(0), "{good:?}");
+    let bad = explain(outcome, &[pod(0, 3), pod(1, 0)]);
+    assert!(!bad.succeeded && bad.exit_code == Some(3), "{bad:?}");
+}
+
+#[test]
+fn an_init_container_of_the_operators_that_fails_is_named() {
+    let spec = common(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
+    let condition = json!({"type": "Failed", "status": "True", "message": "PyTorchJob tkx is failed because 1 Worker replica(s) failed."});
+    let Standing::Completed(outcome) =
+        standing(&json!({"status": {"conditions": [condition]}}), &spec)
+    else {
+        panic!()
+    };
+    let state = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "nslookup: can't resolve", "startedAt": "t"}});
+    let worker = json!({"metadata": {"name": "tkx-worker-0"}, "status": {"phase": "Failed", "initContainerStatuses": [{"name": "init-pytorch", "state": state}]}});
+    let told = explain(outcome, &[worker]);
+    assert_eq!(
+        told.message,
+        "worker 0: the container ended with exit code 1: nslookup: can't resolve"
+    );
+}
+
+#[test]
+fn a_job_is_made_of_its_roles() {
+    let mut wanted = section("tf-operator", &[("worker", 2), ("ps", 1)]);
+    wanted["queue"] = json!("research");
+    let made = TF_JOB.manifest(&common(&wanted), &job());
+    assert_eq!((&made["apiVersion"], &made["kind"]), (&json!("kubeflow.org/v1"), &json!("TFJob")));
+    assert_eq!(made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "research");
+    assert_eq!(made["spec"]["runPolicy"], json!({"cleanPodPolicy": "Running", "suspend": true}));
+    let roles = made["spec"]["tfReplicaSpecs"].as_object().unwrap();
+    assert_eq!(roles.keys().collect::<Vec<_>>(), ["Worker", "PS"]);
+    for (role, own, replicas) in [("Worker", "worker", 2), ("PS", "ps", 1)] {
+        let replica = &roles[role];
+        assert_eq!(
+            (&replica["replicas"], &replica["restartPolicy"]),
+            (&json!(replicas), &json!("Never"))
+        );
+        let pod = &replica["template"]["spec"];
+        assert_eq!(pod.get("restartPolicy"), None, "the operator warns of two");
+        let container = &pod["containers"][0];
+        assert_eq!(container["name"], "tensorflow");
+        assert_eq!(
+            container["command"],
+            json!(["trialkeeper", "run", "--shell", format!("python3 {own}.py")])
+        );
+        let variable = |name: &str| {
+            container["env"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|known| known["name"] == name)
+                .cloned()
+                .unwrap()
+        };
+        assert_eq!(variable("TRIALKEEPER_ROLE")["value"], own);
+        assert_eq!(variable("TRIALKEEPER_PLATFORM")["value"], "kubeflow");
+        let field =
+            |name: &str| variable(name).pointer("/valueFrom/fieldRef/fieldPath").cloned().unwrap();
+        assert_eq!(field("TRIALKEEPER_ROLE_INDEX"), INDEX_LABEL);
+        assert_eq!(field("TRIALKEEPER_INCARNATION"), "metadata.uid");
+        assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "1");
+        assert_eq!(replica["template"]["metadata"]["labels"], job_labels(&made));
+    }
+    let alone = TF_JOB.manifest(&common(&section("tf-operator", &[("worker", 1)])), &job());
+    assert_eq!(alone["spec"]["runPolicy"], json!({"cleanPodPolicy": "Running"}));
+}
+
+/// The labels of a job's pods: its own, without the queue's, and with what keeps a service mesh out.
+fn job_labels(made: &Value) -> Value {
+    let mut labels = made["metadata"]["labels"].clone();
+    labels.as_object_mut().unwrap().retain(|name, _| !name.starts_with("kueue"));
+    labels["sidecar.istio.io/inject"] = json!("false");
+    labels
+}
+
+#[test]
+fn every_kind_has_its_own_words_and_nothing_else_of_its_own() {
+    #[rustfmt::skip]
+    let table = [
+        (&PYTORCH_JOB, "pytorch-operator", "pytorchReplicaSpecs", "pytorch", "Master"),
+        (&XGBOOST_JOB, "xgboost-operator", "xgbReplicaSpecs",     "xgboost", "Master"),
+        (&PADDLE_JOB,  "paddle-operator",  "paddleReplicaSpecs",  "paddle",  "Master"),
+        (&TF_JOB,      "tf-operator",      "tfReplicaSpecs",      "tensorflow", "Worker"),
+    ];
+    for (kind, operator, roles, container, role) in table {
+        let own: &[(&str, u64)] =
+            if role == "Master" { &[("master", 1), ("worker", 2)] } else { &[("worker", 2)] };
+        let common = common(&section(operator, own));
+        let made = kind.manifest(&common, &job());
+        assert_eq!(made["spec"][roles].as_object().unwrap().len(), own.len(), "{operator}");
+        let at = format!("/spec/{roles}/{role}/template/spec/containers/0/name");
+        assert_eq!(made.pointer(&at), Some(&json!(container)), "{operator}");
+        let probe = kind.probe(&common.experiment, "lab");
+        assert_eq!(probe.pointer(&at), Some(&json!(container)), "{operator}");
+        assert_eq!(probe["spec"]["runPolicy"]["suspend"], true);
+        assert!(kind.installation().contains(kind.kind), "{operator}");
+        let names: Vec<String> =
+            kind.example_pods(&common).into_iter().map(|(role, _)| role).collect();
+        assert_eq!(names, own.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<u64>(), name in "[a-z-]{0,12}[0-9]{0,30}") {
+        let spec = common(&section("tf-operator", &[("worker", 1)])).spec;
+        let replicas = json!({"Worker": {"active": number, "failed": number, "succeeded": kind}});
+        for kind in ["Failed", "Succeeded", kind.as_str()] {
+            let object = json!({"metadata": {"name": name, "deletionTimestamp": status}, "status": {
+                "conditions": [{"type": kind, "status": status, "message": number}, 3],
+                "replicaStatuses": replicas, "phase": kind,
+            }});
+            if let Standing::Completed(outcome) = standing(&object, &spec) {
+                let outcome = explain(outcome, std::slice::from_ref(&object));
+                prop_assert!(!outcome.needs_pods);
+            }
+        }
+    }
+}
