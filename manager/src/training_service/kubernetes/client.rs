@@ -214,6 +214,14 @@ impl Cluster {
         Ok(whole.filter_map(Result::ok).collect())
     }
 
+    /// Warnings about an object, the newest last; at most 500.
+    pub async fn warnings(&self, kind: &str, name: &str) -> Result<Vec<Value>, Error> {
+        let fields = format!("involvedObject.kind={kind},involvedObject.name={name},type=Warning");
+        let list = ListParams::default().fields(&fields).limit(500);
+        let found = self.within(self.api(EVENTS).list(&list)).await?;
+        Ok(found.items.into_iter().filter_map(|event| serde_json::to_value(event).ok()).collect())
+    }
+
     /// Names of the objects of a kind that `selector` fits; at most 500.
     pub async fn names(&self, resource: Resource, selector: &str) -> Result<Vec<String>, Error> {
         let list = ListParams::default().labels(selector).limit(500);

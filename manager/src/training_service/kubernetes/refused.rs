@@ -5,7 +5,9 @@
 pub fn advice(message: &str) -> Option<&'static str> {
     let says = |words: &[&str]| words.iter().all(|word| message.contains(word));
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 11] = [
+    let table: [(&[&str], &str); 12] = [
+        (&["violates PodSecurity", "init-pytorch"],
+            "the training operator puts the container `init-pytorch` into workers, which the profile `restricted` forbids: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets them in, and so does a trial of a `master` alone"),
         (&["violates PodSecurity \"restricted", "seccompProfile"],
             "the namespace enforces the Pod Security profile `restricted`, whose `seccompProfile` FrameworkController drops: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets trials in"),
         (&["violates PodSecurity"],

@@ -108,6 +108,7 @@ impl Tracker {
             why: None,
             told_why: None,
             is_inspected: false,
+            is_asked_about: false,
             stop: None,
             failure: None,
         };
@@ -253,7 +254,7 @@ impl Tracker {
             // Also of a pod that is tried again.
             Standing::Waiting | Standing::Starting => {
                 if was_suspended {
-                    job.why = None;
+                    (job.why, job.is_asked_about) = (None, false);
                 }
                 job.waits_since = job.waits_since.or(Some(now));
                 job.runs_since = None;
@@ -368,12 +369,21 @@ impl Tracker {
         self.pods.ended(name)
     }
 
-    /// Why a workload has no pod, as the cluster says.
-    pub fn podless(&mut self, name: &str, why: String) -> Vec<Act> {
-        if self.jobs.get(name).is_none_or(|job| job.has_pod) {
+    /// Whether the controller of a workload has looked at it.
+    pub fn is_seen(&self, name: &str) -> bool {
+        self.jobs.get(name).is_some_and(|job| job.standing != Standing::Unseen)
+    }
+
+    /// Why a workload has no pod, as the cluster says. `None`: it does not say.
+    pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+        let kind = self.kind;
+        // Of several pods one can be there and another refused; then the status may stay empty for ever.
+        let is_settled = |job: &&Job| job.has_pod && job.standing != Standing::Unseen;
+        let Some(job) = self.jobs.get(name).filter(|job| !is_settled(job)) else {
             return Vec::new();
-        }
-        self.waits(name, Some(why))
+        };
+        let why = why.or_else(|| job.left_alone(kind));
+        self.waits(name, why)
     }
 
     /// What the pod of a workload that nothing is heard of has printed last, where that is known.
@@ -413,14 +423,9 @@ impl Tracker {
                 acts.push(Act::Listen(name.clone()));
             }
             let Some(since) = job.waits_since else { continue };
-            if let Some(why) = job.left_alone(self.kind)
-                && now >= since + UNSEEN
-            {
-                job.why = Some(why);
-                acts.extend(tell_why(job));
-                if job.standing == Standing::Waiting {
-                    acts.push(Act::Ask(name.clone()));
-                }
+            if job.is_to_be_asked_about(self.kind) && now >= since + UNSEEN {
+                job.is_asked_about = true;
+                acts.push(Act::Ask(name.clone()));
             }
             if now >= since + self.start_up && job.stop.is_none() {
                 let why =
@@ -449,7 +454,7 @@ impl Tracker {
                 None => None,
             };
             let start_up = job.waits_since.filter(|_| job.stop.is_none()).map(|since| {
-                if job.left_alone(self.kind).is_some() {
+                if job.is_to_be_asked_about(self.kind) {
                     since + self.start_up.min(UNSEEN)
                 } else {
                     since + self.start_up

@@ -86,6 +86,13 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
     Some((text(about, "name"), format!("{what}: {message}")))
 }
 
+/// Why a workload's controller could not make a pod, in the words of an event about the workload.
+pub fn of_refused_pod(event: &Value) -> Option<String> {
+    let reasons = ["FailedCreate", "FailedCreatePod"];
+    let refused = reasons.iter().any(|reason| is(event, "reason", reason));
+    refused.then(|| text(event, "message"))
+}
+
 /// The workload that a pod belongs to: every controller puts the workload's name, which has no dash, and a dash before
 /// what tells its pods apart.
 pub fn workload_of(pod: &str) -> &str {
@@ -169,6 +176,24 @@ mod tests {
         assert!(waits.starts_with("its pod waits for the other pods"), "{waits}");
         assert_eq!(at("frameworkbarrier", "terminated"), None);
         assert_eq!(at("setup", "running"), None, "an init container of the template's is at work");
+    }
+
+    #[test]
+    fn a_controllers_event_says_why_it_made_no_pod() {
+        let recorded = |case: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../tests/fixtures/kubernetes")
+                .join(format!("{case}.jsonl"));
+            let text = std::fs::read_to_string(path).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let events = lines.filter(|line| line["kind"] == "Event");
+            events.filter_map(|line| of_refused_pod(&line["object"])).collect::<Vec<_>>()
+        };
+        let said = recorded("tfjob/quota-refuses-pod");
+        assert!(said[0].contains("is forbidden: exceeded quota: none"), "{said:?}");
+        let said = recorded("pytorchjob/podsecurity-restricted");
+        assert!(said[0].contains("container \"init-pytorch\" must set"), "{said:?}");
+        assert_eq!(recorded("tfjob/exit1"), Vec::<String>::new());
     }
 
     #[test]

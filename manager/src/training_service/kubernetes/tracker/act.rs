@@ -14,7 +14,7 @@ pub enum Act {
     Stop(String),
     /// Its pods run and nothing was heard: look what the pod that reports says, and [`super::Tracker::unheard`].
     Listen(String),
-    /// It has no pod: ask the cluster why, and [`super::Tracker::podless`].
+    /// Nothing happens to it: ask the cluster why it has no pod, and then [`super::Tracker::podless`].
     Ask(String),
     /// Delete the workload: it did not stop.
     Delete(String),

@@ -168,7 +168,8 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
     let mut tracker = made();
     assert_eq!(tracker.next_deadline(), Some(UNSEEN));
     assert_eq!(tracker.tick(at(1)), []);
-    let told = tracker.tick(UNSEEN);
+    assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
+    let told = tracker.podless("fa", None);
     assert!(
         matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
     );
@@ -177,20 +178,34 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
 }
 
 #[test]
+fn the_cluster_is_asked_before_a_controller_is_said_to_be_absent() {
+    // An operator whose pods are refused leaves the status empty, and says so in an event.
+    let mut tracker = made();
+    tracker.workload("fa", Standing::Unseen, at(1));
+    assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
+    assert!(!tracker.is_seen("fa"));
+    assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
+    // Also where another pod of the trial was made.
+    tracker.pod("fa-master-0", None, None);
+    assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
+}
+
+#[test]
 fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     let mut tracker = made();
     tracker.workload("fa", Standing::Waiting, at(1));
     assert_eq!(tracker.next_deadline(), Some(UNSEEN));
-    let told = tracker.tick(UNSEEN);
+    assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
+    assert_eq!(tracker.tick(UNSEEN + at(1)), []);
+    let told = tracker.podless("fa", None);
     assert!(
-        matches!(&told[..], [Act::Tell(JobNews::Waits(waits)), Act::Ask(name)] if waits.why.contains("quota") && name == "fa"),
+        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("quota")),
         "{told:?}"
     );
-    assert_eq!(tracker.tick(UNSEEN + at(1)), []);
-    assert_eq!(tracker.podless("fa", "quota q".to_owned()), [waits("quota q")]);
-    assert_eq!(tracker.podless("other", "no job".to_owned()), []);
+    assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
+    assert_eq!(tracker.podless("other", Some("no job".to_owned())), []);
     tracker.pod("fa-worker-0", None, None);
-    assert_eq!(tracker.podless("fa", "late news".to_owned()), []);
+    assert_eq!(tracker.podless("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
     let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
