@@ -3,6 +3,7 @@
 
 mod fetched;
 mod jobs;
+mod kubeflow;
 mod papers;
 mod proxied;
 mod recorded;

@@ -9,6 +9,7 @@ mod containers;
 mod controller;
 mod http;
 mod jobs;
+mod kubeflow;
 mod objects;
 mod pods;
 mod processes;
@@ -70,6 +71,8 @@ impl Kube {
         std::thread::spawn(move || controller::run(&controller));
         let jobs = Arc::clone(&shared);
         std::thread::spawn(move || jobs::run(&jobs));
+        let operator = Arc::clone(&shared);
+        std::thread::spawn(move || kubeflow::run(&operator));
         let collector = Arc::clone(&shared);
         std::thread::spawn(move || controller::collect(&collector));
         Self { shared, address }
@@ -165,7 +168,7 @@ impl Kube {
         self.shared.faults.slow(fits, time, count);
     }
 
-    /// Stops or starts the controller: Frameworks are left alone, or are not.
+    /// Stops or starts the controllers: Frameworks and the training operator's jobs are left alone, or are not.
     pub fn controller(&self, works: bool) {
         self.shared.controller.store(works, Ordering::SeqCst);
         self.shared.objects.wake();
@@ -173,7 +176,12 @@ impl Kube {
 
     /// Takes the kind Framework away.
     pub fn without_frameworks(&self) {
-        self.shared.faults.without_frameworks();
+        self.without_kind("frameworks");
+    }
+
+    /// Takes a kind (its plural) away.
+    pub fn without_kind(&self, plural: &str) {
+        self.shared.faults.without_kind(plural);
     }
 
     /// Takes a right away, such as `create frameworks`.

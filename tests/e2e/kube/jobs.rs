@@ -153,7 +153,10 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let mut given = crate::deploy::rights_of_the_manager();
-    given.retain(|right| !right.starts_with("frameworkcontroller"));
+    let of_jobs = |right: &String| {
+        !right.starts_with("frameworkcontroller") && !right.starts_with("kubeflow.org")
+    };
+    given.retain(of_jobs);
     given.sort();
     kube.only_rights(given.clone());
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
@@ -178,7 +181,7 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
     };
     assert_eq!(needed(kube.used_rights()), needed(given.clone()));
     let mut asked = kube.asked_rights();
-    asked.retain(|right| right != "/pods create" && !right.starts_with("frameworkcontroller"));
+    asked.retain(|right| right != "/pods create" && of_jobs(right));
     assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
 }
 

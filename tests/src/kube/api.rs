@@ -25,7 +25,8 @@ struct Inner {
     failing: Vec<Failing>,
     slow: Vec<Slow>,
     requests: Vec<String>,
-    no_frameworks: bool,
+    /// Kinds that the cluster does not serve.
+    unserved: BTreeSet<String>,
     no_rights: Vec<String>,
     /// All that the account may do, if that is said.
     rights: Option<Vec<String>>,
@@ -110,8 +111,8 @@ impl Faults {
         self.lock().requests.clone()
     }
 
-    pub(super) fn without_frameworks(&self) {
-        self.lock().no_frameworks = true;
+    pub(super) fn without_kind(&self, plural: &str) {
+        self.lock().unserved.insert(plural.to_owned());
     }
 
     pub(super) fn without_right(&self, right: &str) {
@@ -216,15 +217,9 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         }
         ["api", "v1", "namespaces", "lab", plural] => collection(shared, request, plural),
         ["api", "v1", "namespaces", "lab", plural, name] => item(shared, request, plural, name),
-        [
-            "apis",
-            "frameworkcontroller.microsoft.com",
-            "v1",
-            "namespaces",
-            "lab",
-            "frameworks",
-            ..,
-        ] if shared.faults.lock().no_frameworks => {
+        ["apis", _, _, "namespaces", "lab", plural, ..]
+            if shared.faults.lock().unserved.contains(*plural) =>
+        {
             refusal(404, "NotFound", "the server could not find the requested resource")
         }
         ["apis", group, version, "namespaces", "lab", plural] if serves(group, version, plural) => {
@@ -240,10 +235,14 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
 }
 
 /// The kinds that the cluster has beside those of the core group.
-const KINDS: [(&str, &str, &str); 3] = [
+const KINDS: [(&str, &str, &str); 7] = [
     ("frameworkcontroller.microsoft.com", "v1", "frameworks"),
     ("batch", "v1", "jobs"),
     ("kueue.x-k8s.io", "v1beta1", "workloads"),
+    ("kubeflow.org", "v1", "tfjobs"),
+    ("kubeflow.org", "v1", "pytorchjobs"),
+    ("kubeflow.org", "v1", "xgboostjobs"),
+    ("kubeflow.org", "v1", "paddlejobs"),
 ];
 
 fn serves(group: &str, version: &str, plural: &str) -> bool {
@@ -307,7 +306,7 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
         }
         "GET" => {
             let (mut items, version) = shared.objects.list_at(plural);
-            items.retain(|item| fits(item, &selector));
+            items.retain(|item| fits(item, &selector) && fits_fields(item, request));
             page(shared, request, items, version)
         }
         "POST" => {
@@ -403,6 +402,15 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
             }
         }
     }))
+}
+
+/// Whether an object has the fields that a request asks for: `a.b=c`, joined by commas.
+fn fits_fields(item: &Value, request: &Request) -> bool {
+    let fields = request.query("fieldSelector").unwrap_or_default();
+    fields
+        .split(',')
+        .filter_map(|field| field.split_once('='))
+        .all(|(field, value)| text(item, &format!("/{}", field.replace('.', "/"))) == value)
 }
 
 /// A part of a list, as long as is wanted. (The real server shows later parts as they were at the first one's version;

@@ -232,7 +232,7 @@ impl<'a> Run<'a> {
 }
 
 /// Replaces variables that are fields of the pod by their values.
-fn fill_in_fields(spec: &mut Value, pod: &Value) {
+pub(super) fn fill_in_fields(spec: &mut Value, pod: &Value) {
     let variables = spec.pointer_mut("/containers/0/env").and_then(Value::as_array_mut);
     for variable in variables.into_iter().flatten() {
         let value = match variable.pointer("/valueFrom/fieldRef/fieldPath").and_then(Value::as_str)
@@ -241,6 +241,9 @@ fn fill_in_fields(spec: &mut Value, pod: &Value) {
             Some("metadata.uid") => text(pod, "/metadata/uid"),
             Some("metadata.annotations['batch.kubernetes.io/job-completion-index']") => {
                 text(pod, "/metadata/annotations/batch.kubernetes.io~1job-completion-index")
+            }
+            Some("metadata.labels['training.kubeflow.org/replica-index']") => {
+                text(pod, "/metadata/labels/training.kubeflow.org~1replica-index")
             }
             Some(other) => panic!("the test's kubelet knows no field {other}"),
         };

@@ -1,0 +1,213 @@
+//! Trials as jobs of Kubeflow's training operator: NNI's own file, its failures, its roles, and what stands in the way.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+
+use super::{command, run};
+
+/// A search whose trials are TFJobs of one worker, with changes of the section.
+fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    let mut service = json!({
+        "platform": "kubeflow",
+        "operator": "tf-operator",
+        "apiVersion": "v1",
+        "kubeconfig": kubeconfig.display().to_string(),
+        "storage": "image",
+        "worker": {"replicas": 1, "dockerImage": "any"},
+    });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        service[name] = value.clone();
+    }
+    Search::new(line, trials).with("objective", "score").with("trainingService", service)
+}
+
+fn left(kube: &Kube) -> Vec<Value> {
+    let kinds = ["tfjobs", "pytorchjobs", "secrets", "pods"];
+    kinds.iter().flat_map(|kind| kube.all(kind)).collect()
+}
+
+fn cluster(bed: &TestBed) -> Kube {
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    kube.without_frameworks();
+    kube
+}
+
+#[test]
+fn nnis_own_file_runs_as_it_stands() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");
+    let file = std::fs::read_to_string(path).expect("the fixture can be read");
+    // Only the manager's address is the site's own.
+    let file = file.replace("nniManagerIp: 10.10.10.10", "nniManagerIp: 127.0.0.1");
+    bed.write("experiment.yml", &file);
+    bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
+    let record = r#"{"parameter_id": 0, "trial_job_id": "t", "type": "FINAL", "sequence": 0, "value": "0.75"}"#;
+    bed.write("dist_mnist.py", &format!("print(\"\"\"NNISDK_MEb'{record}'\"\"\")\n"));
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    let mut command = bed.manager();
+    command.args(["run", "experiment.yml", "--host", "127.0.0.1", "--port", "0"]);
+    command.args(["--output", "json", "--data-dir"]).arg(bed.data());
+    command.env("KUBECONFIG", kubeconfig);
+    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
+    outcome.expect_done(5, 0);
+    assert_eq!(outcome.trial(0).final_result, json!(0.75));
+    assert_eq!(left(&kube), Vec::<Value>::new());
+    let jobs = kube.made("tfjobs");
+    let job = jobs.iter().find(|job| job["spec"]["runPolicy"]["suspend"].is_null()).unwrap();
+    assert_eq!(job["apiVersion"], "kubeflow.org/v1");
+    let pod = &job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"];
+    let limits = json!({"cpu": "1", "memory": "8192Mi", "nvidia.com/gpu": "1"});
+    assert_eq!(pod["containers"][0]["resources"]["limits"], limits);
+    let nfs = pod["volumes"].as_array().unwrap().iter().find_map(|volume| volume.get("nfs"));
+    assert_eq!(nfs.unwrap()["server"], "10.10.10.11");
+}
+
+#[test]
+fn a_failing_worker_fails_its_trial_with_its_own_code_and_words() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo 'ValueError: no' >&2; exit 3";
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
+    outcome.expect_done(0, 1);
+    assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn the_pods_of_a_pytorchjob_know_one_another_and_the_masters_metrics_count() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo $TRIALKEEPER_ROLE:$TRIALKEEPER_ROLE_INDEX/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
+    let roles = json!({
+        "operator": "pytorch-operator",
+        "master": {"replicas": 1, "dockerImage": "any"},
+        "worker": {"replicas": 2, "dockerImage": "any"},
+    });
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &roles));
+    outcome.expect_done(1, 0);
+    assert_eq!(outcome.trial(0).final_result, json!(0));
+    let ranks = bed.read("ranks");
+    let mut ranks: Vec<&str> = ranks.lines().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["master:0/3", "worker:0/3", "worker:1/3"]);
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_parameter_server_ends_with_its_trial() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let roles = json!({
+        "worker": {"replicas": 1, "dockerImage": "any", "command": "echo score=0.5"},
+        "ps": {"replicas": 1, "dockerImage": "any", "command": "exec sleep 600"},
+    });
+    let outcome = run(&bed, &search(&bed, &kube, "true", 1, &roles));
+    outcome.expect_done(1, 0);
+    assert_eq!(outcome.trial(0).final_result, json!(0.5));
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn an_evicted_trial_is_tried_again() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    let search = search(&bed, &kube, line, 1, &json!({})).with("maxTrialRetries", 1);
+    let running = bed.start(&mut command(&bed, &search));
+    let runs = |times: usize| {
+        wait_for("the trial to run", BOUND, || {
+            (bed.read("up").lines().count() == times).then_some(())
+        });
+    };
+    runs(1);
+    let pod = kube.all("pods")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    kube.disrupt(&pod, "EvictionByEvictionAPI", "Eviction API: evicting");
+    runs(2);
+    bed.write("go", "");
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(1, 0);
+    assert_eq!(outcome.trial(0).final_result, json!(1));
+    let mut why = bed.manager();
+    why.args(["trial", "why", "0", "--data-dir"]).arg(bed.data());
+    let said = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("EvictionByEvictionAPI"), "{said}");
+    assert!(said.contains("it is tried again (1 of 1)"), "{said}");
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn a_killed_trial_ends_its_job_and_its_pods() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    bed.wait_until_empty();
+    assert_eq!(left(&kube), Vec::<Value>::new());
+}
+
+#[test]
+fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let mut given = crate::deploy::rights_of_the_manager();
+    let of_tfjobs =
+        |right: &String| right.starts_with('/') || right.starts_with("kubeflow.org/tfjobs ");
+    given.retain(of_tfjobs);
+    given.sort();
+    kube.only_rights(given.clone());
+    let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGINT);
+    assert_eq!(running.finish(BOUND).code, Some(130));
+    assert_eq!(left(&kube), Vec::<Value>::new());
+    // The token of a trial is renewed in its Secret by a resumed manager only.
+    let needed = |rights: Vec<String>| {
+        rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
+    };
+    assert_eq!(needed(kube.used_rights()), needed(given.clone()));
+    let mut asked = kube.asked_rights();
+    asked.retain(|right| right != "/pods create" && of_tfjobs(right));
+    assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
+}
+
+#[test]
+fn what_a_cluster_lacks_is_said_before_anything_is_submitted() {
+    type Break = fn(&Kube);
+    #[rustfmt::skip]
+    let table: [(&str, Break, &[&str]); 3] = [
+        ("no such kind", |kube| kube.without_kind("tfjobs"),
+            &["does not know TFJobs", "training operator (version 1) is not installed", "kubectl apply", "`platform: kubernetes` needs no operator"]),
+        ("missing rights", |kube| kube.without_right("create tfjobs"),
+            &["may not do this in the namespace `lab`: create tfjobs", "deploy/"]),
+        ("an operator that is not at work", |kube| kube.controller(false),
+            &["the training operator takes no notice of a new TFJob", "does its pod run"]),
+    ];
+    for (says, change, words) in table {
+        println!("{says}");
+        let bed = TestBed::new();
+        let kube = cluster(&bed);
+        change(&kube);
+        let search = search(&bed, &kube, "true", 1, &json!({}));
+        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+        for word in words {
+            assert!(finished.stderr.contains(word), "{word:?} is not in {}", finished.stderr);
+        }
+        assert_eq!(left(&kube), Vec::<Value>::new());
+    }
+}

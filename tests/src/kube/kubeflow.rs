@@ -1,0 +1,278 @@
+//! Kubeflow's training operator and its kubelet: each job's pods run as processes of this machine, and its status goes
+//! through the steps that a real cluster was seen to take.
+
+use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::jobs::fill_in_fields;
+use super::objects::{is_going, text};
+use super::{Shared, processes};
+
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A kind: its plural, its name, the field with its roles, and its container.
+type Kind = (&'static str, &'static str, &'static str, &'static str);
+
+const KINDS: [Kind; 2] = [
+    ("tfjobs", "TFJob", "tfReplicaSpecs", "tensorflow"),
+    ("pytorchjobs", "PyTorchJob", "pytorchReplicaSpecs", "pytorch"),
+];
+
+/// Follows jobs until the server ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut known = HashSet::new();
+    while !shared.ended.load(Ordering::SeqCst) {
+        for kind in KINDS.into_iter().filter(|_| shared.controller.load(Ordering::SeqCst)) {
+            for job in shared.objects.list(kind.0) {
+                if known.insert(text(&job, "/metadata/uid")) {
+                    let shared = Arc::clone(shared);
+                    std::thread::spawn(move || Run::new(&shared, kind, job).play());
+                }
+            }
+        }
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+/// One job.
+struct Run<'a> {
+    shared: &'a Arc<Shared>,
+    kind: Kind,
+    name: String,
+    job: Value,
+    /// Its conditions; one that changes moves to the end.
+    conditions: Vec<Value>,
+}
+
+/// One of its pods.
+struct Pod {
+    name: String,
+    role: String,
+    child: Child,
+    code: Option<i32>,
+    /// Its end is the job's.
+    decides: bool,
+    asked: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(shared: &'a Arc<Shared>, kind: Kind, job: Value) -> Self {
+        let name = text(&job, "/metadata/name");
+        Self { shared, kind, name, job, conditions: Vec::new() }
+    }
+
+    fn play(mut self) {
+        let mut pods = Vec::new();
+        if !self.is_suspended() {
+            pods = self.start();
+            if pods.is_empty() {
+                // As long as a pod cannot be made nothing is said but in an event.
+                return;
+            }
+        }
+        self.say("Created", "True", "is created.");
+        self.stand(&pods);
+        if self.is_suspended() {
+            self.say("Suspended", "True", "is suspended.");
+            self.stand(&pods);
+        }
+        while self.is_suspended() && !self.is_over() {
+            std::thread::park_timeout(LOOK);
+        }
+        if !self.is_over() && !pods.is_empty() {
+            self.say("Running", "True", "is running.");
+            self.stand(&pods);
+        }
+        self.until_decided(&mut pods);
+        // `cleanPodPolicy: Running`, or the job is gone.
+        while pods.iter().any(|pod| pod.code.is_none()) {
+            for pod in &mut pods {
+                self.end(pod);
+                self.look(pod);
+            }
+            std::thread::park_timeout(LOOK);
+        }
+        while !self.is_over() {
+            for pod in pods.iter().filter(|pod| pod.asked) {
+                self.shared.objects.gone("pods", &pod.name);
+            }
+            std::thread::park_timeout(LOOK);
+        }
+        for pod in &pods {
+            self.shared.objects.gone("pods", &pod.name);
+        }
+    }
+
+    /// Waits for the end of the pod that decides, and says it.
+    fn until_decided(&mut self, pods: &mut [Pod]) {
+        while !self.is_over() && !pods.is_empty() {
+            let going = |pod: &Pod| {
+                pod.code.is_none()
+                    && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true)
+            };
+            // Failed as soon as it is to go, while its process runs on.
+            let deleted = pods.iter().position(going);
+            for pod in pods.iter_mut() {
+                self.look(pod);
+            }
+            let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
+            let succeeded = pods.iter().any(|pod| pod.decides && pod.code == Some(0));
+            if let Some(at) = deleted.or(failed) {
+                self.over();
+                let role = pods[at].role.clone();
+                self.say(
+                    "Failed",
+                    "True",
+                    &format!("has failed because 1 {role} replica(s) failed."),
+                );
+            } else if succeeded {
+                self.over();
+                self.say("Succeeded", "True", "successfully completed.");
+            } else {
+                std::thread::park_timeout(LOOK);
+                continue;
+            }
+            self.stand(pods);
+            return;
+        }
+    }
+
+    fn start(&self) -> Vec<Pod> {
+        let roles = self.job["spec"][self.kind.2].as_object().cloned().unwrap_or_default();
+        let first = if roles.contains_key("Master") { "Master" } else { "Worker" };
+        let mut pods = Vec::new();
+        for (role, replica) in &roles {
+            for index in 0..replica["replicas"].as_u64().unwrap_or(1) {
+                let decides = role == first && index == 0;
+                pods.extend(self.pod(role, replica, index, decides));
+            }
+        }
+        pods
+    }
+
+    fn pod(&self, role: &str, replica: &Value, index: u64, decides: bool) -> Option<Pod> {
+        let lower = role.to_lowercase();
+        let name = format!("{}-{lower}-{index}", self.name);
+        let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"phase": "Pending"}});
+        object["metadata"] = replica["template"]["metadata"].clone();
+        object["metadata"]["name"] = Value::from(name.as_str());
+        object["metadata"]["namespace"] = Value::from("lab");
+        for (label, value) in [("replica-index", index.to_string()), ("replica-type", lower)] {
+            object["metadata"]["labels"][format!("training.kubeflow.org/{label}")] =
+                Value::from(value);
+        }
+        object["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "kubeflow.org/v1", "kind": self.kind.1, "name": self.name,
+            "controller": true, "uid": self.job["metadata"]["uid"],
+        }]);
+        object["spec"] = replica["template"]["spec"].clone();
+        object["spec"]["restartPolicy"] = replica["restartPolicy"].clone();
+        let container = &object["spec"]["containers"][0]["name"];
+        assert_eq!(*container, self.kind.3, "the operator's webhook demands the name");
+        let pod = self.shared.objects.create("pods", object).ok()?;
+        let mut spec = pod["spec"].clone();
+        fill_in_fields(&mut spec, &pod);
+        let folder = self.shared.folder.join("pods").join(&name);
+        let child = processes::start(self.shared, &spec, &folder, Vec::new());
+        let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
+        self.pod_is(&name, json!({"phase": "Running"}));
+        Some(Pod { name, role: role.to_owned(), child, code: None, decides, asked: false })
+    }
+
+    /// Looks whether a pod has ended, and whether it is asked to.
+    fn look(&self, pod: &mut Pod) {
+        if pod.code.is_some() {
+            return;
+        }
+        if self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true) {
+            self.end(pod);
+        }
+        let Ok(Some(status)) = pod.child.try_wait() else { return };
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        let terminated =
+            json!({"exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z"});
+        let container = json!({"name": self.kind.3, "state": {"terminated": terminated}});
+        let phase = if code == 0 { "Succeeded" } else { "Failed" };
+        self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
+        self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
+        pod.code = Some(code);
+    }
+
+    /// Asks a pod to end, as the kubelet does.
+    fn end(&self, pod: &mut Pod) {
+        if pod.code.is_some() || std::mem::replace(&mut pod.asked, true) {
+            return;
+        }
+        let deleted = |object: &mut Value| {
+            object["metadata"]["deletionTimestamp"] = Value::from("2026-11-23T00:00:00Z");
+        };
+        drop(self.shared.objects.change("pods", &pod.name, deleted));
+        let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
+        // It may have ended meanwhile.
+        let _gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+
+    /// Says that it no longer runs: the condition stays where it is, with its reason.
+    fn over(&mut self) {
+        for condition in self.conditions.iter_mut().filter(|known| known["type"] == "Running") {
+            condition["status"] = Value::from("False");
+        }
+    }
+
+    fn say(&mut self, kind: &str, status: &str, words: &str) {
+        let (object, name) = (self.kind.1, &self.name);
+        self.conditions.retain(|known| known["type"] != kind);
+        self.conditions.push(json!({
+            "type": kind, "status": status, "reason": format!("{object}{kind}"),
+            "message": format!("{object} lab/{name} {words}"),
+        }));
+    }
+
+    fn stand(&self, pods: &[Pod]) {
+        let mut counts = json!({});
+        for pod in pods {
+            let what = match pod.code {
+                None => "active",
+                Some(0) => "succeeded",
+                Some(_) => "failed",
+            };
+            let count = counts[&pod.role][what].as_u64().unwrap_or(0);
+            counts[&pod.role][what] = Value::from(count + 1);
+        }
+        let status = json!({"conditions": self.conditions, "replicaStatuses": counts});
+        drop(self.shared.objects.change(self.kind.0, &self.name, |it| it["status"] = status));
+    }
+
+    fn is_over(&self) -> bool {
+        let over = self.shared.objects.seen(self.kind.0, &self.name, |now| {
+            is_going(now) || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
+        });
+        self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+    }
+
+    fn is_suspended(&self) -> bool {
+        let suspended =
+            |now: &Value| now.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
+        self.shared.objects.seen(self.kind.0, &self.name, suspended).unwrap_or(false)
+    }
+
+    fn pod_is(&self, pod: &str, status: Value) {
+        let change = |object: &mut Value| {
+            let conditions = object.pointer("/status/conditions").cloned();
+            object["status"] = status;
+            if let Some(conditions) = conditions {
+                object["status"]["conditions"] = conditions;
+            }
+        };
+        drop(self.shared.objects.change("pods", pod, change));
+    }
+}
