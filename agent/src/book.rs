@@ -27,7 +27,7 @@ pub struct Book {
     live: bool,
     secrets: Secrets,
     tally: Tally,
-    /// Whether metrics are another pod's to report.
+    /// `true` if metrics are another pod's to report.
     quiet: bool,
     rules: Rules,
     /// A rule that was broken and that nobody has asked for yet.
@@ -45,7 +45,7 @@ pub struct Tally {
     pub last: Option<MetricValue>,
     /// Its name.
     pub name: Option<String>,
-    /// Whether it was concluded from the last intermediate result.
+    /// `true` if it was concluded from the last intermediate result.
     pub derived: bool,
     /// What looked like a metric and could not be read.
     pub unreadable: u64,

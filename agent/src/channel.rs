@@ -28,7 +28,7 @@ use command::Command;
 /// Name of the variable that tells the SDK where the channel is.
 pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
 
-/// How long a `GET` waits for something to say, as NNI's own server does.
+/// The time that a `GET` waits for something to say, as NNI's own server does.
 const POLL: Duration = Duration::from_secs(1);
 
 /// A body may be large: a metric of a million characters is encoded as JSON three times. A trial that is stopped in the

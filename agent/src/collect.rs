@@ -107,9 +107,9 @@ impl Finding {
 pub struct CollectSpec {
     /// Name of the metric that the search optimises. `None`: concluded at the end, see [`Ledger`].
     pub objective: Option<String>,
-    /// Whether `name=value` text on stdout counts.
+    /// `true` if `name=value` text on stdout counts.
     pub text: bool,
-    /// Whether JSON objects on lines of their own on stdout count.
+    /// `true` if JSON objects on lines of their own on stdout count.
     pub json_lines: bool,
     /// Regular expressions for lines of stdout. Where one matches, the line is neither read as
     /// `name=value` nor as JSON.
@@ -121,7 +121,7 @@ pub struct CollectSpec {
 }
 
 impl CollectSpec {
-    /// Whether `name=value` tells of a variable of the trial's, and not of the objective.
+    /// Returns whether `name=value` tells of a variable of the trial's, and not of the objective.
     fn is_variable(&self, name: &str, value: &MetricValue) -> bool {
         let is = |(own, set): &(String, MetricValue)| own == name && set == value;
         // `bash` counts in this one how deep it is nested, so that no script prints what was set.

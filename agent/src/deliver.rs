@@ -52,7 +52,7 @@ pub use token::read as read_token;
 const FACTS_BYTES: usize = 256 << 10;
 /// Most JSON in a batch of logs and samples, in bytes.
 const BULK_BYTES: usize = 128 << 10;
-/// How long logs gather before they are sent: they are many and not urgent.
+/// The time that logs gather before they are sent: they are many and not urgent.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 /// First and longest mean time between tries; each is between nothing and twice that.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(7_500));
@@ -83,7 +83,7 @@ pub struct Settings {
     pub sender: Sender,
     /// Longest silence towards the manager; a shorter lease in an ack shortens it.
     pub heartbeat: Duration,
-    /// How long delivery may go on after the trial's end.
+    /// The time that delivery may go on after the trial's end.
     pub flush: Duration,
     /// Becomes true when delivery has to end at once.
     pub give_up: watch::Receiver<bool>,
@@ -151,7 +151,7 @@ struct Courier {
     ended: watch::Receiver<bool>,
     /// What the manager offers, once it has answered.
     peer: watch::Sender<Option<Offer>>,
-    /// Whether the facts of earlier attempts have been delivered.
+    /// `true` if the facts of earlier attempts have been delivered.
     older_told: watch::Sender<bool>,
     shared: Mutex<Contact>,
     line: Line,
@@ -185,7 +185,7 @@ struct Contact {
     /// The last address that could be read.
     last_base: Option<String>,
     token: Token,
-    /// Whether compressed batches were refused.
+    /// `true` if compressed batches were refused.
     plain: bool,
     heartbeat: Option<Duration>,
     seen: HashSet<u64>,
@@ -193,7 +193,7 @@ struct Contact {
     last_error: Option<String>,
     /// What the manager cannot do, for which something was left.
     lacking: Option<&'static str>,
-    /// Whether the last answer was to come again later.
+    /// `true` if the last answer was to come again later.
     asked_to_wait: bool,
     give_up_at: Option<Instant>,
 }

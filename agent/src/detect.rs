@@ -299,7 +299,7 @@ impl Detectors {
         [by_steps, self.spec.stall_after].into_iter().flatten().min()
     }
 
-    /// Whether the sample shows work.
+    /// Returns whether the sample shows work.
     fn enter_sample(&mut self, sample: &Sample, now: Duration, alarms: &mut Vec<Alarm>) -> bool {
         let since_last = now.saturating_sub(self.last_sample.replace(now).unwrap_or(now));
         let cpu = sample.process.as_ref().and_then(|process| process.cpu_percent);

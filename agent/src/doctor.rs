@@ -68,7 +68,7 @@ impl Check {
 /// All that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Report {
-    /// Whether nothing failed.
+    /// `true` if nothing failed.
     ok: bool,
     /// The first check that failed.
     first_failure: Option<&'static str>,

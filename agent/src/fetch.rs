@@ -61,7 +61,7 @@ pub enum Error {
     /// The other pods did not come.
     #[error("the other pods of this trial have not all reported within {} s; missing: {missing}", .tried.as_secs())]
     Missing {
-        /// How long they were waited for.
+        /// The time that they were waited for.
         tried: Duration,
         /// Who.
         missing: String,
@@ -98,7 +98,7 @@ impl Manager {
         self.began.elapsed()
     }
 
-    /// Whether the time is up.
+    /// Returns whether the time is up.
     pub fn is_late(&self) -> bool {
         Instant::now() >= self.until
     }

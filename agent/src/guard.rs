@@ -58,10 +58,10 @@ pub enum Duty<'a> {
     },
 }
 
-/// How often is looked whether the agent is really gone, whose pipe closes a moment before.
+/// The interval of looks whether the agent is really gone, whose pipe closes a moment before.
 const LOOKS: u32 = 50;
 
-/// How often is looked for what was forked meanwhile, in milliseconds, and how many times at most.
+/// The interval of looks for what was forked meanwhile, in milliseconds, and their number at most.
 const HUNT_EVERY: u16 = 20;
 const HUNTS: u32 = 500;
 
@@ -213,7 +213,7 @@ impl Drained {
     }
 }
 
-/// Whether the agent, our parent, has ended or is about to.
+/// Returns whether the agent, our parent, has ended or is about to.
 fn is_gone(agent: u32) -> bool {
     (0..LOOKS).any(|_| {
         let gone = std::os::unix::process::parent_id() != agent || tree::is_ending(agent);

@@ -35,7 +35,7 @@ use crate::verdict::{
     End, Known, Stop, StopBy, conclude, exit_code_for_frameworkcontroller, termination_message,
 };
 
-/// How often killed trees are looked through again for what was forked meanwhile.
+/// The interval at which killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// Bytes read at once.

@@ -14,12 +14,12 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
 
-/// How long a connection may take to be made.
+/// The time that a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take. The manager answers after its commit, which a busy disk can delay.
+/// The time that an answer may take. The manager answers after its commit, which a busy disk can delay.
 pub const ANSWER: Duration = Duration::from_secs(30);
 
-/// How long a connection may rest that nobody uses.
+/// The time that a connection may rest that nobody uses.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Why there is no client.

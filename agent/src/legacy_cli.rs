@@ -34,7 +34,7 @@ pub struct Legacy {
     pub manager: String,
     /// The manager's version. `None`: it is not to be compared.
     pub manager_version: Option<String>,
-    /// Whether the trial's own lines are sent too, and not its metrics only.
+    /// `true` if the trial's own lines are sent too, and not its metrics only.
     pub collect_logs: bool,
     /// A file for the keeper's process id.
     pub job_id_file: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Legacy {
 #[error("--trial_command is needed: the line that the shell is to run")]
 pub struct NoCommand;
 
-/// Whether `words`, without the program's name, are the old keeper's: its flags have underscores, ours none. The first
+/// Returns whether `words`, without the program's name, are the old keeper's: its flags have underscores, ours none. The first
 /// may be one that even the old one does not know; one that it does must come before any command.
 pub fn is_legacy(words: &[OsString]) -> bool {
     let Some(first) = words.first() else { return false };

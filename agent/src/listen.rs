@@ -16,7 +16,7 @@ use crate::serve::{Answer, Answering, Handler, Head, Limits, Method, serve};
 /// Somebody who wants the text of `/metrics`.
 pub type Asked = oneshot::Sender<String>;
 
-/// How long the watching task may take to answer, and a client to ask and to listen.
+/// The time that the watching task may take to answer, and a client to ask and to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Nobody needs more than a few connections, or a body.

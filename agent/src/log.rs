@@ -43,10 +43,10 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
     }
 }
 
-/// How long whoever reads our messages is waited for.
+/// The time to wait for the reader of our messages.
 pub const SHORTLY: Duration = Duration::from_millis(20);
 
-/// Whether the reader of stderr stood still the last time.
+/// `true` if the reader of stderr stood still the last time.
 static STALLED: AtomicBool = AtomicBool::new(false);
 
 /// Writes to stderr as far as somebody reads it: a reader that stands still must not hold up whoever watches the

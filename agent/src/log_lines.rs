@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// Pieces that the rate allows in a second, or more: a piece that is too much is left out as a whole.
 const PIECES_A_SECOND: u64 = 8;
 
-/// How often a line that is overwritten again and again is shown.
+/// The interval at which a line that is overwritten again and again is shown.
 const SHOWN_EVERY: Duration = Duration::from_secs(10);
 
 /// The shortest line of a secret with several lines that is one, in bytes.

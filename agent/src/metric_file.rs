@@ -85,7 +85,7 @@ impl MetricFiles {
         self.collectors.offsets()
     }
 
-    /// Whether any of the files or directories is there by now.
+    /// Returns whether any of the files or directories is there by now.
     pub fn any_is_there(&self) -> bool {
         self.wanted.iter().any(|path| path.exists())
     }

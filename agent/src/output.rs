@@ -39,7 +39,7 @@ pub const READER_STACK: usize = 2 * 1024 * 1024;
 /// Most that is laid by for a pump that cannot go on: the most that a pipe holds, as Linux is set by default.
 const LATE: usize = 1024 * 1024;
 
-/// How often is looked whether everything was passed on.
+/// The interval of looks whether everything was passed on.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a pump has to say.

@@ -16,7 +16,7 @@ use trial_protocol::TrialExit;
 /// What is left of the grace after a second TERM.
 pub const HURRY: Duration = Duration::from_secs(1);
 
-/// How long killed processes may take to vanish. The kernel needs microseconds, unless a process hangs in
+/// The time that killed processes may take to vanish. The kernel needs microseconds, unless a process hangs in
 /// a device or a network file system; then nothing helps, and waiting longer does not either.
 pub const KILL_WAIT: Duration = Duration::from_secs(2);
 
@@ -67,7 +67,7 @@ pub enum Phase {
 pub enum Event {
     /// Somebody wants the trial to end within `grace`.
     StopRequested {
-        /// How long the tree may take.
+        /// The time that the tree may take.
         grace: Duration,
     },
     /// The same signal asked again: somebody is losing patience.
@@ -132,12 +132,12 @@ impl Phase {
         }
     }
 
-    /// Whether KILL was sent, so that a process forked meanwhile must be looked for again and again.
+    /// Returns whether KILL was sent, so that a process forked meanwhile must be looked for again and again.
     pub fn hunts(&self) -> bool {
         matches!(self, Self::Killing { .. } | Self::Verifying { .. })
     }
 
-    /// Whether the trial's own process has been reaped: its pid may belong to somebody else now.
+    /// Returns whether the trial's own process has been reaped: its pid may belong to somebody else now.
     pub fn reaped(&self) -> bool {
         match self {
             Self::Running | Self::Terminating { .. } | Self::Killing { .. } => false,

@@ -18,7 +18,7 @@ pub struct View<'a> {
     pub ids: [&'a str; 4],
     /// What becomes of the trial.
     pub phase: &'a str,
-    /// How long the trial has run, in seconds.
+    /// The time that the trial has run, in seconds.
     pub seconds: f64,
     /// The last number of each metric, by name.
     pub metrics: &'a [(&'a str, f64)],
@@ -26,13 +26,13 @@ pub struct View<'a> {
     pub spooled: [u64; 2],
     /// Batches that the manager has taken, and tries that failed; `None` without a manager.
     pub deliveries: Option<[u64; 2]>,
-    /// How long each GPU has had nothing to do, in milliseconds.
+    /// The time that each GPU has had nothing to do, in milliseconds.
     pub gpu_idle_ms: &'a BTreeMap<String, u64>,
     /// The last reading.
     pub sample: Option<&'a Sample>,
 }
 
-/// How long a GPU has had nothing to do.
+/// The time that a GPU has had nothing to do.
 const IDLE: &str = "trialkeeper_gpu_idle_seconds_total";
 
 /// A text that grows by families.

@@ -184,7 +184,7 @@ fn wait_status(status: &WaitIdStatus) -> Option<i32> {
     status.exit_status().map(|code| (code & 0xff) << 8).or_else(killed)
 }
 
-/// Whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a walk
+/// Returns whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a walk
 /// through `/proc`. Nobody reaps while they are read, so they can only grow. Where there are none, the answer is no.
 fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
     let is_helper = |pid: &str| {

@@ -12,7 +12,7 @@ use crate::dialect;
 use crate::fetch::{Error, Manager};
 use crate::peers::{self, Role, Task};
 
-/// How long the manager may keep us waiting for one answer.
+/// The time that the manager may keep us waiting for one answer.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// How the pods of this trial are to meet.

@@ -28,7 +28,7 @@ pub struct Request {
     pub token_file: Option<PathBuf>,
     /// PEM file with the manager's certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// How long to try.
+    /// The time to try.
     pub patience: Duration,
 }
 

@@ -102,7 +102,7 @@ impl Rules {
         due.min()
     }
 
-    /// Whether a rule on the running time fits, for a trial that was started then.
+    /// Returns the reason to stop if a rule on the running time fits, for a trial that was started then.
     pub fn overdue(&self, started: Instant, now: Instant) -> Option<StopReason> {
         let ran = now.saturating_duration_since(started);
         let fits = |rule: &StopRule| match rule.when {

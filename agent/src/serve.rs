@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use head::{Refusal, parse_head};
 
-/// How long those who wait for an answer at the end are given to get it.
+/// The time that those who wait for an answer at the end are given to get it.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What is written back.

@@ -59,7 +59,7 @@ pub struct Settings {
     pub metric_files: Vec<PathBuf>,
     /// Directories with `TensorBoard`'s event files.
     pub tensorboard: Vec<PathBuf>,
-    /// Whether the SDK's HTTP channel is served.
+    /// `true` if the SDK's HTTP channel is served.
     pub sdk_channel: bool,
     /// From the request to end to the kill.
     pub grace: Duration,
@@ -251,7 +251,7 @@ impl Settings {
     }
 }
 
-/// Whether what the trial is to be ended for can be seen.
+/// Checks that the agent can see what the trial is to be ended for.
 fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
     let idle = ("stop-on-gpu-idle", watch.stop_on_gpu_idle);
     let hang = ("stop-on-gpu-hang", watch.stop_on_gpu_hang);
@@ -320,7 +320,7 @@ fn text(value: Option<OsString>) -> Option<String> {
     value.filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Whether the value of `--parameters` is the parameters themselves, and not the name of their file.
+/// Returns whether the value of `--parameters` is the parameters themselves, and not the name of their file.
 pub fn is_inline(value: &OsStr) -> bool {
     value.as_bytes().trim_ascii_start().starts_with(b"{")
 }

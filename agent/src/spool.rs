@@ -413,7 +413,7 @@ impl Spool {
         state.facts.kept() + state.bulk.kept()
     }
 
-    /// Whether the disk lacks facts that are not acknowledged.
+    /// Returns whether the disk lacks facts that are not acknowledged.
     pub fn is_in_memory(&self) -> bool {
         self.shared.lock().facts.unwritten_bytes() > 0
     }

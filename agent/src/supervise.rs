@@ -38,20 +38,20 @@ mod memory;
 
 pub use look::Look;
 
-/// How often killed trees are looked through again for what was forked meanwhile.
+/// The interval at which killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
-/// How long finished lines of log may wait for more.
+/// The time that finished lines of log may wait for more.
 const LOG_LINGER: Duration = Duration::from_millis(250);
 
-/// How long a trial must live before its files of metrics are worth a thread, and it is worth a guard.
+/// The time that a trial must live before its files of metrics are worth a thread, and it is worth a guard.
 const WATCH_AFTER: Duration = Duration::from_millis(100);
 
-/// How often the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
+/// The interval at which the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
 /// whole container, us too.
 const AHEAD_EVERY: Duration = Duration::from_secs(3);
 
-/// How long after the trial's end its output may still be open before it is read out, whoever holds up a pump.
+/// The time that the trial's output may stay open after its end before it is read out.
 const READ_OUT_AFTER: Duration = Duration::from_millis(20);
 
 /// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
@@ -109,7 +109,7 @@ pub struct Ending {
     pub sender: Option<SignalSender>,
     /// Who was left of it.
     pub leftovers: Leftovers,
-    /// Whether TERM has come: then somebody waits for our end too.
+    /// `true` if TERM has come: then somebody waits for our end too.
     pub terminated: bool,
 }
 

@@ -87,7 +87,7 @@ impl FileTail {
         }
     }
 
-    /// Whether what was read is still there.
+    /// Returns whether what was read is still there.
     fn still_holds(&self, file: &File) -> bool {
         let mut bytes = [0; SEEN_BYTES];
         let bytes = &mut bytes[..self.seen.len()];

@@ -35,18 +35,18 @@ impl Terminal {
         tcgetpgrp(stdin()).ok().map(|_| Self { given: false, modes: None })
     }
 
-    /// Whether it listens to us.
+    /// Returns whether it listens to us.
     pub fn is_ours(&self) -> bool {
         tcgetpgrp(stdin()) == Ok(getpgrp())
     }
 
-    /// Whether our output goes there, too. Else we may be the first of a pipeline, whose last, a pager say, needs it more
+    /// Returns whether our output goes there, too. Else we may be the first of a pipeline, whose last, a pager say, needs it more
     /// than a trial that may never read.
     pub fn is_all_ours(&self) -> bool {
         tcgetpgrp(stdout()).is_ok()
     }
 
-    /// Whether it listens to the trial.
+    /// Returns whether it listens to the trial.
     pub fn is_given(&self) -> bool {
         self.given
     }

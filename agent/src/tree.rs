@@ -21,7 +21,7 @@ pub struct Process {
     pub group: u32,
     /// Name of its program, at most 15 bytes (`/proc/PID/comm`).
     pub name: String,
-    /// Whether it has ended and waits to be reaped.
+    /// `true` if it has ended and waits to be reaped.
     pub zombie: bool,
 }
 
@@ -50,7 +50,7 @@ pub fn marked(mark: &[u8], group: Option<u32>) -> Vec<Process> {
     select(everyone, &roots, &[own], true)
 }
 
-/// Whether process `pid` is about to end, has ended, or cannot be read.
+/// Returns whether process `pid` is about to end, has ended, or cannot be read.
 pub fn is_ending(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/stat")).ok().is_none_or(|stat| ends(&stat))
 }

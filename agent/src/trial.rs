@@ -110,7 +110,7 @@ pub struct Trial {
 pub struct LostGuard {
     /// How it ended.
     pub status: ExitStatus,
-    /// Whether another is to be started.
+    /// `true` if another is to be started.
     pub replaced: bool,
 }
 

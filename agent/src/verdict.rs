@@ -37,11 +37,11 @@ use stop::stopped;
 pub struct Known {
     /// How it ended.
     pub end: End,
-    /// Whether this agent ended it.
+    /// The reason for which this agent ended it.
     pub stop: Option<Stop>,
     /// Who sent the signal that made it do so.
     pub sender: Option<SignalSender>,
-    /// How long it ran, in milliseconds.
+    /// The time that it ran, in milliseconds.
     pub duration_ms: Option<u64>,
     /// The last bytes of standard output.
     pub stdout_tail: Vec<u8>,
@@ -57,7 +57,7 @@ pub struct Known {
     pub process_peak_bytes: Option<u64>,
     /// The last reading of each GPU.
     pub gpus: Vec<GpuSample>,
-    /// How long each GPU had nothing to do, in milliseconds, by UUID or index.
+    /// The time that each GPU had nothing to do, in milliseconds, by UUID or index.
     pub gpu_idle_ms: BTreeMap<String, u64>,
     /// GPUs that vanished during the trial, by UUID or index.
     pub gpus_lost: Vec<String>,

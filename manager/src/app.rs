@@ -59,7 +59,7 @@ use crate::{api, ids, notify};
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
 
-/// How long pages that follow a search may look once more after its end.
+/// The time that pages that follow a search may look once more after its end.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// What to run, and how.
@@ -76,7 +76,7 @@ pub struct Settings {
     /// Port for images that still carry NNI's own keeper, which knows neither tokens nor encryption.
     /// `None`: there is no such listener.
     pub legacy_port: Option<u16>,
-    /// How long an agent may be silent before its trial is `LOST`.
+    /// The time that an agent may be silent before its trial is `LOST`.
     pub lease: Duration,
     /// A certificate of the user's. `None`: one of our own where we listen beyond this machine.
     pub certificate: Option<OwnCertificate>,

@@ -96,7 +96,7 @@ pub fn build(spec: &AssessorSpec) -> Result<Box<dyn Assessor>, Error> {
     Ok(assessor)
 }
 
-/// Whether an assessor of this name is built in.
+/// Returns whether an assessor of this name is built in.
 pub fn is_known(name: &str) -> bool {
     algorithm(name).is_ok()
 }

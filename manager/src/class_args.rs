@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::nearest::advice;
 
-/// Whether the objective is to be made large or small.
+/// The direction in which the objective is to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizeMode {
     /// The larger the better.

@@ -75,7 +75,7 @@ pub struct ExperimentSpec {
     /// The direction of the objective, for tuner and assessor alike: `objective.direction` or an
     /// `optimize_mode`; NNI's default of the tuner where the file states neither.
     pub optimize_mode: OptimizeMode,
-    /// Whether the file states no direction.
+    /// `true` if the file states no direction.
     pub optimize_mode_assumed: bool,
     /// `assessor`. `None`: trials are left to run to their end.
     pub assessor: Option<AssessorChoice>,
@@ -132,7 +132,7 @@ impl TrainingServiceSpec {
         }
     }
 
-    /// Whether trials fetch their code from the manager.
+    /// Returns whether trials fetch their code from the manager.
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Local(_) => false,

@@ -100,7 +100,7 @@ pub enum Program {
         tuner: Option<Algorithm>,
         /// The assessor. `None`: none, or the manager's own.
         assessor: Option<Algorithm>,
-        /// Whether the tuner is an advisor: one that stops trials, too, and minds every message.
+        /// `true` if the tuner is an advisor: one that stops trials, too, and minds every message.
         advisor: bool,
     },
     /// A program that speaks ask-and-tell on its standard input and output.
@@ -127,7 +127,7 @@ pub struct Setting {
     pub code: PathBuf,
     /// GPUs that a Python algorithm may use. `None`: none.
     pub gpus: Option<Vec<u64>>,
-    /// How long it may owe an answer without a word before it is replaced.
+    /// The time that it may owe an answer without a word before it is replaced.
     pub patience: Duration,
     /// Variables that the program is started without.
     pub secret_variables: Vec<String>,
@@ -208,9 +208,9 @@ pub struct Outside {
     orders: mpsc::UnboundedSender<Order>,
     said: mpsc::UnboundedReceiver<Said>,
     task: JoinHandle<()>,
-    /// Whether it proposes.
+    /// `true` if it proposes.
     pub tunes: bool,
-    /// Whether it wants to see intermediate results.
+    /// `true` if it wants to see intermediate results.
     pub assesses: bool,
     /// What a person calls it.
     pub name: String,

@@ -93,7 +93,7 @@ impl Handle {
         self.stop.cancel();
     }
 
-    /// Whether somebody has asked for the stop. An experiment may also stop because it cannot go on.
+    /// Returns whether somebody has asked for the stop. An experiment may also stop because it cannot go on.
     pub fn is_to_stop(&self) -> bool {
         self.stop.is_cancelled()
     }
@@ -113,7 +113,7 @@ impl Handle {
         self.leave.cancelled().await;
     }
 
-    /// Whether somebody has asked the experiment to end, one way or the other.
+    /// Returns whether somebody has asked the experiment to end, one way or the other.
     pub fn is_to_end(&self) -> bool {
         self.stop.is_cancelled() || self.leave.is_cancelled()
     }

@@ -53,7 +53,7 @@ pub fn submitted(attempt: &AttemptId) -> AttemptId {
     parts(attempt).0
 }
 
-/// Whether one attempt is a later try of the other, by the cluster that both were submitted to once.
+/// Returns whether one attempt is a later try of the other, by the cluster that both were submitted to once.
 pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
     let ((one, try_one), (other, try_other)) = (parts(later), parts(than));
     one == other && try_one > try_other

@@ -59,7 +59,7 @@ impl JobState {
         Self::ALL.map(Self::as_str).join(", ")
     }
 
-    /// Whether the trial job has ended for good.
+    /// Returns whether the trial job has ended for good.
     pub fn is_final(self) -> bool {
         match self {
             Self::Succeeded

@@ -33,7 +33,7 @@ pub(crate) const WEBHOOK: &str = "webhook";
 /// The name of the program's.
 pub(crate) const COMMAND: &str = "command";
 
-/// How long what is left is still tried when the manager ends.
+/// The time that what is left is still tried when the manager ends.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Says that something new lies in the store; cheap to clone.

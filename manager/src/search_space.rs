@@ -80,7 +80,7 @@ pub enum Domain {
 pub struct Real {
     /// How the coordinate is distributed.
     pub shape: Shape,
-    /// Whether the value is `exp` of the coordinate.
+    /// `true` if the value is `exp` of the coordinate.
     pub log: bool,
     /// The value is a multiple of this, where given.
     pub q: Option<f64>,
@@ -138,7 +138,7 @@ impl SearchSpace {
         })
     }
 
-    /// Whether it is in NNI's form, so that its parameters are known.
+    /// Returns whether it is in NNI's form, so that its parameters are known.
     pub fn is_known(&self) -> bool {
         // A space in NNI's form has a parameter.
         !self.dimensions.is_empty()
@@ -159,7 +159,7 @@ impl SearchSpace {
         self.dimensions.iter().filter(|d| d.parent.is_none()).map(|d| d.name.as_str())
     }
 
-    /// Whether dimension `index` is present in a point whose earlier coordinates are given.
+    /// Returns whether dimension `index` is present in a point whose earlier coordinates are given.
     pub fn is_present(&self, index: usize, earlier: &[Option<Coordinate>]) -> bool {
         match self.dimensions[index].parent {
             None => true,

@@ -110,7 +110,7 @@ impl Store {
         })
     }
 
-    /// Whether somebody has the database at `path` open to write, in this process or another. `None`: it cannot be told.
+    /// Returns whether somebody has the database at `path` open to write, in this process or another. `None`: it cannot be told.
     pub fn is_open_to_write(path: &Path) -> Option<bool> {
         schema::is_locked(path)
     }

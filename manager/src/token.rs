@@ -28,7 +28,7 @@ const SECRET_BYTES: usize = 32;
 /// First part of a token; names how the rest is made.
 const SCHEME: &str = "tk2";
 
-/// How long a token is good, in milliseconds: 90 days.
+/// The time that a token is good, in milliseconds: 90 days.
 const LIFE_MS: i64 = 90 * DAY_MS;
 
 /// A token that is good for less than this is renewed: 60 days. So an agent may be without a manager for as
@@ -57,7 +57,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Whether it may speak for this trial.
+    /// Checks that it may speak for this trial.
     pub fn may_speak_for(
         &self,
         experiment: &ExperimentId,
@@ -173,7 +173,7 @@ impl Secret {
         (left < RENEWED_MS).then(|| self.trial_token(&holder.experiment, &holder.trial, now_ms))
     }
 
-    /// Whether a token is that of this trial.
+    /// Checks that a token is that of this trial.
     pub fn check(
         &self,
         token: &str,

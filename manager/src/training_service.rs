@@ -103,7 +103,7 @@ pub enum JobNews {
 /// Where the news of all jobs goes.
 pub type JobEvents = mpsc::UnboundedSender<JobNews>;
 
-/// Whether a job that was submitted before a restart is still there.
+/// The fate of a job that was submitted before a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
     /// It is; its event will come.

@@ -185,7 +185,7 @@ const NNI_HAS: [(&str, &str); 9] = [
     ("BOHB", "BOHB"),
 ];
 
-/// Whether a tuner of this name is built in, or one of NNI's own.
+/// Returns whether a tuner of this name is built in, or one of NNI's own.
 pub fn is_known(name: &str) -> bool {
     algorithm(name).is_ok() || nni_name(name).is_some()
 }

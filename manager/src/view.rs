@@ -41,11 +41,11 @@ pub struct ExperimentView {
     pub created_at_ms: i64,
     /// When it ended. Absence means that it goes on.
     pub ended_at_ms: Option<i64>,
-    /// How long it has run, in milliseconds, interruptions left out.
+    /// The time that it has run, in milliseconds, interruptions left out.
     pub elapsed_ms: u64,
     /// `maximize` or `minimize`.
     pub optimize_mode: &'static str,
-    /// Whether the experiment file states no direction, so that `optimize_mode` is the tuner's default.
+    /// `true` if the experiment file states no direction, so that `optimize_mode` is the tuner's default.
     pub optimize_mode_assumed: bool,
     /// The metric that is optimised. Absence means the SDK's own.
     pub objective: Option<String>,
@@ -182,7 +182,7 @@ pub fn without_secrets(value: &Value) -> Value {
     }
 }
 
-/// Whether something of this name is nobody's business.
+/// Returns whether something of this name is nobody's business.
 fn is_secret(name: &str) -> bool {
     const SECRET: [&str; 12] = [
         "password",
@@ -203,7 +203,7 @@ fn is_secret(name: &str) -> bool {
     plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word))
 }
 
-/// Whether a character turns the direction of writing around, so that a text reads otherwise than it is (Unicode's
+/// Returns whether a character turns the direction of writing around, so that a text reads otherwise than it is (Unicode's
 /// bidirectional marks, embeddings, overrides and isolates; Unicode Technical Report 36, section 3.1).
 pub fn turns_writing(character: char) -> bool {
     matches!(

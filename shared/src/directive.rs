@@ -20,7 +20,7 @@ pub enum DirectiveBody {
     Stop {
         /// Why, for the verdict.
         reason: StopReason,
-        /// How long the trial may take to end, in milliseconds. Absence means the agent's own setting.
+        /// The time that the trial may take to end, in milliseconds. Absence means the agent's own setting.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
     },
@@ -35,7 +35,7 @@ pub enum DirectiveBody {
     StopRules {
         /// The first that fits ends the trial. Empty: none.
         rules: Vec<StopRule>,
-        /// How long they hold, in milliseconds from when the agent reads them. Whoever made them may have
+        /// The time that they hold, in milliseconds from when the agent reads them. Whoever made them may have
         /// changed its mind since; it says so in time, or lets them expire.
         lease_ms: u64,
     },
@@ -66,7 +66,7 @@ pub enum LogLevel {
 pub struct StopRule {
     /// Why, for the verdict.
     pub reason: StopReason,
-    /// How long this one holds, in milliseconds from when the agent reads it, if that is less than the
+    /// The time that this one holds, in milliseconds from when the agent reads it, if that is less than the
     /// lease of all. Absence means as long as all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,

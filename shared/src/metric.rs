@@ -6,7 +6,7 @@ use serde_json::{Number, Value};
 /// The name of the metric that a trial reports through NNI's SDK, which names none.
 pub const OBJECTIVE: &str = "default";
 
-/// Whether a metric speaks of a step or of the whole trial.
+/// The subject of a metric: a step or the whole trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricKind {

@@ -21,7 +21,7 @@ pub struct RendezvousRequest {
     pub address: IpAddr,
     /// The port that its role's members listen on, 1 to 65535.
     pub port: u16,
-    /// How long the manager may wait for the others before it answers, in milliseconds. Absence means not at
+    /// The time that the manager may wait for the others before it answers, in milliseconds. Absence means not at
     /// all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,

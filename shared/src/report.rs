@@ -173,7 +173,7 @@ pub struct ReportAck {
     /// The token to show from now on, before the present one expires. Absence means the present one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<BearerToken>,
-    /// Whether the manager lacks what it acknowledged after `through`. Nothing of the batch was stored; the agent
+    /// `true` if the manager lacks what it acknowledged after `through`. Nothing of the batch was stored; the agent
     /// sends again what it has kept after `through`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resend: bool,

@@ -122,7 +122,7 @@ pub struct GpuSample {
     /// `DCGM_FI_DEV_ECC_DBE_VOL_TOTAL`: uncorrectable memory errors since the driver was loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// Whether the GPU is split by MIG; absent where the GPU cannot be.
+    /// `true` if the GPU is split by MIG; absent where the GPU cannot be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_enabled: Option<bool>,
 }

@@ -115,7 +115,7 @@ pub struct Verdict {
     /// Who asked for the end, where somebody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopReason>,
-    /// How long the trial ran, in milliseconds.
+    /// The time that the trial ran, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// What the conclusion rests on.
@@ -149,7 +149,7 @@ pub struct Evidence {
     /// The last reading of each GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
-    /// How long each GPU had nothing to do, in milliseconds, by UUID or else by index: between two samples that both say so.
+    /// The time that each GPU had nothing to do, in milliseconds, by UUID or else by index: between two samples that both say so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpu_idle_ms: BTreeMap<String, u64>,
     /// Processes that were still there long after the trial's own process had ended, and were ended, or that were killed with

@@ -37,7 +37,7 @@ pub struct EventFileReader {
     carry: Vec<u8>,
     /// Bytes of a record too large that are still to come.
     passing: u64,
-    /// Whether a summary too large was reported.
+    /// `true` if a summary too large was reported.
     told_large: bool,
     garbage: Option<Garbage>,
 }

@@ -207,7 +207,7 @@ impl Ledger {
     }
 }
 
-/// Whether the value at `position` of its name is kept: every one of the first [`DENSE`], then every
+/// Returns whether the value at `position` of its name is kept: every one of the first [`DENSE`], then every
 /// second until twice as many have come, then every fourth, and so on.
 fn is_kept(position: u64) -> bool {
     let stride = match position / DENSE {

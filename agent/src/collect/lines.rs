@@ -36,7 +36,7 @@ pub struct LineCutter {
     texts: bool,
     /// The unterminated line so far, less what was cut off.
     carry: Vec<u8>,
-    /// Whether a part of this line was cut off already.
+    /// `true` if a part of this line was cut off already.
     within: bool,
 }
 

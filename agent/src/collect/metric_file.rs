@@ -132,7 +132,7 @@ fn next(bytes: &[u8]) -> Next {
     }
 }
 
-/// Whether `bytes`, at most a header's length, may be (the beginning of) a header.
+/// Returns whether `bytes`, at most a header's length, may be (the beginning of) a header.
 fn may_be_header(bytes: &[u8]) -> bool {
     let marks = bytes.len().min(2);
     bytes[..marks] == b"ME"[..marks] && bytes[marks..].iter().all(u8::is_ascii_digit)

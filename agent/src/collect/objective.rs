@@ -124,7 +124,7 @@ fn is_one_of(part: &str, words: &[&str]) -> bool {
     words.iter().any(|word| word.eq_ignore_ascii_case(part))
 }
 
-/// Whether a name looks like a setting, a counter or a clock, which is never the result by itself.
+/// Returns whether a name looks like a setting, a counter or a clock, which is never the result by itself.
 pub(super) fn is_setting(name: &str) -> bool {
     let last = parts(name).next_back();
     let first = parts(name).next();
@@ -133,7 +133,7 @@ pub(super) fn is_setting(name: &str) -> bool {
         || first.is_some_and(|first| first.len() < name.len() && is_one_of(first, &NUMBERS_OF))
 }
 
-/// Whether a name means a metric wherever it stands.
+/// Returns whether a name means a metric wherever it stands.
 pub(super) fn is_known(name: &str) -> bool {
     likelihood(name).is_some() && !is_setting(name)
 }
@@ -166,7 +166,7 @@ pub(super) fn main_of<'n>(names: &[&'n str], objective: Option<&str>) -> Option<
         .or_else(|| candidates().next_back())
 }
 
-/// Whether a printed value only repeats a parameter of the trial's.
+/// Returns whether a printed value only repeats a parameter of the trial's.
 pub(super) fn repeats(
     parameters: &[(String, MetricValue)],
     name: &str,

@@ -42,17 +42,17 @@ const LIMITS: Limits = Limits { look: PORTION_BYTES, piece: LONGEST_BYTES };
 pub struct StreamScanner {
     spec: CollectSpec,
     limits: Limits,
-    /// Whether ordinary text may hold metrics: stdout only, since stderr is full of warnings that quote
+    /// `true` if ordinary text may hold metrics: stdout only, since stderr is full of warnings that quote
     /// code.
     reads_text: bool,
     marker: memmem::Finder<'static>,
     /// The unterminated line so far, less what is decided.
     carry: Vec<u8>,
-    /// How long the carry must be before looking at it is of use.
+    /// The time that the carry must be before looking at it is of use.
     look_at: usize,
     /// The piece at hand began before the carry and is not read.
     clipped: Option<Clipped>,
-    /// Whether it was said that a line is too long.
+    /// `true` if it was said that a line is too long.
     told_long: bool,
     /// Metrics of one JSON line, kept to reuse its memory.
     objects: Vec<Found>,
@@ -238,7 +238,7 @@ impl StreamScanner {
         at
     }
 
-    /// Whether a piece that goes on with `part`, or begins with it, is not read.
+    /// Returns how a piece is cut that goes on with `part`, or begins with it, is not read.
     fn clip(&self, part: &[u8]) -> Option<Clipped> {
         let textured = || self.next_texture(part).is_some();
         match self.clipped {

@@ -66,7 +66,7 @@ fn labelled<'l>(
     (is_known(name) || objective == Some(name)).then_some((name, value))
 }
 
-/// Whether Katib would take the end of `text` for `name`, and it is no part of a longer one either.
+/// Returns whether Katib would take the end of `text` for `name`, and it is no part of a longer one either.
 fn is_katibs(text: &[u8], name: &str) -> bool {
     let is_part = |byte: &u8| is_name_byte(*byte) || *byte == b'|' || !byte.is_ascii();
     let is_katibs = |byte: &u8| byte.is_ascii_alphanumeric() || b"_|-".contains(byte);
@@ -189,7 +189,7 @@ fn number_length(text: &[u8]) -> Option<usize> {
     Some(sign + length)
 }
 
-/// Whether a value may end before `rest`.
+/// Returns whether a value may end before `rest`.
 fn is_closed(rest: &[u8]) -> bool {
     let rest = rest.strip_prefix(b"%").unwrap_or(rest);
     match rest {

@@ -16,7 +16,7 @@ pub(super) struct Caller {
     /// What was last read from the file.
     pem: Option<Vec<u8>>,
     client: Option<Client>,
-    /// Whether the file is to be looked at.
+    /// `true` if the file is to be looked at.
     stale: bool,
 }
 

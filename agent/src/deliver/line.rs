@@ -18,7 +18,7 @@ use crate::spool::{Dialect, Record};
 /// The longest that a request is kept open. Proxies cut off what rests for a minute.
 const OPEN: Duration = Duration::from_secs(20);
 
-/// How long the bulk lane waits for the line; then it takes another connection.
+/// The time that the bulk lane waits for the line; then it takes another connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who has the line.
@@ -56,7 +56,7 @@ impl Line {
         drop(self.wanted.subscribe().wait_for(|now| *now == wanted).await);
     }
 
-    /// Whether it wants the line now.
+    /// Returns whether it wants the line now.
     pub(super) fn is_wanted(&self) -> bool {
         *self.wanted.borrow()
     }
@@ -76,7 +76,7 @@ pub(super) struct Waited {
 }
 
 impl Courier {
-    /// Whether the next request may be opened now: the manager knows of it, and all is well and quiet.
+    /// Returns whether the next request may be opened now: the manager knows of it, and all is well and quiet.
     pub(super) fn may_wait(&self, lane: Lane) -> bool {
         let knows = || {
             let peer = self.peer.borrow();

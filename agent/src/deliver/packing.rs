@@ -17,7 +17,7 @@ const LEAST: usize = 8 << 10;
 /// A body as it is sent.
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
-    /// Whether it is compressed.
+    /// `true` if it is compressed.
     pub(super) gzip: bool,
 }
 
@@ -40,7 +40,7 @@ impl Courier {
         packed.await.expect("compressing does not panic, and nobody cancels it")
     }
 
-    /// Whether a body that was refused may have been so because it is compressed: whoever offers gzip may be
+    /// Returns whether a body that was refused may have been so because it is compressed: whoever offers gzip may be
     /// replaced by one who does not, or stand behind one who does not. Nothing is compressed from then on.
     pub(super) fn refused_packing(&self, error: &Error) -> bool {
         let refused = matches!(
@@ -58,7 +58,7 @@ impl Courier {
     }
 }
 
-/// Whether this is an address of the machine's own loopback interface.
+/// Returns whether this is an address of the machine's own loopback interface.
 fn is_here(base: &str) -> bool {
     let Some(host) = Url::parse(base).ok().and_then(|url| url.host_str().map(str::to_owned)) else {
         return false;

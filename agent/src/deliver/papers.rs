@@ -92,7 +92,7 @@ impl Courier {
     }
 }
 
-/// Whether the server at this base URL has proved who it is.
+/// Returns whether the server at this base URL has proved who it is.
 pub(super) fn is_encrypted(base: &str) -> bool {
     base.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
 }

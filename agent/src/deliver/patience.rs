@@ -110,7 +110,7 @@ impl Courier {
         }
     }
 
-    /// Whether there are reports that only memory holds, and a manager that would take them later.
+    /// Returns whether there are reports that only memory holds, and a manager that would take them later.
     fn would_lose(&self) -> bool {
         self.lock().asked_to_wait && self.spool.is_in_memory()
     }

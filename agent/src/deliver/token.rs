@@ -14,9 +14,9 @@ pub(super) struct Token {
     from_file: Option<String>,
     /// What the manager gave us instead.
     renewed: Option<String>,
-    /// Whether that manager had proved who it is.
+    /// `true` if that manager had proved who it is.
     proved: bool,
-    /// Whether the file is to be looked at.
+    /// `true` if the file is to be looked at.
     stale: bool,
 }
 

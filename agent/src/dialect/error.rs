@@ -95,7 +95,7 @@ pub enum Error {
     TooLarge {
         /// Where.
         url: String,
-        /// Whether the manager itself says so, not a proxy before it.
+        /// `true` if the manager itself says so, not a proxy before it.
         own: bool,
     },
     /// HTTP 429 or 503.

@@ -25,7 +25,7 @@ pub struct Door {
     pub base: String,
     /// The trial's token.
     pub token: Option<String>,
-    /// How long the answer may take, its body included.
+    /// The time that the answer may take, its body included.
     pub patience: Duration,
 }
 

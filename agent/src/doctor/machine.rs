@@ -11,7 +11,7 @@ use crate::sample::cgroup::{CgroupReader, memory_percent};
 /// Less room than this is soon used up by output and checkpoints.
 const ROOM: u64 = 1 << 30;
 
-/// Whether files can be made in `dir`, or where it would be made.
+/// Checks that files can be made in `dir`, or where it would be made.
 pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
     let shown = dir.display();
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());

@@ -19,7 +19,7 @@ use crate::dialect::native::REPORTS;
 use crate::errors::chain;
 use crate::http;
 
-/// How long a hop may take.
+/// The time that a hop may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How far the clocks may be apart, in milliseconds.
 const APART: i64 = 5_000;

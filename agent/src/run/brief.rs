@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::reap::Reaper;
 use crate::signals::HeldBack;
 
-/// How long a silent trial is only waited for, and how long it has the processor to itself.
+/// The time that a silent trial is only waited for, and how long it has the processor to itself.
 const BRIEF: Duration = Duration::from_millis(20);
 const AT_ONCE: Duration = Duration::from_millis(1);
 

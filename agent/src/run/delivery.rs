@@ -12,7 +12,7 @@ use crate::deliver::{self, Counts, LAST_PATIENCE, Papers};
 use crate::settings::Settings;
 use crate::spool::Spool;
 
-/// How long delivery may go on when we are to end: whoever sends TERM sends KILL after a while.
+/// The time that delivery may go on when we are to end: whoever sends TERM sends KILL after a while.
 const HURRIED: Duration = Duration::from_secs(5);
 
 /// What delivery may take to see that its time is up.

@@ -15,7 +15,7 @@ use crate::{deliver, log, standalone};
 
 /// The exit code of a process that SIGTERM ended, as a shell shows it.
 const STOPPED_CODE: u8 = 143;
-/// How long somebody who reads the summary is waited for.
+/// The time to wait for the reader of the summary.
 const SUMMARY_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Started {

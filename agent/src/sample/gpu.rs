@@ -139,7 +139,7 @@ impl Board {
         Self { interval, own, read_at: None, round, last, lost: BTreeSet::new() }
     }
 
-    /// Whether any GPU was read, be it the trial's or not.
+    /// Returns whether any GPU was read, be it the trial's or not.
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
@@ -246,7 +246,7 @@ fn name(gpu: &GpuSample) -> String {
     gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 
-/// Whether `line` speaks of `gpu`: by UUID, or as a row that begins with its index.
+/// Returns whether `line` speaks of `gpu`: by UUID, or as a row that begins with its index.
 fn is_named(gpu: &GpuSample, line: &str) -> bool {
     let by_uuid = gpu.uuid.as_ref().is_some_and(|uuid| line.contains(uuid));
     let by_index = line.split_once(',').is_some_and(|(index, _)| index.parse() == Ok(gpu.index));

@@ -15,9 +15,9 @@ pub struct Head {
     pub target: String,
     /// Length of the body, in bytes.
     pub length: usize,
-    /// Whether the connection goes on.
+    /// `true` if the connection goes on.
     pub keeps_alive: bool,
-    /// Whether the client waits for a nod before it sends its body.
+    /// `true` if the client waits for a nod before it sends its body.
     pub expects_continue: bool,
 }
 

@@ -13,19 +13,19 @@ use crate::rendezvous::Meeting;
 /// What is to be done before the trial, and what this pod is among the trial's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// Whether the manager gives the code.
+    /// `true` if the manager gives the code.
     pub fetch_code: bool,
-    /// Whether the manager gives the parameters.
+    /// `true` if the manager gives the parameters.
     pub fetch_parameters: bool,
     /// Where fetched code goes. `None`: `code` in the output directory.
     pub code_dir: Option<PathBuf>,
-    /// How long all of this may take.
+    /// The time that all of this may take.
     pub start_timeout: Duration,
     /// Which pod of the trial this is, where anybody said so.
     pub task: Option<Task>,
     /// How the pods are to meet, where there are several.
     pub meeting: Option<Meeting>,
-    /// Whether the trial's metrics are this pod's.
+    /// `true` if the trial's metrics are this pod's.
     pub bears_metrics: bool,
 }
 

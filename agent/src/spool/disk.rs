@@ -25,10 +25,10 @@ mod tests;
 const SEGMENT_BYTES: u64 = 4 << 20;
 /// Most bytes that are written in one go.
 const GATHER_BYTES: usize = 64 << 10;
-/// How long a verdict may wait for its fsync: a manager that is there acknowledges it sooner, and then there is
+/// The time that a verdict may wait for its fsync: a manager that is there acknowledges it sooner, and then there is
 /// nothing left that would have to be safe. (It outlives us from the first write on; this is about the machine.)
 const VERDICT_SYNC: Duration = Duration::from_millis(25);
-/// How long after a failed write the next is tried.
+/// The time from a failed write to the next try.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Something the thread is asked to do.
@@ -54,7 +54,7 @@ pub(super) struct Files {
     dir: PathBuf,
     /// Whose reports they are, until that is noted beside them.
     unnoted: Option<Sender>,
-    /// Whether it is safe that there are such files, and whose they are.
+    /// `true` if it is safe that there are such files, and whose they are.
     named: bool,
     pub(super) facts: LaneWriter,
     pub(super) bulk: LaneWriter,

@@ -340,7 +340,7 @@ impl LaneFiles {
         fs::rename(&new, &path)
     }
 
-    /// Whether there is a segment.
+    /// Returns whether there is a segment.
     pub fn is_anything_there(&self) -> bool {
         !self.segments.is_empty()
     }

@@ -39,7 +39,7 @@ impl Claim {
         Self(dir.map(|dir| DirLock::take(dir, attempt)))
     }
 
-    /// Whether another process works in the directory on this very attempt: running it again would run the
+    /// Returns whether another process works in the directory on this very attempt: running it again would run the
     /// trial twice.
     pub fn is_of_another(&self, attempt: &AttemptId) -> bool {
         match &self.0 {

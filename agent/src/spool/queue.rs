@@ -29,7 +29,7 @@ pub(super) enum Class {
 pub(super) struct Entry {
     pub(super) record: Record,
     pub(super) class: Class,
-    /// Whether the disk has it.
+    /// `true` if the disk has it.
     pub(super) written: bool,
     /// Bytes of log in it, to be counted if it is shed.
     pub(super) log_bytes: u64,
@@ -74,7 +74,7 @@ pub(super) struct State {
     pub(super) settling: usize,
 }
 
-/// Whether reports are safe on a disk.
+/// The state of the reports on disk: whether they are safe there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskState {
     /// They are kept in memory only.
@@ -169,7 +169,7 @@ impl State {
         true
     }
 
-    /// Whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit
+    /// Returns whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit
     /// for a sample.
     pub(super) fn make_room(&mut self, class: Class, size: usize, limit_bytes: u64) -> bool {
         let size = u64::try_from(size + record::HEADER).unwrap_or(u64::MAX);

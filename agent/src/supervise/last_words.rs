@@ -14,7 +14,7 @@ use crate::verdict::{Stop, StopBy};
 /// The longest wait for the manager to say why it had the trial ended.
 const REASON_WAIT: Duration = Duration::from_millis(500);
 
-/// How often is looked whether the manager has taken everything.
+/// The interval of looks whether the manager has taken everything.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl World {
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Whether a manager is there that could say why it ends the trial.
+    /// Returns whether a manager is there that could say why it ends the trial.
     pub(super) fn is_managed(&self) -> bool {
         self.look.counts.is_some() && self.look.sender.dialect == Dialect::Native
     }

@@ -50,7 +50,7 @@ impl Leftovers {
         self.alive = tree.iter().map(entry).collect();
     }
 
-    /// Whether there were none.
+    /// Returns whether there were none.
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }

@@ -47,7 +47,7 @@ pub struct Estate {
     pub termination_log: Option<PathBuf>,
     /// Names of variables whose values are masked in the verdict; they are in the environment still.
     pub secret_variables: Vec<String>,
-    /// Whether the exit code is to tell the verdict's class.
+    /// `true` if the exit code is to tell the verdict's class.
     pub mapped: bool,
     /// What changes while the trial runs. [`arm`] takes the outputs from it, the rest is told when it comes.
     pub live: Live,
@@ -58,7 +58,7 @@ pub struct Estate {
 pub struct Live {
     /// Where the trial's standard output and error come out, while they are open.
     pub outputs: [Option<RawFd>; 2],
-    /// Whether the trial was asked to end before.
+    /// `true` if the trial was asked to end before.
     pub stopping: bool,
     /// The wait status of the trial's own process, if it was reaped before.
     pub status: Option<i32>,
@@ -95,7 +95,7 @@ static PLAN: AtomicPtr<Plan> = AtomicPtr::new(ptr::null_mut());
 /// The exit code, once the trial has ended; -1 before.
 static OVER: AtomicI32 = AtomicI32::new(-1);
 
-/// Whether the trial was asked to end.
+/// `true` if the trial was asked to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// The guard's process and our end of its pipe, -1 while there is none.

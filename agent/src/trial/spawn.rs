@@ -78,7 +78,7 @@ struct Child<'a> {
     directory: Option<&'a CStr>,
     /// Our pid.
     parent: Pid,
-    /// Whether it is killed when the agent is.
+    /// `true` if it is killed when the agent is.
     die_with_us: bool,
     outputs: &'a Outputs,
     take_terminal: bool,

@@ -13,7 +13,7 @@ use crate::intake;
 use crate::store;
 use crate::token::{Holder, Refusal};
 
-/// How long after its trial's end a token is as good as it was while the trial ran, in milliseconds: a day. An agent may
+/// The time after its trial's end in which a token is as good as it was while the trial ran, in milliseconds: a day. An agent may
 /// have something to deliver yet, whose manager was away, or took the time for another.
 const AFTERWARDS_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -72,7 +72,7 @@ pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Hold
     }
 }
 
-/// Whether the holder's trial runs, or has ended not long ago.
+/// Returns whether the holder's trial runs, or has ended not long ago.
 async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
     if holder.experiment != *state.intake.experiment() {
         return Ok(false);

@@ -263,7 +263,7 @@ fn basic(headers: &HeaderMap) -> Option<String> {
     pair.split_once(':').map(|(_, password)| password.to_owned())
 }
 
-/// Whether a request bears a mark of browsers, which no page can take off.
+/// Returns whether a request bears a mark of browsers, which no page can take off.
 pub(super) fn of_a_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
@@ -297,7 +297,7 @@ pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether a request was not made by another site's page. A browser says where a change comes from and
+/// Returns whether a request was not made by another site's page. A browser says where a change comes from and
 /// lets no page say it; programs say nothing.
 fn of_our_own_page(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
@@ -309,7 +309,7 @@ fn of_our_own_page(headers: &HeaderMap) -> bool {
     origin.is_some_and(|origin| host.is_some_and(|host| origin.eq_ignore_ascii_case(host)))
 }
 
-/// Whether the request asks for this machine by a name that nobody else can give it.
+/// Returns whether the request asks for this machine by a name that nobody else can give it.
 pub(super) fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
         return false;

@@ -20,13 +20,13 @@ pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 /// Bytes of all bodies that may be in memory at once; beyond them clients are asked to come again.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// How long a client may take to send its body, once it has begun, beyond what a slow line needs for it.
+/// The time that a client may take to send its body, once it has begun, beyond what a slow line needs for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The slowest line that is waited for, in bytes a second.
 const SLOWEST: usize = 16 << 10;
 
-/// How long it may keep a request open before it begins: longer than an agent's heartbeat.
+/// The time that it may keep a request open before it begins: longer than an agent's heartbeat.
 const OPEN: Duration = Duration::from_mins(2);
 
 /// The memory that all bodies share; cheap to clone.
@@ -159,7 +159,7 @@ fn merge(share: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
     }
 }
 
-/// Whether the body is compressed with gzip; nothing else is understood.
+/// Returns whether the body is compressed with gzip; nothing else is understood.
 fn is_gzip(headers: &HeaderMap) -> Result<bool, Error> {
     let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(false) };
     match encoding.as_bytes().to_ascii_lowercase().as_slice() {

@@ -20,7 +20,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Whether a process of the manager's own user holds the client's end. What cannot be found out is not.
+    /// Returns whether a process of the manager's own user holds the client's end. What cannot be found out is not.
     pub(super) async fn is_of_own_user(self) -> bool {
         if !self.client.ip().to_canonical().is_loopback() {
             return false;
@@ -36,7 +36,7 @@ impl Connection {
     }
 }
 
-/// Whether a program of the manager's own user asks, by itself: neither for a browser nor for a client of a proxy.
+/// Returns whether a program of the manager's own user asks, by itself: neither for a browser nor for a client of a proxy.
 pub(super) async fn is_of_own_user(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let shows_nothing = !headers.contains_key(header::AUTHORIZATION);

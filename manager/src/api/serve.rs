@@ -39,20 +39,20 @@ const BUFFER: usize = 64 << 10;
 /// Descriptors beside those of connections: files, the database, the agents' pipes.
 const OTHER_DESCRIPTORS: u64 = 1_000;
 
-/// How long a client may take for a request's head, and how long a connection may rest between two
+/// The time that a client may take for a request's head, and how long a connection may rest between two
 /// requests: longer than an agent's heartbeat.
 const IDLE: Duration = Duration::from_secs(75);
 
-/// How long a client may take to agree on keys.
+/// The time that a client may take to agree on keys.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long what was sent may stay untaken, because the client does not read it or is gone without a word.
+/// The time that what was sent may stay untaken, because the client does not read it or is gone without a word.
 const UNTAKEN: Duration = Duration::from_mins(1);
 
-/// How long requests in progress may go on when the manager stops.
+/// The time that requests in progress may go on when the manager stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How long to wait when the system has no more descriptors or the like.
+/// The time to wait when the system has no more descriptors or the like.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves without encryption until `shutdown`, then lets the requests in progress end, for 5 s at most.

@@ -12,7 +12,7 @@ use crate::ids;
 use crate::store::{self, Store};
 use crate::token::UserToken;
 
-/// How long a session lasts after its log-in.
+/// The time that a session lasts after its log-in.
 pub(super) const LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// Sessions at a time; a further one ends the session that would expire first.

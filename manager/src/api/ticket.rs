@@ -14,7 +14,7 @@ use super::Shared;
 use super::auth::User;
 use crate::ids;
 
-/// How long a ticket is good.
+/// The time that a ticket is good.
 const GOOD_FOR: Duration = Duration::from_mins(5);
 /// Tickets that are good at a time; more push the oldest out.
 const MOST: usize = 16;

@@ -25,7 +25,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a certificate of the user's is used before its files are looked at again.
+/// The time that a certificate of the user's is used before its files are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The manager's side of every encrypted connection; cheap to clone.

@@ -154,7 +154,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the user can mend it by giving other input, as opposed to a fault while running.
+    /// Returns whether the user can mend it by giving other input, as opposed to a fault while running.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_)

@@ -23,7 +23,7 @@ use crate::training_service::local::write_file;
 const PACE: Duration = Duration::from_millis(500);
 /// A lock file that is older was left behind by a program that died. Source: nni 3.0, `get_file_lock(…, stale=2)`.
 const STALE_LOCK: Duration = Duration::from_secs(2);
-/// How long to wait for the lock.
+/// The time to wait for the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at the lock.
 const LOCK_PACE: Duration = Duration::from_millis(20);
@@ -163,7 +163,7 @@ impl Drop for Lock {
     }
 }
 
-/// Whether a program holds the lock of a file that is not stale.
+/// Returns whether a program holds the lock of a file that is not stale.
 fn is_held(file: &Path) -> io::Result<bool> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".lock.";
     let own = format!("{name}{}", std::process::id());

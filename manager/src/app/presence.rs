@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::training_service::local::write_file;
 use crate::{api, local_socket};
 
-/// How often the folder is looked at: an agent without an address tries again about as often.
+/// The interval at which the folder is looked at: an agent without an address tries again about as often.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// What is kept in an experiment's folder.

@@ -75,7 +75,7 @@ pub(super) fn told(
     Ok(Told { host: Some(host), url })
 }
 
-/// Whether this machine reaches a server by IPv6.
+/// Returns whether this machine reaches a server by IPv6.
 pub(super) fn is_ipv6(server: &str) -> bool {
     own_address(server).is_some_and(|ip| ip.is_ipv6())
 }

@@ -176,7 +176,7 @@ mod tests {
         );
     }
 
-    /// Whether the bounds stop a trial after these results, as an agent would see it.
+    /// Returns whether the bounds stop a trial after these results, as an agent would see it.
     fn stops(bounds: &Bounds, history: &[f64]) -> bool {
         let at = history.len().checked_sub(bounds.from).and_then(|at| bounds.bounds.get(at));
         let best = match bounds.mode {

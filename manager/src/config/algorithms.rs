@@ -23,7 +23,7 @@ pub enum TunerChoice {
     Nni {
         /// Which.
         algorithm: Algorithm,
-        /// Whether it also stops trials.
+        /// `true` if it also stops trials.
         advisor: bool,
     },
     /// A program that speaks ask-and-tell.
@@ -165,7 +165,7 @@ pub(super) fn set_direction(
 /// Tuners of NNI whose spaces may hold what no other knows.
 const ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphism"];
 
-/// Whether the tuner makes of the search space what it likes: a class or a program of the user's own, or one of
+/// Returns whether the tuner makes of the search space what it likes: a class or a program of the user's own, or one of
 /// [`ANY_SPACE`]. The space is checked first, so this looks ahead. Where no algorithm is named at all, that is told
 /// when the section is checked, and not that the space is wrong for it.
 pub(super) fn takes_any_space(top: &Section) -> bool {

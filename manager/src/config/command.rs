@@ -230,7 +230,7 @@ impl Shell {
     }
 }
 
-/// Whether any shell leaves a word alone.
+/// Returns whether any shell leaves a word alone.
 fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
     const KEYWORDS: [&str; 17] = [
         "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",

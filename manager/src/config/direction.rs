@@ -16,7 +16,7 @@ pub(super) struct Statement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Direction {
     pub(super) mode: OptimizeMode,
-    /// Whether no field states it, so that it is the tuner's default.
+    /// `true` if no field states it, so that it is the tuner's default.
     pub(super) assumed: bool,
 }
 

@@ -45,7 +45,7 @@ impl Converted {
     }
 }
 
-/// Whether a document is in v1 form.
+/// Returns whether a document is in v1 form.
 pub(super) fn is_v1(document: &Value) -> bool {
     platform_of(document).is_some()
 }

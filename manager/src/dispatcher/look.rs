@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{Algorithm, Source};
 
-/// How long modules may take to load: those of deep learning take their time.
+/// The time that modules may take to load: those of deep learning take their time.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Loads NNI, and a class as NNI does (nni 3.0, `nni/runtime/common.py`): arguments are the folder and the name, or nothing.

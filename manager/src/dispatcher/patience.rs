@@ -58,7 +58,7 @@ impl Patience {
         self.owed_since.map_or(Duration::ZERO, |since| now - since.max(self.last_word))
     }
 
-    /// Whether the user was told, and nothing has come since.
+    /// Returns whether the user was told, and nothing has come since.
     pub(super) fn hangs(&self) -> bool {
         self.told
     }

@@ -21,15 +21,15 @@ use super::wire::{Came, Wire};
 use super::{Order, Said, Setting};
 use crate::tuner::Proposal;
 
-/// How often a clock is looked at while something is awaited.
+/// The interval at which a clock is looked at while something is awaited.
 const BEAT: Duration = Duration::from_millis(200);
-/// How long a program may take to be ready to be asked: Python's larger libraries load slowly.
+/// The time that a program may take to be ready to be asked: Python's larger libraries load slowly.
 const START: Duration = Duration::from_mins(2);
-/// How long after "nothing more" parameters may still come, if the end of a trial brings them.
+/// The time in which parameters may still come after "nothing more", if the end of a trial brings them.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often a program that owes an answer is spoken to.
+/// The interval at which a program that owes an answer is spoken to.
 const NUDGE: Duration = Duration::from_secs(3);
-/// How long a program may take to end: NNI's looks every 3 s whether it should.
+/// The time that a program may take to end: NNI's looks every 3 s whether it should.
 const PARTING: Duration = Duration::from_secs(6);
 /// How many processes in a row may die without an answer, and how many in all.
 const FRUITLESS: u32 = 3;
@@ -42,9 +42,9 @@ enum End {
     /// By itself.
     Died {
         why: String,
-        /// Whether it was ever ready to be asked.
+        /// `true` if it was ever ready to be asked.
         ready: bool,
-        /// Whether it had proposed anything.
+        /// `true` if it had proposed anything.
         fruitful: bool,
     },
 }
@@ -52,9 +52,9 @@ enum End {
 /// Who hears what the program says.
 struct Listener {
     said: mpsc::UnboundedSender<Said>,
-    /// Whether a trouble was told of that is not over, and whose word ends it.
+    /// The program whose word ends a reported trouble.
     troubled: Option<Whose>,
-    /// Whether a process was ready to be asked: whatever an earlier manager told of is over.
+    /// `true` if a process was ready to be asked: whatever an earlier manager told of is over.
     begun: bool,
 }
 

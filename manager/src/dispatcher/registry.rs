@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long the interpreter may take. It imports nothing but its standard library.
+/// The time that the interpreter may take. It imports nothing but its standard library.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The longest answer: a path.

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
-/// How long one who connects may take to say where they want to go.
+/// The time that one who connects may take to say where they want to go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Bytes of one line at most: no proposal is longer, and a program that prints without end must not fill the memory.

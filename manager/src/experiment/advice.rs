@@ -110,7 +110,7 @@ impl Advice {
         self.assessor.as_ref()?.bounds(steps.history().len(), others)
     }
 
-    /// Whether anybody wants to see intermediate results.
+    /// Returns whether anybody wants to see intermediate results.
     pub(super) fn assesses(&self) -> bool {
         self.assessor.is_some() || self.outside.as_ref().is_some_and(|outside| outside.assesses)
     }
@@ -160,7 +160,7 @@ impl Advice {
         self.outside.as_ref().map_or("", |outside| &outside.assessor_name)
     }
 
-    /// Whether the search cannot go on without those outside.
+    /// Returns whether the search cannot go on without those outside.
     pub(super) fn depends(&self) -> bool {
         self.outside.as_ref().is_some_and(|outside| outside.tunes)
     }

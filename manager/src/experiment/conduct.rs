@@ -75,7 +75,7 @@ pub struct Conductor {
     pub notices: mpsc::UnboundedSender<Notice>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// How long an agent may be silent before its trial is `LOST`.
+    /// The time that an agent may be silent before its trial is `LOST`.
     pub lease: Duration,
 }
 
@@ -84,7 +84,7 @@ struct Job {
     sequence: u64,
     parameters: Value,
     attempt: AttemptId,
-    /// Whether `attempt` may have been submitted already, so that another run needs a new number.
+    /// `true` if `attempt` may have been submitted already, so that another run needs a new number.
     submitted: bool,
     /// Intermediate results of the attempt, for the assessor.
     steps: Steps,
@@ -137,7 +137,7 @@ struct Run {
     trouble: Option<String>,
     /// When silence was last looked at.
     beat_at: Instant,
-    /// How long the trial ran that succeeded soonest.
+    /// The time that the trial ran that succeeded soonest.
     shortest: Option<Duration>,
     /// It was said which metric an agent took for the result.
     objective_told: bool,

@@ -62,7 +62,7 @@ pub fn preempted(
     })
 }
 
-/// Whether a trial's main pod was ended because the trial had succeeded without it, which the service says by a word
+/// Returns whether a trial's main pod was ended because the trial had succeeded without it, which the service says by a word
 /// on a code of 0: `FrameworkController` ends all others when enough pods of a role have succeeded.
 pub fn succeeded_without(
     intent: Option<StopReason>,

@@ -17,7 +17,7 @@ const BEATS: u32 = 6;
 #[derive(Debug)]
 pub struct Leases {
     lease: Duration,
-    /// How long we have listened.
+    /// The time that we have listened.
     listened: Duration,
     agents: HashMap<TrialJobId, Agent>,
 }

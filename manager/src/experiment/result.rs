@@ -86,7 +86,7 @@ fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
     member.number().is_some().then_some(member)
 }
 
-/// Whether a metric is the one of this name, by itself or as a member of what NNI's SDK reported.
+/// Returns whether a metric is the one of this name, by itself or as a member of what NNI's SDK reported.
 pub fn speaks_of(metric: &Metric, name: &str) -> bool {
     metric.name == name || member(metric, name).is_some()
 }
@@ -156,7 +156,7 @@ impl Steps {
     }
 }
 
-/// Whether `candidate` is better than `best`. A value without a number, NaN or an infinity is never better: a division
+/// Returns whether `candidate` is better than `best`. A value without a number, NaN or an infinity is never better: a division
 /// by zero is no achievement.
 pub fn is_better(mode: OptimizeMode, candidate: Option<f64>, best: Option<f64>) -> bool {
     let Some(candidate) = candidate.filter(|number| number.is_finite()) else { return false };

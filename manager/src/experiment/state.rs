@@ -159,7 +159,7 @@ impl State {
         self.live.get(trial)?.intent
     }
 
-    /// Whether a trial that has not ended has started.
+    /// Returns whether a trial that has not ended has started.
     pub fn runs(&self, trial: &TrialJobId) -> bool {
         self.live.get(trial).is_some_and(|live| live.running_since.is_some())
     }
@@ -321,7 +321,7 @@ impl State {
         self.tuner_waits = false;
     }
 
-    /// Whether so many attempts in a row have failed without a beginning that the search is to be held, and why.
+    /// Holds the search if so many attempts in a row have failed without a beginning that the search is to be held, and why.
     fn unstarted(
         &mut self,
         live: &Live,
@@ -350,7 +350,7 @@ impl State {
         }
     }
 
-    /// Whether this end ends the search.
+    /// Decides whether this end ends the search.
     fn weigh(
         &mut self,
         state: JobState,
@@ -485,7 +485,7 @@ impl State {
     }
 }
 
-/// Whether the result of a trial that ended so says something about its parameters: of one that the assessor
+/// Returns whether the result of a trial that ended so says something about its parameters: of one that the assessor
 /// gave up, the last intermediate result does.
 pub fn counts(state: JobState, intent: Option<StopReason>) -> bool {
     state == JobState::Succeeded

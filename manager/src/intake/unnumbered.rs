@@ -24,11 +24,11 @@ use super::{Error, Intake};
 use crate::ids;
 use crate::store::{self, Arrival};
 
-/// How long a full queue is waited for. These senders try once and then forget (with a limit of 10 s),
+/// The time that a full queue is waited for. These senders try once and then forget (with a limit of 10 s),
 /// so waiting is the only way not to lose what they say.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long to wait before a full queue is tried again.
+/// The time to wait before a full queue is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Numbers reports and takes them in; cheap to clone.

@@ -15,7 +15,7 @@ use super::{COMMAND, LINGER, Office, WEBHOOK, program, webhook};
 use crate::config::WebhookSpec;
 use crate::store::NotificationRow;
 
-/// How long to wait before what was told is noted again in a store that could not.
+/// The time to wait before what was told is noted again in a store that could not.
 const NOTE_AGAIN: Duration = Duration::from_secs(5);
 /// Nothing is to be done.
 const NEVER: Duration = Duration::from_hours(1);
@@ -62,7 +62,7 @@ pub(super) struct Letter {
     event: Value,
     tries: u32,
     due: Instant,
-    /// Whether it lies in the store.
+    /// `true` if it lies in the store.
     kept: bool,
     fate: Fate,
 }

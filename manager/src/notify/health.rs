@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::event;
 
-/// How long the store must have been well.
+/// The time that the store must have been well.
 const CONVALESCENCE: Duration = Duration::from_secs(3);
 /// Nothing is to be looked at.
 const NEVER: Duration = Duration::from_hours(1);

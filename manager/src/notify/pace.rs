@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// How often one thing is tried: for more than an hour.
+/// The number of times that one thing is tried: for more than an hour.
 const TRIES: u32 = 24;
 /// The longest pause.
 const LONGEST: Duration = Duration::from_mins(5);

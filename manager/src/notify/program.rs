@@ -14,9 +14,9 @@ use tokio::time::timeout;
 
 use super::pace::Outcome;
 
-/// How long it may take.
+/// The time that it may take.
 const BOUND: Duration = Duration::from_secs(30);
-/// How long its complaints are waited for once it has ended.
+/// The time that its complaints are waited for once it has ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// How much of them is shown, in bytes.
 const SHOWN: usize = 300;

@@ -16,9 +16,9 @@ use super::pace::Outcome;
 use crate::config::{Source, WebhookSpec};
 use crate::errors::chain;
 
-/// How long a connection may take to be made.
+/// The time that a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long the server may take to begin its answer.
+/// The time that the server may take to begin its answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Tells the server of an event.

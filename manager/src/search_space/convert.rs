@@ -235,7 +235,7 @@ impl Real {
     }
 }
 
-/// Whether two JSON values are equal as Python sees them: `1` and `1.0` are.
+/// Returns whether two JSON values are equal as Python sees them: `1` and `1.0` are.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::{Error, Store};
 use crate::errors::chain;
 
-/// How long an ill store is left alone before it is tried.
+/// The time that an ill store is left alone before it is tried.
 const TRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {

@@ -187,7 +187,7 @@ impl From<rusqlite::Error> for Error {
 }
 
 impl Error {
-    /// Whether the request itself was wrong, so that the database is as healthy as before and other
+    /// Returns whether the request itself was wrong, so that the database is as healthy as before and other
     /// writes of the same commit are not touched. Such an error comes before anything was written.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
@@ -212,7 +212,7 @@ impl Error {
         }
     }
 
-    /// Whether it may pass by itself, or when an operator has made room.
+    /// Returns whether it may pass by itself, or when an operator has made room.
     pub fn may_pass(&self) -> bool {
         match self.class() {
             Some(Class::Full | Class::Disk | Class::Busy) => true,

@@ -32,7 +32,7 @@ pub struct NotificationRow {
     pub id: String,
     /// What is told.
     pub event: Value,
-    /// How often it was tried in vain.
+    /// The number of times that it was tried in vain.
     pub tries: u32,
 }
 

@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// Whether the file that is open is the one at its path.
+    /// Returns whether the file that is open is the one at its path.
     pub fn is_in_place(&self) -> bool {
         self.inner.shared.place.as_ref().is_none_or(|place| place.check().is_ok())
     }

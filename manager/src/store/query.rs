@@ -91,7 +91,7 @@ pub struct AttemptRow {
     pub facts_through: Option<u64>,
     /// Likewise its bulk lane.
     pub bulk_through: Option<u64>,
-    /// Whether its last fact, the verdict, is stored.
+    /// `true` if its last fact, the verdict, is stored.
     pub ended: bool,
 }
 

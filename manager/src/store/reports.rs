@@ -35,7 +35,7 @@ pub(super) struct Written {
     pub(super) through: Option<u64>,
     /// For each report of the batch, whether it was new.
     pub(super) fresh: Vec<bool>,
-    /// Whether nothing was stored, since reports are missing that the agent can send again.
+    /// `true` if nothing was stored, since reports are missing that the agent can send again.
     pub(super) resend: bool,
 }
 
@@ -188,7 +188,7 @@ struct Heard {
     attempt: i64,
     /// How far the batch's lane is stored with this batch.
     through: Option<u64>,
-    /// Whether the trial has ended, as far as the manager knows.
+    /// `true` if the trial has ended, as far as the manager knows.
     over: bool,
 }
 
@@ -286,7 +286,7 @@ fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether a list of trials shows it.
+/// Returns whether a list of trials shows it.
 fn sums_up(body: &ReportBody) -> bool {
     match body {
         ReportBody::Ended(_) => true,

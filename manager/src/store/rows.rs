@@ -25,7 +25,7 @@ pub struct ExperimentRow {
     pub created_at_ms: i64,
     /// When it reached the state it is in, if that is an ending one. `None` while it goes on.
     pub ended_at_ms: Option<i64>,
-    /// How long it has run, interruptions left out.
+    /// The time that it has run, interruptions left out.
     pub elapsed_ms: u64,
     /// What is wrong with a tuner or an assessor outside the manager, as a person is told. `None`: nothing is known to be.
     pub trouble: Option<String>,
@@ -81,7 +81,7 @@ pub struct Span {
     /// When the command was started, by the agent's clock. What lies before the trial was made, or after the change
     /// that brings it, is brought to there: that clock is not ours.
     pub started_at_ms: Option<i64>,
-    /// How long it ran, which no clock that is set can falsify. With [`JobState::is_final`] states only.
+    /// The time that it ran, which no clock that is set can falsify. With [`JobState::is_final`] states only.
     pub duration_ms: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ pub struct TrialRow {
     pub state: JobState,
     /// Why we mean to stop it. `None`: we do not.
     pub intent: Option<StopReason>,
-    /// How often it was tried again after a failure that may pass.
+    /// The number of times that it was tried again after a failure that may pass.
     pub retries: u32,
     /// When its intent was stored.
     pub created_at_ms: i64,
@@ -168,7 +168,7 @@ pub struct ReportRow {
 }
 
 impl ReportRow {
-    /// Whether the manager says it, not an agent.
+    /// Returns whether the manager says it, not an agent.
     pub fn is_own(&self) -> bool {
         self.lane == Lane::Facts && i64::try_from(self.seq).is_ok_and(|seq| seq >= reports::JUDGED)
     }
@@ -196,7 +196,7 @@ pub struct AttemptState {
     pub facts_through: Option<u64>,
     /// Likewise of the bulk lane.
     pub bulk_through: Option<u64>,
-    /// Whether its last fact, the verdict, is stored.
+    /// `true` if its last fact, the verdict, is stored.
     pub ended: bool,
     /// When it last spoke, by the manager's clock. `None`: never.
     pub last_heard_ms: Option<i64>,
@@ -235,7 +235,7 @@ pub struct Ingested {
     pub through: Option<u64>,
     /// The reports that were stored now for the first time, in order.
     pub fresh: Vec<Report>,
-    /// Whether the store lacks what it once confirmed after `through`, and the agent has it still. Nothing of the batch
+    /// `true` if the store lacks what it once confirmed after `through`, and the agent has it still. Nothing of the batch
     /// was stored.
     pub resend: bool,
 }
@@ -243,7 +243,7 @@ pub struct Ingested {
 /// What is known of an attempt that is over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastWords {
-    /// Whether its agent has said how it ended.
+    /// `true` if its agent has said how it ended.
     pub ended: bool,
     /// When its agent started the command, by the agent's clock.
     pub started_at_ms: Option<i64>,

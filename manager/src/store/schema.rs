@@ -30,7 +30,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
 /// only by `trial-manager check`.
 const CHECKED_BYTES: u64 = 64 << 20;
 
-/// How long a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
+/// The time that a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often, and with which pauses, a lock is tried that somebody else holds.
@@ -81,7 +81,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Whether the database can be read by this build: it is ours, and no migration is missing.
+/// Checks that this build can read the database: it is ours, and no migration is missing.
 pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     let connection = open_reader(path)?;
     let found = recognise(&connection, path)?;
@@ -194,7 +194,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     Err(Error::InUse { path: path.to_owned() })
 }
 
-/// Whether somebody holds the lock file beside the database. `None`: it cannot be asked.
+/// Returns whether somebody holds the lock file beside the database. `None`: it cannot be asked.
 pub(super) fn is_locked(path: &Path) -> Option<bool> {
     let file = match File::open(lock_file(path)) {
         Ok(file) => file,

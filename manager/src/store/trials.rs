@@ -57,7 +57,7 @@ pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Err
     if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
 }
 
-/// Whether the state is one of NNI's words for an end.
+/// Returns whether the state is one of NNI's words for an end.
 pub(super) fn is_end(state: &str) -> bool {
     matches!(state, "DONE" | "STOPPED" | "ERROR")
 }

@@ -21,7 +21,7 @@ use super::schema::{self, Opened};
 /// How many reports one commit holds at most, about 50 ms of work: what a caller waits for at worst.
 const COMMIT_WEIGHT: usize = 10_000;
 
-/// How long commits stay in the log alone, at most, while there are new ones: a copy of the database file without its
+/// The time that commits stay in the log alone, at most, while there are new ones: a copy of the database file without its
 /// log is never older than this. The log of so long a time is folded in some tens of milliseconds.
 const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 

@@ -52,7 +52,7 @@ impl UserToken {
         valid(&file::read(&self.path)?, &self.path)
     }
 
-    /// Whether `shown` is the token.
+    /// Returns whether `shown` is the token.
     pub fn is(&self, shown: &str) -> bool {
         self.with(|token| self.same(token, shown))
     }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 /// The variable that Azure's own tools read.
 pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
 
-/// How long `az` may take.
+/// The time that `az` may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How much of what `az` complains about is shown, in characters.

@@ -32,15 +32,15 @@ use crate::token::Secret;
 
 pub mod gpus;
 
-/// How long an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
+/// The time that an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
 /// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
 const PATIENCE: Duration = Duration::from_secs(35);
 
 /// The exit code of an agent that could not do its work (`docs/exit-codes.md`).
 const KEEPER_ERROR: i32 = 125;
-/// How long an agent may take to say what is wrong with its settings.
+/// The time that an agent may take to say what is wrong with its settings.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How often a lock is tried that cannot be looked at.
+/// The interval at which a lock is tried that cannot be looked at.
 const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
 /// Stack of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
@@ -401,7 +401,7 @@ async fn watch_unseen(shared: &Shared, path: &Path, trial: TrialJobId, attempt: 
     shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
-/// Whether a spool holds reports: an agent that has delivered everything leaves no segment.
+/// Returns whether a spool holds reports: an agent that has delivered everything leaves no segment.
 fn left_something(spool: &Path) -> bool {
     let attempts = std::fs::read_dir(spool).into_iter().flatten().flatten();
     let mut files =

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::grid::Grid;
 use crate::search_space::{Domain, Parameters, Point, SearchSpace};
 
-/// How often a colliding draw is replaced by another draw before the grid is walked. NNI walks at once;
+/// The number of times that a colliding draw is replaced by another draw before the grid is walked. NNI walks at once;
 /// a few more draws keep a search random that has only begun to fill its space.
 const DRAWS: usize = 16;
 
@@ -29,7 +29,7 @@ impl History {
 #[derive(Debug)]
 pub(super) struct Dedup {
     space: SearchSpace,
-    /// Whether a draw can collide at all: not where a parameter that is always present is continuous.
+    /// `true` if a draw can collide at all: not where a parameter that is always present is continuous.
     may_collide: bool,
     history: History,
     grid: Option<Grid>,

@@ -18,7 +18,7 @@ use super::random::generator;
 use crate::class_args::Arguments;
 use crate::search_space::{Coordinate, Point, SearchSpace};
 
-/// How often a mutated number stays near what it was.
+/// The share of mutated numbers that stay near what they were.
 const STAY_NEAR: f64 = 0.3;
 
 /// Near: within this part of its range.

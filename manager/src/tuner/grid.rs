@@ -218,7 +218,7 @@ impl Grid {
     }
 }
 
-/// Whether the distribution has different values at two parts of it.
+/// Returns whether the distribution has different values at two parts of it.
 fn differ(real: &Real, low: f64, high: f64) -> bool {
     let value = |p: f64| {
         let coordinate = real.quantile(p);

@@ -129,7 +129,7 @@ impl Trials {
     }
 }
 
-/// How often a model is asked for one proposal, where its suggestions were proposed before.
+/// The number of times that a model is asked for one proposal, where its suggestions were proposed before.
 const SUGGESTIONS: usize = 3;
 
 /// A tuner around a model.

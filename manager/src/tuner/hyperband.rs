@@ -44,7 +44,7 @@ struct Member {
     id: u64,
     /// Without the budget.
     parameters: Parameters,
-    /// Whether the space contains them: one that was made for another space goes no further.
+    /// `true` if the space contains them: one that was made for another space goes no further.
     fits: bool,
     end: End,
 }
@@ -101,12 +101,12 @@ impl Bracket {
         self.rounds[round].iter().filter(|member| member.parameters == *parameters).count()
     }
 
-    /// Whether new points are still to be drawn for it.
+    /// Returns whether new points are still to be drawn for it.
     fn has_room(&self) -> bool {
         self.rounds[0].len() < self.plan[0].0
     }
 
-    /// Whether nothing of it is left to be proposed or awaited.
+    /// Returns whether nothing of it is left to be proposed or awaited.
     fn is_over(&self) -> bool {
         let last = (0..self.plan.len()).rev().find(|round| !self.rounds[*round].is_empty());
         last.is_some_and(|round| {

@@ -18,7 +18,7 @@ pub struct Learner<'a> {
     pub space: &'a SearchSpace,
     /// A built-in tuner.
     pub native: Option<&'a TunerSpec>,
-    /// Whether its trials have a budget besides.
+    /// `true` if its trials have a budget besides.
     pub budget: bool,
 }
 
@@ -77,7 +77,7 @@ fn either<'a>(
     })
 }
 
-/// Whether parameters are of the space.
+/// Checks that parameters are of the space.
 fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
     if learner.native.is_some_and(|spec| spec.name == "Batch") {
         let sets = batch::sets(learner.space)?;

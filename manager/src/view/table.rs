@@ -34,7 +34,7 @@ pub enum Column {
     Started,
     /// When it ended.
     Ended,
-    /// How long it ran.
+    /// The time that it ran.
     Duration,
     /// A parameter's value.
     Parameter(String),
@@ -150,7 +150,7 @@ pub fn page<'a>(
     Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, next })
 }
 
-/// Whether what is asked for can be meant. Nothing is known where there is no trial yet.
+/// Checks that what is asked for can be meant. Nothing is known where there is no trial yet.
 fn known(trials: &[Arc<TrialSummary>], wanted: &Wanted) -> Result<(), Unknown> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
     if let Column::Parameter(name) = &wanted.by {

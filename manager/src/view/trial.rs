@@ -197,7 +197,7 @@ pub struct AttemptView {
     pub facts_through: Option<u64>,
     /// Pieces of log and samples that have arrived: the highest seq.
     pub bulk_through: Option<u64>,
-    /// Whether its verdict has arrived.
+    /// `true` if its verdict has arrived.
     pub ended: bool,
 }
 

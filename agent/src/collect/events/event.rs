@@ -49,7 +49,7 @@ pub(super) fn scalars(event: &[u8]) -> Result<Vec<Scalar<'_>>, Malformed> {
     Ok(scalars)
 }
 
-/// Whether what begins so is an event with a summary: the first of its parts that has a length of its own.
+/// Returns whether what begins so is an event with a summary: the first of its parts that has a length of its own.
 pub(super) fn begins_summary(mut head: &[u8]) -> bool {
     loop {
         match key(&mut head) {

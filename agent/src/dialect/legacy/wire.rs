@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::Error;
 
-/// How long a connection may take to be made.
+/// The time that a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take.
+/// The time that an answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Longest head of an answer that is read, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
@@ -110,7 +110,7 @@ impl Connection {
         Ok(Self { base: base.to_owned(), stream, buffer: Vec::new() })
     }
 
-    /// Whether the other side has left it open, and silent as it should be.
+    /// Returns whether the other side has left it open, and silent as it should be.
     fn is_open(&self) -> bool {
         let mut byte = [0];
         let silent = self.stream.try_read(&mut byte);

@@ -30,17 +30,17 @@ impl Allotted {
         Self { only: (!parts).then_some(only) }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_none(&self) -> bool {
         self.only.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// Whether they are all that there are.
+    /// Returns whether they are all that there are.
     pub fn is_all(&self) -> bool {
         self.only.is_none()
     }
 
-    /// Whether this is one of them.
+    /// Returns whether this is one of them.
     pub fn has(&self, gpu: &GpuSample) -> bool {
         let is = |entry: &String| match entry.parse::<u32>() {
             Ok(index) => index == gpu.index,

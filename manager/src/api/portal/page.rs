@@ -22,7 +22,7 @@ const LONGEST_WAY_BACK: usize = 2000;
 pub(super) struct Viewer {
     /// The experiment whose pages they are. Absence means that they may not know.
     pub(super) experiment: Option<String>,
-    /// Whether they may change something, too.
+    /// `true` if they may change something, too.
     pub(super) may_change: bool,
     /// The page they asked for.
     pub(super) path: String,

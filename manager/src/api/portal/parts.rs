@@ -34,7 +34,7 @@ impl Has {
         Self(words.map(|words| words.split_ascii_whitespace().map(str::to_owned).collect()))
     }
 
-    /// Whether the page is there, so that what never changes of it need not be made.
+    /// Returns whether the page is there, so that what never changes of it need not be made.
     pub(super) fn page(&self) -> bool {
         self.0.is_some()
     }

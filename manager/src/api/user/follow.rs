@@ -26,7 +26,7 @@ use crate::store;
 
 /// The least time between two looks at the store: changes that come closer are told together.
 const PACE: Duration = Duration::from_millis(250);
-/// How long a stream may be silent: a client that has gone is noticed by what is sent to it.
+/// The time that a stream may be silent: a client that has gone is noticed by what is sent to it.
 const SILENCE: Duration = Duration::from_secs(15);
 /// What is said then.
 const STILL_HERE: &str = ": still here\n\n";

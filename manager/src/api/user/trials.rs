@@ -175,7 +175,7 @@ pub(in crate::api) enum MetricWord {
 }
 
 impl MetricView {
-    /// Whether it speaks of the whole trial.
+    /// Returns whether it speaks of the whole trial.
     pub(in crate::api) fn is_final(&self) -> bool {
         self.r#type == MetricWord::Final
     }

@@ -16,7 +16,7 @@ use crate::training_service::Output;
 
 /// Between two tries to have it.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long more of it is waited for once there is some, and how much is told at once, in bytes.
+/// The time that more of it is waited for once there is some, and how much is told at once, in bytes.
 const GATHER: Duration = Duration::from_millis(250);
 const MOST: usize = 64 << 10;
 
@@ -111,7 +111,7 @@ impl Ear {
     }
 }
 
-/// Whether nothing is heard of the agent of a trial that is so.
+/// Returns whether nothing is heard of the agent of a trial that is so.
 pub(super) fn is(state: JobState) -> bool {
     matches!(state, JobState::Waiting | JobState::Lost)
 }

@@ -22,9 +22,9 @@ use crate::experiment::command::Refused;
 use crate::experiment::{Event, Handle};
 use crate::store::{self, Store};
 
-/// How long to wait before the next try.
+/// The time to wait before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a disk is waited for once the experiment is to stop. Who asks for that wants to see the end of it, and a
+/// The time that a disk is waited for once the experiment is to stop. Who asks for that wants to see the end of it, and a
 /// trial loses nothing: the next manager adopts it.
 const LEAVE_AFTER: Duration = Duration::from_secs(10);
 /// Reports and commands that are kept at most while the task cannot see to them; then their senders wait. Signs
@@ -153,7 +153,7 @@ impl Inbox {
         }
     }
 
-    /// Whether the experiment is to stop, and a disk was waited for long enough.
+    /// Returns whether the experiment is to stop, and a disk was waited for long enough.
     fn leaves(&self) -> bool {
         self.leave_at.is_some_and(|at| Instant::now() >= at)
     }
@@ -192,7 +192,7 @@ impl Inbox {
     }
 }
 
-/// Whether it is more than a sign of life.
+/// Returns whether it is more than a sign of life.
 fn is_weighty(event: &Event) -> bool {
     match event {
         Event::Reported { fresh, .. } => !fresh.is_empty(),

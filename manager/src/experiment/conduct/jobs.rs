@@ -118,7 +118,7 @@ impl Run {
         Some(job.attempt.clone())
     }
 
-    /// Whether what was submitted as this attempt is what the trial waits for.
+    /// Returns whether what was submitted as this attempt is what the trial waits for.
     pub(super) fn is_present(&self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         let submitted = self.jobs.get(trial).map(|job| ids::submitted(&job.attempt));
         submitted.is_some_and(|submitted| submitted == ids::submitted(attempt))

@@ -8,7 +8,7 @@ use crate::{store, training_service};
 
 /// An error that may pass by itself, or when an operator has made room.
 pub(super) trait Passing: std::error::Error {
-    /// Whether it is of that kind.
+    /// Returns whether it is of that kind.
     fn may_pass(&self) -> bool;
 }
 
@@ -41,7 +41,7 @@ impl Watch {
         Self { ailment, was_ill }
     }
 
-    /// Whether no write has failed since, not even in between.
+    /// Returns whether no write has failed since, not even in between.
     pub(super) fn took_all(&self) -> bool {
         !self.was_ill && self.ailment.has_changed().is_ok_and(|changed| !changed)
     }

@@ -243,7 +243,7 @@ impl Run {
         Ok(None)
     }
 
-    /// Whether a trial was ended by a manager's own end, and so runs again.
+    /// Returns whether a trial was ended by a manager's own end, and so runs again.
     pub(super) fn is_interrupted(row: &TrialRow) -> bool {
         let interrupted = row.intent == Some(StopReason::ManagerShutdown);
         interrupted && row.state.is_final() && row.state != JobState::Succeeded

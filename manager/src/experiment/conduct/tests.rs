@@ -31,7 +31,7 @@ use crate::store::TrialRow;
 use crate::training_service::{JobEvent, JobNews};
 use crate::tuner::Outcome;
 
-/// How long a state may take to come, in the world's time.
+/// The time that a state may take to come, in the world's time.
 const BOUND: Duration = Duration::from_secs(20);
 
 struct Bed {

@@ -99,7 +99,7 @@ impl Budget {
         }
     }
 
-    /// Whether a failed trial is to be tried again: which try of how many it will be.
+    /// Decides whether a failed trial is tried again; returns the number of the try and of all tries.
     pub(super) fn retry(&mut self, trial: &TrialJobId, class: Class) -> Option<(u32, u32)> {
         if class != Class::Transient {
             return None;
@@ -207,7 +207,7 @@ impl Budget {
         ))
     }
 
-    /// Whether a result is good enough, and what a person should know.
+    /// Returns the sentence for the user if a result is good enough.
     pub(super) fn reached(&self, result: &MetricValue) -> Option<String> {
         let (mode, target) = self.policy.target?;
         let number = result.number().filter(|number| !number.is_nan())?;

@@ -41,7 +41,7 @@ impl ExperimentState {
         }
     }
 
-    /// Whether trials may still be started, be it again.
+    /// Returns whether trials may still be started, be it again.
     pub fn goes_on(self) -> bool {
         match self {
             Self::Running | Self::NoMoreTrial | Self::TunerNoMoreTrial => true,
@@ -198,7 +198,7 @@ pub struct Remembered {
     pub fate: Fate,
     /// The stop that was intended.
     pub intent: Option<StopReason>,
-    /// How often it was tried again after a failure that may pass.
+    /// The number of times that it was tried again after a failure that may pass.
     pub retries: u32,
 }
 

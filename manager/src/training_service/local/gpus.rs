@@ -47,7 +47,7 @@ pub struct Error {
 pub struct Gpu {
     /// As `nvidia-smi` numbers it.
     pub index: u64,
-    /// Whether some process computes on it.
+    /// `true` if some process computes on it.
     pub busy: bool,
 }
 

@@ -4,7 +4,7 @@ use axum::http::Method;
 
 use super::*;
 
-/// Whether an address is described elsewhere: the agents' and NNI's have documents of their own, the portal's are pages, and
+/// Returns whether an address is described elsewhere: the agents' and NNI's have documents of their own, the portal's are pages, and
 /// what probes ask is nobody's data.
 fn elsewhere(path: &str) -> bool {
     let own = path.strip_prefix("/api/v1/");
