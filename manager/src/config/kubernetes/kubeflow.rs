@@ -14,7 +14,7 @@ struct Kind {
     /// The word in `operator`: the operator that had this kind before one operator had them all.
     operator: &'static str,
     workload: WorkloadKind,
-    /// The roles of the kind; the role that comes first in a file decides how the trial ends.
+    /// The roles of the kind.
     roles: &'static [&'static str],
     /// The role that a trial cannot do without.
     required: &'static str,
@@ -221,7 +221,7 @@ fn missing_role(kind: &Kind) -> String {
     )
 }
 
-/// Refuses roles that the kind cannot have. A TFJob with a role that it does not know would never end.
+/// Refuses roles that the kind cannot have. A `TFJob` with a role that it does not know would never end.
 pub(super) fn check_roles(
     workload: WorkloadKind,
     fields: &Section,
@@ -336,6 +336,14 @@ mod tests {
             let older = legacy().replace("apiVersion: v1", &format!("apiVersion: {version}"));
             assert_eq!(spec(&older).workload, WorkloadKind::TfJob, "{version}");
         }
+    }
+
+    #[test]
+    fn the_example_that_is_deployed_is_read() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let whole = crate::config::load(&path.join("../deploy/kubeflow/experiment.yml")).unwrap();
+        assert_eq!(whole.trial_command, "sh train.sh");
+        assert!(whole.trial_code_directory.join("train.sh").is_file());
     }
 
     #[test]

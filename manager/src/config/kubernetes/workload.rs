@@ -14,13 +14,13 @@ pub enum WorkloadKind {
     Framework,
     /// A Job of `batch/v1`.
     Job,
-    /// A TFJob of the training operator's.
+    /// A `TFJob` of the training operator's.
     TfJob,
-    /// A PyTorchJob of the training operator's.
+    /// A `PyTorchJob` of the training operator's.
     PyTorchJob,
-    /// An XGBoostJob of the training operator's.
+    /// An `XGBoostJob` of the training operator's.
     XgBoostJob,
-    /// A PaddleJob of the training operator's.
+    /// A `PaddleJob` of the training operator's.
     PaddleJob,
 }
 
