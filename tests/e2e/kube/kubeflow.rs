@@ -8,7 +8,7 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{command, run};
 
-/// A search whose trials are TFJobs of one worker, with changes of the section.
+/// A search whose trials are `TFJob`s of one worker, with changes of the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
     let kubeconfig = bed.path("kubeconfig");
     kube.kubeconfig(&kubeconfig);

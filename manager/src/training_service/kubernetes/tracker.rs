@@ -17,7 +17,6 @@ pub use self::act::Act;
 use self::job::{Job, SUSPENDED, Stop, UNREPORTED, tell_why};
 use self::pods::Pods;
 use super::disruption::Taken;
-use super::text::shortened;
 use super::why::workload_of;
 use super::workload::{Outcome, Standing, StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
@@ -25,6 +24,7 @@ use crate::training_service::{Adopted, JobEvent, JobNews};
 mod act;
 mod job;
 mod pods;
+mod waits;
 
 /// How long the controller may leave a new workload alone before that is said to be the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
@@ -108,7 +108,7 @@ impl Tracker {
             why: None,
             told_why: None,
             is_inspected: false,
-            is_asked_about: false,
+            asked_about: None,
             stop: None,
             failure: None,
         };
@@ -171,7 +171,14 @@ impl Tracker {
             return (Adopted::Unknown, Vec::new());
         };
         // Its reports were lost with its pod, or were delivered: the caller knows. Nothing else is.
-        if let Standing::Completed(Outcome { succeeded: true, exit_code, class, .. }) = standing {
+        if let Standing::Completed(Outcome {
+            succeeded: true,
+            needs_pods: false,
+            exit_code,
+            class,
+            ..
+        }) = standing
+        {
             self.finished.push_back(attempt.clone());
             let (trial, attempt) = (trial.clone(), attempt.clone());
             let message = Some(UNREPORTED.to_owned());
@@ -254,7 +261,7 @@ impl Tracker {
             // Also of a pod that is tried again.
             Standing::Waiting | Standing::Starting => {
                 if was_suspended {
-                    (job.why, job.is_asked_about) = (None, false);
+                    (job.why, job.asked_about) = (None, None);
                 }
                 job.waits_since = job.waits_since.or(Some(now));
                 job.runs_since = None;
@@ -369,42 +376,6 @@ impl Tracker {
         self.pods.ended(name)
     }
 
-    /// Whether the controller of a workload has looked at it.
-    pub fn is_seen(&self, name: &str) -> bool {
-        self.jobs.get(name).is_some_and(|job| job.standing != Standing::Unseen)
-    }
-
-    /// Why a workload has no pod, as the cluster says. `None`: it does not say.
-    pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
-        let kind = self.kind;
-        // Of several pods one can be there and another refused; then the status may stay empty for ever.
-        let is_settled = |job: &&Job| job.has_pod && job.standing != Standing::Unseen;
-        let Some(job) = self.jobs.get(name).filter(|job| !is_settled(job)) else {
-            return Vec::new();
-        };
-        let why = why.or_else(|| job.left_alone(kind));
-        self.waits(name, why)
-    }
-
-    /// What the pod of a workload that nothing is heard of has printed last, where that is known.
-    pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
-        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        if job.standing != Standing::Running {
-            return Vec::new();
-        }
-        let said = match said {
-            Some(said) => format!("the pod said last: {}", shortened(said)),
-            None => format!(
-                "`kubectl logs -l trialkeeper/attempt={attempt}` in its namespace shows what the pod says",
-                attempt = job.attempt
-            ),
-        };
-        job.why = Some(format!(
-            "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise ({said})"
-        ));
-        tell_why(job).into_iter().collect()
-    }
-
     /// Time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();
@@ -424,7 +395,7 @@ impl Tracker {
             }
             let Some(since) = job.waits_since else { continue };
             if job.is_to_be_asked_about(self.kind) && now >= since + UNSEEN {
-                job.is_asked_about = true;
+                job.asked_about = Some(now);
                 acts.push(Act::Ask(name.clone()));
             }
             if now >= since + self.start_up && job.stop.is_none() {

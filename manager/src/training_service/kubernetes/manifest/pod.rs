@@ -413,7 +413,11 @@ fn container_security() -> Value {
 }
 
 /// Adds to a list that may not be there yet.
-fn append(object: &mut Value, field: &str, more: impl IntoIterator<Item = Value>) {
+pub(in crate::training_service::kubernetes) fn append(
+    object: &mut Value,
+    field: &str,
+    more: impl IntoIterator<Item = Value>,
+) {
     let more: Vec<Value> = more.into_iter().collect();
     if more.is_empty() {
         return;

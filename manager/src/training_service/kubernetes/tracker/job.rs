@@ -34,8 +34,8 @@ pub(super) struct Job {
     pub(super) told_why: Option<String>,
     /// Its pods are being read, or their end is awaited: what is seen of it meanwhile says no more.
     pub(super) is_inspected: bool,
-    /// The cluster was asked why it has no pod.
-    pub(super) is_asked_about: bool,
+    /// When the cluster was asked why it has no pod.
+    pub(super) asked_about: Option<Duration>,
     pub(super) stop: Option<Stop>,
     /// A failure that outranks how the workload ends after it was stopped for it.
     pub(super) failure: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct Job {
 impl Job {
     /// Whether the cluster is to be asked, after a while, why nothing happens to it.
     pub(super) fn is_to_be_asked_about(&self, kind: &dyn Workload) -> bool {
-        !self.is_asked_about && self.left_alone(kind).is_some()
+        self.asked_about.is_none() && self.left_alone(kind).is_some()
     }
 
     /// What to think if nothing has happened to it for a while, where nothing else says why.

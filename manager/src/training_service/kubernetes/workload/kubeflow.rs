@@ -40,7 +40,7 @@ macro_rules! installation {
     };
 }
 
-/// Trials as TFJobs.
+/// Trials as `TFJob`s.
 pub const TF_JOB: TrainingJob = TrainingJob {
     kind: "TFJob",
     plural: "tfjobs",
@@ -48,7 +48,7 @@ pub const TF_JOB: TrainingJob = TrainingJob {
     container: "tensorflow",
     installation: installation!("TFJob"),
 };
-/// Trials as PyTorchJobs.
+/// Trials as `PyTorchJob`s.
 pub const PYTORCH_JOB: TrainingJob = TrainingJob {
     kind: "PyTorchJob",
     plural: "pytorchjobs",
@@ -56,7 +56,7 @@ pub const PYTORCH_JOB: TrainingJob = TrainingJob {
     container: "pytorch",
     installation: installation!("PyTorchJob"),
 };
-/// Trials as XGBoostJobs.
+/// Trials as `XGBoostJob`s.
 pub const XGBOOST_JOB: TrainingJob = TrainingJob {
     kind: "XGBoostJob",
     plural: "xgboostjobs",
@@ -64,7 +64,7 @@ pub const XGBOOST_JOB: TrainingJob = TrainingJob {
     container: "xgboost",
     installation: installation!("XGBoostJob"),
 };
-/// Trials as PaddleJobs.
+/// Trials as `PaddleJob`s.
 pub const PADDLE_JOB: TrainingJob = TrainingJob {
     kind: "PaddleJob",
     plural: "paddlejobs",
@@ -139,6 +139,9 @@ impl Workload for TrainingJob {
             pod["metadata"]["name"] = Value::from(format!("{name}-{}-0", role.name));
             pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
             pod["spec"]["restartPolicy"] = Value::from("Never");
+            if self.kind == "PyTorchJob" && role.name == "worker" {
+                pod::append(&mut pod["spec"], "initContainers", [init_pytorch()]);
+            }
             (role.name.clone(), pod)
         });
         pods.collect()
@@ -190,6 +193,21 @@ impl Workload for TrainingJob {
             ["Created", "Suspended"].iter().any(|kind| condition(status, kind).is_some())
         })
     }
+}
+
+/// Returns the container that the operator puts into a `PyTorchJob`'s workers, as it does where nobody configures it: it waits
+/// for the master's name, and a Pod Security profile or a registry may refuse it.
+fn init_pytorch() -> Value {
+    json!({
+        "name": "init-pytorch",
+        "image": "alpine:3.10",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "nslookup"],
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "10Mi"},
+            "limits": {"cpu": "100m", "memory": "20Mi"},
+        },
+    })
 }
 
 /// Returns the operator's spelling of a role.

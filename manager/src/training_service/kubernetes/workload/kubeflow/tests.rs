@@ -112,11 +112,11 @@ fn told(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
 }
 
 fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
-    let end = |news| match news {
-        &JobNews::Gone(ref event) => Some(event),
+    let ends = told.iter().filter_map(|news| match news {
+        JobNews::Gone(event) => Some(event),
         JobNews::Waits(_) => None,
-    };
-    told.iter().filter_map(end).collect()
+    });
+    ends.collect()
 }
 
 #[test]
@@ -310,6 +310,12 @@ fn every_kind_has_its_own_words_and_nothing_else_of_its_own() {
         assert!(kind.installation().contains(kind.kind), "{operator}");
         let names: Vec<String> =
             kind.example_pods(&common).into_iter().map(|(role, _)| role).collect();
+        for (role, pod) in kind.example_pods(&common) {
+            let init = pod.pointer("/spec/initContainers/0/name").and_then(Value::as_str);
+            let expected =
+                (operator == "pytorch-operator" && role == "worker").then_some("init-pytorch");
+            assert_eq!(init, expected, "{operator} {role}: as the operator makes it");
+        }
         assert_eq!(names, own.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     }
 }

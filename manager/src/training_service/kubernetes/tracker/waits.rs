@@ -1,0 +1,44 @@
+//! PURE: why workloads wait, where their pods do not say.
+
+use super::job::{Job, tell_why};
+use super::{Act, Tracker};
+use crate::training_service::kubernetes::text::shortened;
+use crate::training_service::kubernetes::workload::Standing;
+
+impl Tracker {
+    /// Whether the controller of a workload has looked at it.
+    pub fn is_seen(&self, name: &str) -> bool {
+        self.jobs.get(name).is_some_and(|job| job.standing != Standing::Unseen)
+    }
+
+    /// Why a workload has no pod, as the cluster says. `None`: it does not say.
+    pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
+        let kind = self.kind;
+        // Of several pods one can be there and another refused; then the status may stay empty for ever.
+        let is_settled = |job: &&Job| job.has_pod && job.standing != Standing::Unseen;
+        let Some(job) = self.jobs.get(name).filter(|job| !is_settled(job)) else {
+            return Vec::new();
+        };
+        let why = why.or_else(|| job.left_alone(kind));
+        self.waits(name, why)
+    }
+
+    /// What the pod of a workload that nothing is heard of has printed last, where that is known.
+    pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        if job.standing != Standing::Running {
+            return Vec::new();
+        }
+        let said = match said {
+            Some(said) => format!("the pod said last: {}", shortened(said)),
+            None => format!(
+                "`kubectl logs -l trialkeeper/attempt={attempt}` in its namespace shows what the pod says",
+                attempt = job.attempt
+            ),
+        };
+        job.why = Some(format!(
+            "its pod runs, but its agent has not said that the trial has started; can pods reach the manager? See --advertise ({said})"
+        ));
+        tell_why(job).into_iter().collect()
+    }
+}
