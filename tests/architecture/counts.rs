@@ -1,0 +1,167 @@
+//! Counts of what the project has too much of. A count may fall and never rise: a change that lowers one writes the new
+//! number here. `cargo test -p trialkeeper-tests --test architecture counts -- --nocapture` prints them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::{self, Source, sources};
+
+/// Each count, and the most that is allowed.
+const ALLOWED: [(&str, usize); 7] = [
+    ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 981),
+    ("comment lines with somebody, nobody or whoever", 387),
+    ("sentences of comments with more than 40 words", 3),
+    ("public types whose name another public type of the crate has", 8),
+    ("constants of a single word that says nothing of what", 51),
+    ("functions of more than 60 lines", 43),
+    ("folders with more than 20 source files", 3),
+];
+
+/// First words of a doc comment that is no sentence about its item. Source: CONTRIBUTING.md.
+const NO_BEGINNINGS: [&str; 6] = ["What ", "How ", "Who ", "Whether ", "Of ", "Likewise"];
+
+/// Subjects that hide who acts.
+const NO_SUBJECTS: [&str; 3] = ["somebody", "nobody", "whoever"];
+
+/// Names of constants that say of what they are in no word.
+const BARE_CONSTANTS: [&str; 12] = [
+    "PATIENCE", "PAUSE", "LIMIT", "WAIT", "LOOK", "PACE", "ROOM", "GRACE", "BUFFER", "FOLDER",
+    "LONGEST", "SHORTEST",
+];
+
+/// Type names that every module may have.
+const COMMON_TYPES: [&str; 4] = ["Error", "Settings", "Spec", "Result"];
+
+#[test]
+fn counts_of_what_is_too_much_only_fall() {
+    let all: Vec<(&str, Vec<Source>)> =
+        ["shared", "agent", "manager"].map(|krate| (krate, sources(krate))).into();
+    let files: Vec<&Source> = all.iter().flat_map(|(_, sources)| sources).collect();
+    let texts: Vec<String> =
+        files.iter().map(|file| source::read(&source::root().join(&file.path))).collect();
+    let sum = |count: fn(&str) -> usize| texts.iter().map(|text| count(text)).sum::<usize>();
+    let counted = [
+        sum(foggy_beginnings),
+        sum(hidden_subjects),
+        sum(long_sentences),
+        all.iter().map(|(_, sources)| shared_names(sources)).sum(),
+        sum(bare_constants),
+        sum(long_functions),
+        full_folders(&files),
+    ];
+    let mut wrong = Vec::new();
+    for ((what, allowed), count) in ALLOWED.into_iter().zip(counted) {
+        println!("{count:6}  {what}");
+        if count > allowed {
+            wrong.push(format!("{what}: {count}, and {allowed} are allowed"));
+        }
+    }
+    assert!(wrong.is_empty(), "each may fall and never rise:\n{}", wrong.join("\n"));
+}
+
+fn comments(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.trim_start().strip_prefix("//"))
+}
+
+fn foggy_beginnings(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let begins = |at: usize| {
+        let before = at.checked_sub(1).map_or("", |before| lines[before]);
+        let first = lines[at].strip_prefix("/// ").filter(|_| !before.starts_with("///"));
+        first.is_some_and(|first| NO_BEGINNINGS.iter().any(|word| first.starts_with(word)))
+    };
+    (0..lines.len()).filter(|at| begins(*at)).count()
+}
+
+fn hidden_subjects(text: &str) -> usize {
+    let hides = |line: &str| {
+        let lower = line.to_lowercase();
+        let mut words = lower.split(|c: char| !c.is_alphabetic());
+        words.any(|word| NO_SUBJECTS.contains(&word))
+    };
+    comments(text).filter(|line| hides(line)).count()
+}
+
+fn long_sentences(text: &str) -> usize {
+    let mut count = 0;
+    let mut block = String::new();
+    for line in text.lines().chain([""]) {
+        let line = line.trim_start();
+        // Tables and code are no sentences.
+        match line.strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!'])) {
+            Some(rest) if !rest.trim().is_empty() && !rest.contains('|') => block.push_str(rest),
+            _ => {
+                let sentences = block.split(['.', ':', ';', '?']);
+                count += sentences.filter(|one| one.split_whitespace().count() > 40).count();
+                block.clear();
+            }
+        }
+    }
+    count
+}
+
+fn shared_names(files: &[Source]) -> usize {
+    let mut places: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for file in files {
+        for line in file.code.lines().map(str::trim_start) {
+            let item = ["pub struct ", "pub enum ", "pub trait "];
+            let name = item.iter().find_map(|item| line.strip_prefix(item)).map(|rest| {
+                rest.chars().take_while(char::is_ascii_alphanumeric).collect::<String>()
+            });
+            if let Some(name) = name.filter(|name| !COMMON_TYPES.contains(&name.as_str())) {
+                places.entry(name).or_default().insert(&file.path);
+            }
+        }
+    }
+    places.values().filter(|files| files.len() > 1).count()
+}
+
+fn bare_constants(text: &str) -> usize {
+    let is_bare = |line: &&str| {
+        let line = line.trim_start().trim_start_matches("pub(super) ").trim_start_matches("pub ");
+        let name = line.strip_prefix("const ").and_then(|rest| rest.split(':').next());
+        name.is_some_and(|name| BARE_CONSTANTS.contains(&name))
+    };
+    text.lines().filter(is_bare).count()
+}
+
+/// Functions whose closing brace stands more than 60 lines below their first line.
+fn long_functions(text: &str) -> usize {
+    let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let lines: Vec<&str> = product.lines().collect();
+    let is_function = |line: &str| {
+        let words = line.trim_start();
+        let is_item =
+            words.starts_with("fn ") || words.starts_with("pub") || words.starts_with("async fn ");
+        is_item && words.contains("fn ") && !words.trim_end().ends_with(';')
+    };
+    let starts = lines.iter().enumerate().filter(|(_, line)| is_function(line));
+    let is_long = |(at, line): &(usize, &&str)| {
+        let indent = line.len() - line.trim_start().len();
+        let end = format!("{}}}", " ".repeat(indent));
+        lines[*at..].iter().position(|line| **line == end).is_some_and(|length| length > 60)
+    };
+    starts.filter(is_long).count()
+}
+
+fn full_folders(files: &[&Source]) -> usize {
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    for file in files {
+        let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        *folders.entry(folder).or_default() += 1;
+    }
+    folders.values().filter(|count| **count > 20).count()
+}
+
+#[test]
+fn each_count_finds_what_it_is_about() {
+    assert_eq!(
+        foggy_beginnings("/// What it is.\n/// How not.\nfn a() {}\n\n    /// Whether so.\n"),
+        2
+    );
+    assert_eq!(hidden_subjects("// Nobody knows.\nlet nobody = 1;\n/// For whoever asks.\n"), 2);
+    let words = "word ".repeat(41);
+    assert_eq!(long_sentences(&format!("// {words}.\nlet a;\n/// Short. {words}\n/// end.\n")), 2);
+    assert_eq!(bare_constants("const PATIENCE: u8 = 1;\npub const CONNECT_PATIENCE: u8 = 1;\n"), 1);
+    let body = "    a();\n".repeat(61);
+    assert_eq!(long_functions(&format!("fn a() {{\n{body}}}\nfn b() {{\n    c();\n}}\n")), 1);
+}
