@@ -4,6 +4,8 @@ import asyncio
 import math
 import signal
 import sys
+import time
+import types
 
 import pytest
 
@@ -183,8 +185,9 @@ def test_a_search_that_is_over_has_nothing_to_resume(tmp_path):
 
 def test_a_manager_that_keeps_serving_stays_until_it_is_stopped(tmp_path):
     with of(REPORT, tmp_path, max_trial_number=1).start(keep_serving=True) as experiment:
+        deadline = time.monotonic() + 60
         while experiment.state != "DONE":
-            pass
+            assert time.monotonic() < deadline, "the search is not done"
         with pytest.raises(TimeoutError):
             experiment.wait(timeout=0)
         assert experiment.url
@@ -209,3 +212,15 @@ def test_a_manager_of_a_background_program_is_stopped(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     assert experiment.state == "STOPPED"
+
+
+def test_reading_what_the_manager_says_does_not_move_where_it_writes(tmp_path):
+    """The manager's standard error and ours are one open file with one position: after seek(0) it would overwrite."""
+    experiment = of(REPORT, tmp_path, max_trial_number=1)
+    with open(tmp_path / "stderr", "wb+", buffering=0) as file:
+        # Nothing but the descriptor: no seek() and no read().
+        experiment._stderr = types.SimpleNamespace(fileno=file.fileno)
+        file.write(b"first, ")
+        assert experiment._said() == "first, "
+        file.write("zwölf".encode())
+        assert experiment._said() == "first, zwölf"

@@ -1,6 +1,8 @@
 """`nni.experiment.Experiment` with the real manager."""
 
 import socket
+import sys
+import time
 
 import pytest
 
@@ -57,8 +59,6 @@ def folder(tmp_path, monkeypatch):
 
 
 def local(command="trial.py", trials=3):
-    import sys
-
     experiment = Experiment("local")
     experiment.config.trial_command = f"{sys.executable} {command}"
     experiment.config.search_space = SPACE
@@ -88,6 +88,9 @@ def test_an_experiment_runs_answers_and_stops(folder):
         assert experiment.get_experiment_metadata(experiment.id)["status"] == "DONE"
         connected = Experiment.connect(experiment.port)
         assert (connected.id, connected.get_status()) == (experiment.id, "DONE")
+        connected.stop()
+        with pytest.raises(ConnectionError, match="not running"):
+            connected.get_status()
     finally:
         experiment.stop()
     with pytest.raises(ConnectionError, match=r"not running.*view\(\)"):
@@ -99,8 +102,7 @@ def test_a_search_that_runs_is_changed_stopped_resumed_and_viewed(folder):
     experiment = local(f"trial.py {gate}", trials=2)
     try:
         assert experiment.run(0, wait_completion=False) is None
-        while not experiment.list_trial_jobs():
-            pass
+        wait_for(experiment.list_trial_jobs, "no trial has begun")
         experiment.update_trial_concurrency(2)
         experiment.update_max_trial_number(4)
         experiment.update_max_experiment_duration("2h")
@@ -110,8 +112,7 @@ def test_a_search_that_runs_is_changed_stopped_resumed_and_viewed(folder):
         assert params["searchSpace"]["x"]["_value"] == [2, 3]
         killed = experiment.list_trial_jobs()[0].trialJobId
         experiment.kill_trial_job(killed)
-        while experiment.get_trial_job(killed).status != "USER_CANCELED":
-            pass
+        wait_for(lambda: experiment.get_trial_job(killed).status == "USER_CANCELED", "the trial is not stopped")
         experiment.stop()
         gate.touch()
         again = Experiment(id=experiment.id)
@@ -189,3 +190,11 @@ def _free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def wait_for(look, what):
+    """Returns what ``look`` finds once it finds something, within a minute."""
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline, what
+    return found

@@ -167,7 +167,7 @@ class Experiment:
         self._id: Optional[str] = None
         self._url: Optional[str] = None
         self._process: Optional[subprocess.Popen[str]] = None
-        self._stderr: Optional[IO[str]] = None
+        self._stderr: Optional[IO[bytes]] = None
 
     # Life.
 
@@ -362,7 +362,7 @@ class Experiment:
         if keep_serving:
             command.append("--keep-serving")
         # What the manager says goes to a file: a pipe that is not read would stop it one day.
-        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._stderr = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             command + self._place(),
             stdin=subprocess.PIPE,
@@ -411,8 +411,9 @@ class Experiment:
 
     def _said(self) -> str:
         assert self._stderr is not None
-        self._stderr.seek(0)
-        return self._stderr.read()
+        # The manager writes at the position of this open file, which seek() would move under its hands.
+        said = os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0)
+        return said.decode(errors="replace")
 
     def _place(self) -> list[str]:
         return [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import nni
 import trialkeeper
-from nni.experiment._rest import NotRunning, RestError, ask
+from nni.experiment._rest import NotRunning, RestError, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
 from nni.experiment.experiment import list_experiments
 from trialkeeper._programs import find_program
@@ -168,6 +168,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
                 kept = _log_file(data_dir / id, name)
                 kept.parent.mkdir(exist_ok=True)
                 log.replace(kept)
+        wait_until_answered(data_dir / id, lambda: process.poll() is None)
     finally:
         if folder is None:
             for log in logs.values():
@@ -235,7 +236,8 @@ def _stop(args: argparse.Namespace) -> None:
         print(f"INFO:  Stopping experiment {row.id}")
         if row.url:
             _manager(["experiment", "stop", row.id])
-            _wait_until_gone(row)
+            # The next `create` wants the port.
+            wait_until_gone(row.folder)
         _stop_viewer(row)
         print("INFO:  Stop experiment success.")
         stopped = True
@@ -265,16 +267,6 @@ def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
     if not found and (args.id or args.port is not None):
         raise Failure("no running experiment has this id or port")
     return found
-
-
-def _wait_until_gone(row: Row) -> None:
-    # The next `create` wants the port.
-    while True:
-        try:
-            ask(row.folder, "GET", "/check-status")
-        except (NotRunning, OSError):
-            return
-        time.sleep(0.05)
 
 
 def _viewer_pid(row: Row) -> Optional[int]:

@@ -76,7 +76,7 @@ def merge_parameter(base_params: _Parameters, override_params: Optional[dict[str
 
 
 class ClassArgsValidator:
-    """The base class of NNI's checks of a tuner's arguments. The checks themselves are made by no one here."""
+    """The base class of NNI's checks of a tuner's arguments. Nothing here calls them."""
 
     def validate_class_args(self, **kwargs: Any) -> None:
         """Raises if the arguments of a tuner or an assessor are wrong."""
@@ -89,7 +89,7 @@ class ClassArgsValidator:
         """Returns a function that accepts values of a type from ``start`` to ``end``."""
         return _check(
             lambda value: isinstance(value, keyType) and start <= value <= end,
-            f"{key} should be a {keyType.__name__} from {start} to {end}",
+            f"{key} should be of the type {keyType.__name__} and from {start} to {end}",
         )
 
     def path(self, key: str) -> Any:

@@ -10,13 +10,17 @@ import http.client
 import json
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
-__all__ = ["NotRunning", "RestError", "ask"]
+__all__ = ["NotRunning", "RestError", "ask", "wait_until_answered", "wait_until_gone"]
 
 #: How long a manager may take to answer, in seconds; NNI's limit.
 _TIMEOUT_S = 20.0
+#: How long a manager may take to end, in seconds: its trials have 20 s, unless configured otherwise.
+_STOP_TIMEOUT_S = 60.0
 #: The sockets of ``trial-manager run`` and of ``trial-manager serve``.
 _SOCKETS = ("manager.sock", "view.sock")
 
@@ -56,6 +60,31 @@ def ask(folder: Path, method: str, path: str, body: Any = None) -> Any:
             raise RestError(_message(text) or f"{method} {path} was answered with {answer.status}")
         return json.loads(text) if text.strip() else None
     raise NotRunning(f"experiment {folder.name} is not running; resume() goes on with it, view() shows it")
+
+
+def wait_until_answered(folder: Path, is_alive: Callable[[], bool]) -> None:
+    """Waits for the manager's socket, which it opens just after it has told its address, or for its end."""
+    while is_alive():
+        try:
+            ask(folder, "GET", "/check-status")
+            return
+        except NotRunning:
+            time.sleep(0.01)
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Waits until no manager serves the experiment: one that has been stopped still ends its trials.
+
+    :raises TimeoutError: if one still does after a minute.
+    """
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            ask(folder, "GET", "/check-status")
+        except (NotRunning, OSError, http.client.HTTPException):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"the manager of experiment {folder.name} still runs after {_STOP_TIMEOUT_S:.0f} s")
 
 
 def _message(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 from urllib.parse import urlsplit
 
 import trialkeeper
-from nni.experiment._rest import NotRunning, ask
+from nni.experiment._rest import NotRunning, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
 from nni.experiment.config import ExperimentConfig
 from nni.experiment.data import TrialJob, TrialMetricData, TrialResult
@@ -127,6 +127,7 @@ class Experiment:
             self._viewer = None
         elif self._experiment is not None and self.port is not None:
             self._experiment.stop()
+            wait_until_gone(self._experiment.folder)
         self.port = None
 
     @classmethod
@@ -259,8 +260,13 @@ class Experiment:
         self.port = urlsplit(experiment.url or "").port
         if run_mode is not RunMode.Detach:
             atexit.register(self.stop)
+        wait_until_answered(experiment.folder, self._lives)
         _logger.info("experiment %s on %s", experiment.id, experiment.url)
         print(f"experiment {experiment.id} on {experiment.url}", flush=True)
+
+    def _lives(self) -> bool:
+        """Returns whether the manager that this process has started lives."""
+        return self._experiment is not None and self._experiment.url is not None
 
     def _wait(self, wait_completion: bool) -> Optional[bool]:
         if not wait_completion:
@@ -268,7 +274,13 @@ class Experiment:
         try:
             ran_at = time.monotonic()
             while True:
-                status = self.get_status()
+                try:
+                    status = self.get_status()
+                except NotRunning:
+                    if not self._lives():
+                        return self._ended_state()
+                    time.sleep(_POLL_S)
+                    continue
                 if status == "DONE":
                     return True
                 if status != "STOPPED":
@@ -279,8 +291,6 @@ class Experiment:
                     _logger.error("experiment %s is held: %s", self.id, self._trouble())
                     return False
                 time.sleep(_POLL_S)
-        except NotRunning:
-            return self._ended_state()
         except KeyboardInterrupt:
             self.stop()
             return None

@@ -1,0 +1,78 @@
+"""Draws of each type of a search space, for tuners of one's own.
+
+Each takes what ``_value`` holds and a random state of NumPy's (``numpy.random.RandomState``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "choice",
+    "lognormal",
+    "loguniform",
+    "normal",
+    "qlognormal",
+    "qloguniform",
+    "qnormal",
+    "quniform",
+    "randint",
+    "uniform",
+]
+
+
+def choice(options: Sequence[Any], random_state: Any) -> Any:
+    """Returns one of the options."""
+    return options[int(random_state.randint(len(options)))]
+
+
+def randint(lower: int, upper: int, random_state: Any) -> int:
+    """Returns an integer from ``lower`` to ``upper`` - 1."""
+    return int(random_state.randint(lower, upper))
+
+
+def uniform(low: float, high: float, random_state: Any) -> float:
+    """Returns a number between ``low`` and ``high``."""
+    return float(random_state.uniform(low, high))
+
+
+def quniform(low: float, high: float, q: float, random_state: Any) -> float:
+    """Returns a multiple of ``q``, kept between ``low`` and ``high``."""
+    return min(max(_rounded(uniform(low, high, random_state), q), low), high)
+
+
+def loguniform(low: float, high: float, random_state: Any) -> float:
+    """Returns a number between ``low`` and ``high`` whose logarithm is uniform."""
+    return math.exp(uniform(math.log(low), math.log(high), random_state))
+
+
+def qloguniform(low: float, high: float, q: float, random_state: Any) -> float:
+    """Returns a multiple of ``q``, of :func:`loguniform`, kept between ``low`` and ``high``."""
+    return min(max(_rounded(loguniform(low, high, random_state), q), low), high)
+
+
+def normal(mu: float, sigma: float, random_state: Any) -> float:
+    """Returns a normally distributed number."""
+    return float(random_state.normal(mu, sigma))
+
+
+def qnormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
+    """Returns a multiple of ``q``, of :func:`normal`."""
+    return _rounded(normal(mu, sigma, random_state), q)
+
+
+def lognormal(mu: float, sigma: float, random_state: Any) -> float:
+    """Returns a number whose logarithm is normally distributed."""
+    return math.exp(normal(mu, sigma, random_state))
+
+
+def qlognormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
+    """Returns a multiple of ``q``, of :func:`lognormal`."""
+    return _rounded(lognormal(mu, sigma, random_state), q)
+
+
+def _rounded(value: float, q: float) -> float:
+    # Half to even, as the manager rounds.
+    return round(value / q) * q
