@@ -215,7 +215,7 @@ def test_a_manager_of_a_background_program_is_stopped(tmp_path):
 
 
 def test_reading_what_the_manager_says_does_not_move_where_it_writes(tmp_path):
-    """The manager's standard error and ours are one open file with one position: after seek(0) it would overwrite."""
+    """It is one open file with one position: after a seek(0) the manager would overwrite its first line."""
     experiment = of(REPORT, tmp_path, max_trial_number=1)
     with open(tmp_path / "stderr", "wb+", buffering=0) as file:
         # Nothing but the descriptor: no seek() and no read().
