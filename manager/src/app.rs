@@ -44,6 +44,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::code_archive::CodeArchive;
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
+use crate::experiment::code_recorder::CodeRecorder;
 use crate::experiment::conduct::{Conductor, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -319,12 +320,15 @@ async fn begin(
     let bell = notify::Bell::default();
     let notifier = telling::office(&id, &spec, &store, &bell, Some(dir.degraded()))
         .map(|office| notify::Notifier::start(&office));
+    // Trials elsewhere run the archive, which is made once.
+    let recorded = matches!(spec.training_service, TrainingServiceSpec::Local(_));
     let conductor = Conductor {
         id: id.clone(),
         spec: spec.clone(),
         store: store.clone(),
         advice,
         service: Arc::clone(&service),
+        code: recorded.then(|| CodeRecorder::start(&store, &spec.trial_code_directory)),
         secret,
         handle: handle.clone(),
         inbox: Inbox::new(handle.clone(), events),

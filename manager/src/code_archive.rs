@@ -5,6 +5,7 @@
 
 mod listing;
 mod tape;
+pub mod version;
 
 use std::fs::File;
 use std::io::{self, Read, Write};

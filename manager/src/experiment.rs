@@ -14,6 +14,7 @@ use self::orders::Orders;
 use crate::clock::{Clock as _, SystemClock};
 
 pub mod advice;
+pub mod code_recorder;
 pub mod command;
 pub mod conduct;
 pub mod ending;

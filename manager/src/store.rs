@@ -11,6 +11,7 @@
 //! times come in as values.
 
 mod ailment;
+mod code;
 mod error;
 mod gap;
 mod nni_profile;
@@ -36,6 +37,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, watch};
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
+pub use code::CodeRow;
 pub use error::{Class, Error};
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow};

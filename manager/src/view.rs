@@ -3,6 +3,7 @@
 //! and writes nothing.
 
 mod board;
+pub mod code;
 pub mod curve;
 pub mod importance;
 pub mod table;
@@ -21,7 +22,7 @@ pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 use crate::config::ExperimentSpec;
 use crate::experiment::result::is_better;
 use crate::job_state::JobState;
-use crate::store::ExperimentRow;
+use crate::store::{CodeRow, ExperimentRow};
 use crate::tuner::OptimizeMode;
 
 /// An experiment, in numbers.
@@ -65,6 +66,11 @@ pub struct ExperimentView {
     pub ended_per_hour: Option<f64>,
     /// The best trial. Absence means that none succeeded with a number.
     pub best: Option<TrialSummary>,
+    /// The code that local trials were started with, the versions in the order in which they were seen, the first twenty.
+    /// Empty where trials do not run in the code directory itself.
+    pub code: Vec<code::CodeUse>,
+    /// Which trials ran other code than the first ones, as a sentence. Absence means that none did.
+    pub code_difference: Option<String>,
     /// The number of the newest change of any trial: where a stream of events goes on.
     pub change: i64,
 }
@@ -74,6 +80,7 @@ pub fn experiment(
     row: &ExperimentRow,
     spec: &ExperimentSpec,
     snapshot: &Snapshot,
+    versions: &[CodeRow],
     elapsed_ms: u64,
     now_ms: i64,
 ) -> ExperimentView {
@@ -106,6 +113,8 @@ pub fn experiment(
         causes,
         ended_per_hour: throughput(snapshot, row.ended_at_ms.unwrap_or(now_ms)),
         best: best(snapshot, spec.optimize_mode).cloned(),
+        code: code::uses(versions),
+        code_difference: code::difference(versions),
         change: snapshot.through,
     }
 }

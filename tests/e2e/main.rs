@@ -16,6 +16,7 @@ mod crash;
 mod deploy;
 mod dispatcher;
 mod doctor;
+mod edited;
 mod ending;
 mod examples;
 mod failing;

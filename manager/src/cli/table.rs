@@ -189,9 +189,21 @@ pub(super) fn experiment(one: &Value) -> String {
         ("counts", counts("counts")),
         ("failures", counts("causes")),
         ("best", best_said),
+        ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
+        ("difference", wrapped(one, "code_difference")),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
     pairs(own.chain(parameters))
+}
+
+/// A version of the code in a few words.
+fn code(version: &Value) -> String {
+    let known = serde_json::from_value(version.clone()).ok();
+    let brief = known.map(|version| printable(&view::code::brief(&version))).unwrap_or_default();
+    match version.get("trials").and_then(Value::as_str) {
+        Some(trials) => format!("{brief}: trials {}", printable(trials)),
+        None => brief,
+    }
 }
 
 /// A trial's parameters as names and values, a line each.
@@ -271,6 +283,7 @@ pub(super) fn trial(one: &Value) -> String {
         ("being stopped", text(one, "stopping")),
         ("command", lines(&command).join("\n")),
         ("host", text(one, "host")),
+        ("code", one.get("code").map(code).unwrap_or_default()),
         ("attempt", text(one, "attempt")),
         ("attempts", items(one, "attempts").count().to_string()),
     ];

@@ -46,16 +46,20 @@ pub(super) enum Kind {
     Link(PathBuf),
 }
 
-/// Lists the directory `root`, which must be canonical.
-pub(super) fn list(root: &Path, limits: Limits) -> Result<Vec<Entry>, Error> {
-    let walk = WalkBuilder::new(root)
+/// Walks the directory `root` in a fixed order, without what is left out.
+pub(super) fn walk(root: &Path) -> ignore::Walk {
+    WalkBuilder::new(root)
         .standard_filters(false)
         .add_custom_ignore_filename(IGNORE_FILE)
         .sort_by_file_name(OsStr::cmp)
         .filter_entry(|entry| !entry.path().join(STORE).exists() || entry.depth() == 0)
-        .build();
+        .build()
+}
+
+/// Lists the directory `root`, which must be canonical.
+pub(super) fn list(root: &Path, limits: Limits) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
-    for found in walk {
+    for found in walk(root) {
         let found = found.map_err(|source| Error::List { root: root.to_owned(), source })?;
         if let Some(error) = found.error() {
             return Err(Error::List { root: root.to_owned(), source: error.clone() });

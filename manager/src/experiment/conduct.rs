@@ -26,6 +26,7 @@ use trial_protocol::{
 
 pub use self::inbox::Inbox;
 use super::advice::Advice;
+use super::code_recorder::CodeRecorder;
 use super::lease::Leases;
 use super::notice::Notice;
 use super::result::{self, Steps, TrialResult};
@@ -61,6 +62,8 @@ pub struct Conductor {
     pub advice: Advice,
     /// What runs trials.
     pub service: Arc<dyn TrainingService>,
+    /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
+    pub code: Option<CodeRecorder>,
     /// What trial tokens are made from.
     pub secret: Arc<Secret>,
     /// Where directives wait for agents.
@@ -186,6 +189,9 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
         }
     }
     run.c.advice.close().await;
+    if let Some(code) = run.c.code.take() {
+        code.close().await;
+    }
     Ok(run.state.stands())
 }
 

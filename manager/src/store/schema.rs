@@ -24,6 +24,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0005_trouble.sql"),
     include_str!("../../migrations/0006_timeline.sql"),
     include_str!("../../migrations/0007_sessions.sql"),
+    include_str!("../../migrations/0008_code.sql"),
 ];
 
 /// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones

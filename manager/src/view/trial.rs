@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use trial_protocol::{Metric, MetricValue, OBJECTIVE, Started, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, Metric, MetricValue, OBJECTIVE, Started, TrialJobId, Verdict};
 use utoipa::ToSchema;
 
 use super::Board;
+use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{pick, speaks_of, value_of};
 use crate::job_state::JobState;
 use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
@@ -174,6 +175,9 @@ pub struct TrialDetail {
     pub command: Option<Vec<String>>,
     /// The machine or pod that ran it.
     pub host: Option<String>,
+    /// The code directory's version just after the current attempt was started. Absence means that it is not recorded:
+    /// trials elsewhere run the archive, or an earlier manager started it.
+    pub code: Option<CodeVersion>,
     /// Version of the agent.
     pub agent_version: Option<String>,
     /// The attempts that were heard of, the oldest first.
@@ -253,7 +257,20 @@ pub async fn detail(
     timeline.sort_by_key(|entry| entry.at_ms);
     let attempts = attempts.iter().map(attempt_view).collect();
     let summary = summary.clone();
-    Ok(Some(TrialDetail { summary, command, host, agent_version, attempts, timeline, verdict }))
+    let code = match AttemptId::new(&summary.attempt) {
+        Ok(attempt) => store.code_of(id, &attempt).await?,
+        Err(_) => None,
+    };
+    Ok(Some(TrialDetail {
+        summary,
+        command,
+        host,
+        code,
+        agent_version,
+        attempts,
+        timeline,
+        verdict,
+    }))
 }
 
 fn attempt_view(row: &AttemptRow) -> AttemptView {

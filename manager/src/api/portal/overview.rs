@@ -104,6 +104,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             @if let Some(at) = shown.ended_at_ms { ", ended " (words::moment(at)) " UTC" }
         }
         @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::tame(trouble)) } }
+        @if let Some(difference) = &shown.code_difference { p.trouble { (words::tame(difference)) } }
         dl.tiles {
             div {
                 dt { a href="/trials" { "Trials" } }

@@ -16,6 +16,9 @@ use crate::view::curve::{Improvement, improvements};
 use crate::view::importance::{self, Importance};
 use crate::view::{self, ExperimentView, Snapshot};
 
+/// The most versions of the code that are shown.
+const VERSIONS: u32 = 20;
+
 /// What is shown of the experiment, as of now.
 pub(in crate::api) async fn shown(
     shared: &Shared,
@@ -28,7 +31,9 @@ pub(in crate::api) async fn shown(
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let elapsed = running
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-    let shown = view::experiment(&row, &spec, snapshot, elapsed, state.clock.now_ms());
+    let versions = state.store.code_versions(VERSIONS).await?;
+    let now_ms = state.clock.now_ms();
+    let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
     let left = if running.is_some() { None } else { view::left(&row, state.store.has_writer()) };
     // What the store cannot record cannot be read from it either.
     let ill = state.store.ailment().map(|error| {

@@ -167,7 +167,12 @@ impl Run {
             token: Token(self.c.secret.trial_token(&self.c.id, trial, self.c.secret.now_ms())),
         };
         match self.c.inbox.patiently(|| self.c.service.submit(&spec)).await {
-            Ok(()) => Vec::new(),
+            Ok(()) => {
+                if let Some(code) = &self.c.code {
+                    code.record(trial, &spec.attempt);
+                }
+                Vec::new()
+            }
             Err(error) => {
                 // A disk that was waited for until the experiment was to stop: so it was the stop that ended it.
                 let stop = error.may_pass().then_some(state::Event::Stop);

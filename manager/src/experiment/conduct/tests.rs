@@ -119,6 +119,7 @@ impl Bed {
             store: store.clone(),
             advice: Advice { tuner: Some(Box::new(observed.clone())), assessor, outside: None },
             service: Arc::<Service>::clone(&service),
+            code: None,
             secret: Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap()),
             handle: handle.clone(),
             inbox: Inbox::new(handle.clone(), events),

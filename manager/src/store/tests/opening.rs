@@ -5,8 +5,10 @@ use std::fs;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rusqlite::Connection;
+use trial_protocol::TrialJobId;
 
-use super::{Bed, new_trial};
+use super::{Bed, attempt, new_trial};
+use crate::code_archive::version::CodeVersion;
 use crate::store::schema::{self, MIGRATIONS};
 use crate::store::{Error, Store};
 
@@ -108,6 +110,38 @@ fn a_step_that_fails_leaves_the_database_as_it_was() {
     let version: i64 =
         connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     assert_eq!(version, 1);
+}
+
+#[tokio::test]
+async fn a_database_from_before_code_was_recorded_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    let mut old = Connection::open(&path).unwrap();
+    schema::migrate(&mut old, 0, &MIGRATIONS[..7]).unwrap();
+    drop(old);
+    let store = Store::open(&path).unwrap();
+    for (sequence, id) in (0..).zip(["a", "b"]) {
+        store.insert_trial(new_trial(id, sequence)).await.unwrap();
+    }
+    let version = |sha256: &str| CodeVersion {
+        sha256: sha256.to_owned(),
+        files: 1,
+        bytes: 2,
+        cut: false,
+        changed: Vec::new(),
+        git: None,
+    };
+    assert_eq!(store.code_versions(9).await.unwrap(), []);
+    let [first, second] = ["a", "b"].map(|id| TrialJobId::new(id).unwrap());
+    let own = |id: &TrialJobId| vec![(id.clone(), attempt("a1"))];
+    store.record_code(own(&first), version("1")).await.unwrap();
+    store.record_code(own(&second), version("2")).await.unwrap();
+    store.record_code(own(&second), version("1")).await.unwrap();
+    let found = store.code_of(&second, &attempt("a1")).await.unwrap();
+    assert_eq!(found, Some(version("2")), "the first record stays");
+    let versions = store.code_versions(9).await.unwrap();
+    let trials: Vec<_> = versions.iter().map(|row| row.trials.as_slice()).collect();
+    assert_eq!(trials, [[0], [1]]);
 }
 
 /// The first release's schema is what its databases have: a migration that has shipped never changes.

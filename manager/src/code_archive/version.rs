@@ -1,0 +1,284 @@
+//! A fingerprint of the code directory, by which two states of it are told apart.
+//!
+//! It covers the files that the archive would hold, except Python's caches and git's own folder. Files that appear
+//! after the first look are left out: trials write their outputs there. The tracker reads the content of changed files
+//! only, and never more than a bounded amount: a larger file counts by its name and size.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use utoipa::ToSchema;
+
+use super::{hexadecimal, listing};
+
+/// How much of a directory is read.
+const LIMITS: super::Limits = super::Limits { entries: 20_000, bytes: 300 << 20 };
+/// Names of folders that hold no code of the user.
+const SKIPPED: [&str; 2] = [".git", "__pycache__"];
+/// The most names of changed files that a version lists.
+const NAMES: usize = 5;
+/// How long one run of git may take.
+const GIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most of a diff that is hashed, in bytes.
+const DIFF_BYTES: u64 = 16 << 20;
+
+/// A state of the code directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CodeVersion {
+    /// SHA-256 over names and contents, in lower-case hexadecimal digits.
+    pub sha256: String,
+    /// Files and links that it covers.
+    pub files: usize,
+    /// Their size in bytes.
+    pub bytes: u64,
+    /// Whether it leaves anything out: files beyond 20,000, contents beyond 300 MiB, or what could not be read.
+    pub cut: bool,
+    /// The first five files that changed since the version before it. Empty for an experiment's first version.
+    #[serde(default)]
+    pub changed: Vec<String>,
+    /// The git work tree it is in. Absence means that there is none, no git, or no answer within five seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitState>,
+}
+
+/// A git work tree's state when the version was first seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GitState {
+    /// The commit that is checked out.
+    pub commit: String,
+    /// Its branch. Absence means a detached head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// Whether tracked files in the code directory differ from the commit. Absence means that git did not say in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty: Option<bool>,
+    /// SHA-256 of that difference, its first 16 MiB. Absence means that there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_sha256: Option<String>,
+}
+
+/// A file's identity: as long as it stays, the content is taken to be the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    mode: u32,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            size: metadata.size(),
+            mode: metadata.mode(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// A file as it was last read. `digest`: `None` where its content was not read.
+#[derive(Debug, Clone)]
+struct Seen {
+    stamp: Stamp,
+    digest: Option<String>,
+}
+
+/// The files of a code directory as they were last read.
+#[derive(Debug)]
+pub struct Tracker {
+    directory: PathBuf,
+    /// The names of the first look. `None`: there was none yet.
+    names: Option<BTreeSet<PathBuf>>,
+    seen: BTreeMap<PathBuf, Seen>,
+    last: Option<CodeVersion>,
+}
+
+impl Tracker {
+    /// Makes a tracker; nothing is read.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory, names: None, seen: BTreeMap::new(), last: None }
+    }
+
+    /// Returns the directory's current version without [`CodeVersion::git`], or with that of the last version if nothing
+    /// has changed. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// The directory itself cannot be found.
+    pub fn look(&mut self) -> io::Result<CodeVersion> {
+        let root = self.directory.canonicalize()?;
+        let (mut now, mut left, mut cut) = (BTreeMap::new(), LIMITS.bytes, false);
+        for found in listing::walk(&root) {
+            let Ok(entry) = found else {
+                cut = true;
+                continue;
+            };
+            let name = entry.path().strip_prefix(&root).unwrap_or(entry.path());
+            if is_skipped(name) || self.names.as_ref().is_some_and(|names| !names.contains(name)) {
+                continue;
+            }
+            let Ok(metadata) = entry.path().symlink_metadata() else {
+                cut = true;
+                continue;
+            };
+            if !metadata.is_file() && !metadata.is_symlink() {
+                continue;
+            }
+            if now.len() == LIMITS.entries {
+                cut = true;
+                break;
+            }
+            let seen = self.read(entry.path(), name, &metadata, &mut left);
+            cut |= seen.digest.is_none();
+            now.insert(name.to_owned(), seen);
+        }
+        self.names.get_or_insert_with(|| now.keys().cloned().collect());
+        let sha256 = digest_of(&now);
+        if let Some(last) = self.last.as_ref().filter(|last| last.sha256 == sha256) {
+            self.seen = now;
+            return Ok(last.clone());
+        }
+        let first = self.last.is_none();
+        let changed = if first { Vec::new() } else { changes(&self.seen, &now) };
+        let bytes = now.values().map(|seen| seen.stamp.size).sum();
+        let version = CodeVersion { sha256, files: now.len(), bytes, cut, changed, git: None };
+        self.seen = now;
+        self.last = Some(version.clone());
+        Ok(version)
+    }
+
+    /// Keeps what git said of the last version.
+    pub fn set_git(&mut self, git: Option<GitState>) {
+        if let Some(last) = &mut self.last {
+            last.git = git;
+        }
+    }
+
+    fn read(&self, path: &Path, name: &Path, metadata: &Metadata, left: &mut u64) -> Seen {
+        let stamp = Stamp::of(metadata);
+        if stamp.size > *left {
+            return Seen { stamp, digest: None };
+        }
+        *left -= stamp.size;
+        if let Some(seen) = self.seen.get(name).filter(|seen| seen.stamp == stamp) {
+            return seen.clone();
+        }
+        let digest = if metadata.is_symlink() {
+            path.read_link().map(|target| hash(target.as_os_str().as_bytes()))
+        } else {
+            hash_file(path, stamp.size)
+        };
+        Seen { stamp, digest: digest.ok() }
+    }
+}
+
+fn is_skipped(name: &Path) -> bool {
+    name.components().any(|part| SKIPPED.iter().any(|skip| part.as_os_str() == *skip))
+}
+
+/// Hashes at most the first `size` bytes of a file: one that grows meanwhile is not read for ever.
+fn hash_file(path: &Path, size: u64) -> io::Result<String> {
+    // A pipe put in its place meanwhile must not hang us, nor a link lead elsewhere.
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
+    let mut file = File::options().read(true).custom_flags(flags).open(path)?.take(size);
+    let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 << 10]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hexadecimal(context.finish().as_ref())),
+            read => context.update(&buffer[..read]),
+        }
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    hexadecimal(ring::digest::digest(&SHA256, bytes).as_ref())
+}
+
+/// PURE: the digest of all files. Lengths go before names, so that no two lists read the same.
+fn digest_of(files: &BTreeMap<PathBuf, Seen>) -> String {
+    let mut context = Context::new(&SHA256);
+    for (name, seen) in files {
+        let name = name.as_os_str().as_bytes();
+        let content = seen.digest.as_deref().unwrap_or("unread");
+        let runs = seen.stamp.mode & 0o111 != 0;
+        let size = seen.stamp.size;
+        let kind = seen.stamp.mode & 0o170_000;
+        context.update(format!("{} {kind:o} {runs} {size} {content} ", name.len()).as_bytes());
+        context.update(name);
+    }
+    hexadecimal(context.finish().as_ref())
+}
+
+/// PURE: the first names that were added, removed or have another content.
+fn changes(before: &BTreeMap<PathBuf, Seen>, now: &BTreeMap<PathBuf, Seen>) -> Vec<String> {
+    let same = |one: &Seen, other: &Seen| {
+        one.digest == other.digest
+            && one.stamp.size == other.stamp.size
+            && one.stamp.mode & 0o170_111 == other.stamp.mode & 0o170_111
+    };
+    let other = now
+        .iter()
+        .filter(|(name, seen)| before.get(*name).is_none_or(|before| !same(before, seen)));
+    let removed = before.iter().filter(|(name, _)| !now.contains_key(*name));
+    let mut names: Vec<_> = other.chain(removed).map(|(name, _)| name).collect();
+    names.sort();
+    names.iter().take(NAMES).map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
+/// Returns the state of the git work tree that `directory` is in. `None`: there is none, no git, no commit yet, or no
+/// answer in time.
+pub async fn git_state(directory: &Path) -> Option<GitState> {
+    let (head, whole) = git(directory, &["rev-parse", "HEAD", "--abbrev-ref", "HEAD"]).await?;
+    let head = String::from_utf8(head).ok().filter(|_| whole)?;
+    let mut lines = head.lines();
+    let commit = lines.next()?.to_owned();
+    let branch = lines.next().filter(|name| *name != "HEAD").map(str::to_owned);
+    // Without the user's own programs for diffs: nothing but git is to run here.
+    let diff =
+        ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "HEAD", "--", "."];
+    let diff = git(directory, &diff).await.map(|(bytes, _)| bytes);
+    let dirty = diff.as_ref().map(|bytes| !bytes.is_empty());
+    let diff_sha256 = diff.filter(|bytes| !bytes.is_empty()).map(|bytes| hash(&bytes));
+    Some(GitState { commit, branch, dirty, diff_sha256 })
+}
+
+/// Runs git; returns the first [`DIFF_BYTES`] of its output, and whether that is all. `None`: it failed, or took too long.
+async fn git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(["-c", "core.fsmonitor=false"]).args(arguments);
+    command.env("GIT_OPTIONAL_LOCKS", "0").kill_on_drop(true);
+    // Variables of a git hook that started the manager would name another repository.
+    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let run = async {
+        let mut child = command.spawn().ok()?;
+        let mut output = Vec::new();
+        let mut stdout = child.stdout.take()?.take(DIFF_BYTES + 1);
+        stdout.read_to_end(&mut output).await.ok()?;
+        let limit = usize::try_from(DIFF_BYTES).ok()?;
+        if output.len() > limit {
+            output.truncate(limit);
+            return Some((output, false));
+        }
+        child.wait().await.ok()?.success().then_some((output, true))
+    };
+    tokio::time::timeout(GIT_TIMEOUT, run).await.ok()?
+}
+
+#[cfg(test)]
+mod tests;

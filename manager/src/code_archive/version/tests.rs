@@ -1,0 +1,88 @@
+//! Two states of a directory are told apart, and equal ones are not.
+
+use std::fs;
+use std::process::Command as Program;
+
+use super::*;
+
+#[test]
+fn a_version_changes_with_the_code_and_only_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // In place of the old file: a clock of coarse steps would hide the change otherwise.
+        let new = folder.path().join(".nniignored");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, path).unwrap();
+    };
+    put("train.py", "1");
+    put("data/read.py", "2");
+    put(".nniignore", "*.pt\n");
+    let mut tracker = Tracker::new(folder.path().to_owned());
+    let mut last = tracker.look().unwrap();
+    assert_eq!((last.files, last.bytes, last.cut), (3, 7, false));
+    assert_eq!(last.changed, Vec::<String>::new());
+    let none: &[&str] = &[];
+    let table = [
+        ("train.py", "2", ["train.py"].as_slice()),
+        ("train.py", "2", none),
+        ("model.pt", "weights", none),
+        ("__pycache__/train.pyc", "x", none),
+        (".git/HEAD", "x", none),
+        ("data/read.py", "3", &["data/read.py"]),
+    ];
+    for (name, text, changed) in table {
+        put(name, text);
+        let now = tracker.look().unwrap();
+        if changed.is_empty() {
+            assert_eq!(now, last, "{name}");
+        } else {
+            assert_ne!(now.sha256, last.sha256, "{name}");
+            assert_eq!(now.changed, changed, "{name}");
+        }
+        let fresh = Tracker::new(folder.path().to_owned()).look().unwrap();
+        assert_eq!(fresh.sha256, now.sha256, "what was remembered is what is there: {name}");
+        last = now;
+    }
+    put("log.txt", "a trial's output");
+    assert_eq!(tracker.look().unwrap(), last, "an output of a trial is no code");
+    fs::remove_file(folder.path().join("train.py")).unwrap();
+    assert_eq!(tracker.look().unwrap().changed, ["train.py"]);
+}
+
+#[test]
+fn a_file_too_large_to_read_counts_by_its_size_and_is_admitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    File::create(&path).unwrap().set_len(LIMITS.bytes + 1).unwrap();
+    let mut tracker = Tracker::new(folder.path().to_owned());
+    let first = tracker.look().unwrap();
+    assert!(first.cut);
+    File::create(&path).unwrap().set_len(LIMITS.bytes + 2).unwrap();
+    assert_ne!(tracker.look().unwrap().sha256, first.sha256);
+}
+
+#[tokio::test]
+async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(git_state(folder.path()).await, None);
+    let run = |arguments: &[&str]| {
+        let mut git = Program::new("git");
+        git.arg("-C").arg(folder.path()).args(["-c", "user.name=n", "-c", "user.email=e@e"]);
+        assert!(git.args(arguments).output().unwrap().status.success(), "{arguments:?}");
+    };
+    fs::write(folder.path().join("train.py"), "1").unwrap();
+    run(&["init", "-b", "topic"]);
+    run(&["add", "."]);
+    run(&["commit", "-m", "m"]);
+    let clean = git_state(folder.path()).await.unwrap();
+    assert_eq!((clean.branch.as_deref(), clean.dirty), (Some("topic"), Some(false)));
+    assert_eq!((clean.commit.len(), clean.diff_sha256), (40, None));
+    fs::write(folder.path().join("train.py"), "22").unwrap();
+    let dirty = git_state(folder.path()).await.unwrap();
+    assert_eq!((dirty.commit == clean.commit, dirty.dirty), (true, Some(true)));
+    assert!(dirty.diff_sha256.is_some());
+    run(&["checkout", "--detach"]);
+    assert_eq!(git_state(folder.path()).await.unwrap().branch, None);
+}

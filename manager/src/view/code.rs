@@ -1,0 +1,119 @@
+//! PURE: the code that trials were started with, and where trials of one search differ in it.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::code_archive::version::CodeVersion;
+use crate::store::CodeRow;
+
+/// A version of the code that trials were started with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CodeUse {
+    /// The version.
+    #[serde(flatten)]
+    pub version: CodeVersion,
+    /// The trials whose current attempt was started with it, such as `0-2, 5`. Absence means all that are known of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trials: Option<String>,
+}
+
+/// Returns the versions as they are shown.
+pub fn uses(rows: &[CodeRow]) -> Vec<CodeUse> {
+    let several = rows.len() > 1;
+    let shown = |row: &CodeRow| CodeUse {
+        version: row.version.clone(),
+        trials: several.then(|| ranges(&row.trials)),
+    };
+    rows.iter().map(shown).collect()
+}
+
+/// Returns a version in a few words: the start of its hash, and git's commit, branch and whether that was changed.
+pub fn brief(version: &CodeVersion) -> String {
+    let start = |text: &str| text.chars().take(12).collect::<String>();
+    let cut = if version.cut { " (in part)" } else { "" };
+    let git = version.git.as_ref().map_or_else(String::new, |git| {
+        let branch = git.branch.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
+        let dirty = if git.dirty == Some(true) { ", with changes" } else { "" };
+        format!(", commit {}{branch}{dirty}", start(&git.commit))
+    });
+    format!("{}{cut}{git}", start(&version.sha256))
+}
+
+/// Returns a sentence on trials that ran other code than the first ones. `None`: none did.
+pub fn difference(rows: &[CodeRow]) -> Option<String> {
+    let mut used = rows.iter().filter(|row| !row.trials.is_empty());
+    let first = used.next()?;
+    let others: Vec<_> = used
+        .map(|row| {
+            let changed = &row.version.changed;
+            let which = if changed.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", changed.join(", "))
+            };
+            format!("{}{which}", named(&row.trials))
+        })
+        .collect();
+    let others = (!others.is_empty()).then(|| others.join("; "))?;
+    Some(format!("{others} ran other code than {}", named(&first.trials)))
+}
+
+fn named(trials: &[u64]) -> String {
+    format!("{} {}", if trials.len() == 1 { "trial" } else { "trials" }, ranges(trials))
+}
+
+/// Rising numbers as a person writes them: `0-2, 5`, twenty ranges at most.
+fn ranges(numbers: &[u64]) -> String {
+    const RANGES: usize = 20;
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let more = ranges.len().saturating_sub(RANGES);
+    let shown = ranges.iter().take(RANGES).map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    let more = (more > 0).then(|| "…".to_owned());
+    shown.chain(more).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(trials: &[u64], changed: &[&str]) -> CodeRow {
+        let changed = changed.iter().map(|name| (*name).to_owned()).collect();
+        let sha256 = format!("{trials:?}");
+        let version = CodeVersion { sha256, files: 1, bytes: 1, cut: false, changed, git: None };
+        CodeRow { version, trials: trials.to_vec() }
+    }
+
+    #[test]
+    fn a_search_says_which_trials_ran_other_code() {
+        let table = [
+            (vec![], None),
+            (vec![row(&[], &[])], None),
+            (vec![row(&[0, 1], &[]), row(&[], &["a"])], None),
+            (
+                vec![row(&[0, 1, 2], &[]), row(&[3, 4, 5], &["train.py"])],
+                Some("trials 3-5 (train.py) ran other code than trials 0-2"),
+            ),
+            (
+                vec![row(&[0, 3], &[]), row(&[1], &["a", "b"]), row(&[4, 5], &[])],
+                Some("trial 1 (a, b); trials 4-5 ran other code than trials 0, 3"),
+            ),
+        ];
+        for (rows, expected) in table {
+            assert_eq!(difference(&rows).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_list_of_trials_is_cut() {
+        let every_second: Vec<_> = (0..100).map(|n| n * 2).collect();
+        assert!(ranges(&every_second).ends_with("36, 38, …"));
+    }
+}
