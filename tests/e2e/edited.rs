@@ -60,4 +60,12 @@ fn a_script_that_is_edited_in_mid_search_is_reported() {
     let shown = bed.start(&mut show).finish(BOUND);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains(said), "{shown}");
+    let mut export = bed.manager();
+    export.args(["experiment", "export", &done.id, "--form", "csv", "--data-dir"]).arg(bed.data());
+    let table = bed.start(&mut export).finish(BOUND);
+    let table = String::from_utf8(table.stdout).unwrap();
+    let hashes: Vec<_> = table.lines().map(|line| line.rsplit(',').next().unwrap()).collect();
+    assert_eq!(hashes[0], "code_sha256", "{table}");
+    assert_eq!([hashes[1], hashes[2]], [first.as_str(); 2]);
+    assert_ne!(hashes[3], first);
 }

@@ -204,9 +204,13 @@ fn csv(trials: &[Value]) -> String {
     };
     let header = OWN.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
-    // A column of its own only where there is something to say: reports that are gone for good.
-    let has_losses = trials.iter().any(|trial| !text(trial, "lost").is_empty());
-    let header = header.chain(has_losses.then(|| "lost".to_owned()));
+    // These columns are there only where a trial has one: the code's version, and reports that are gone for good.
+    let rare = ["code_sha256", "lost"];
+    let rare: Vec<_> = rare
+        .into_iter()
+        .filter(|name| trials.iter().any(|trial| !text(trial, name).is_empty()))
+        .collect();
+    let header = header.chain(rare.iter().map(|name| (*name).to_owned()));
     let mut lines = vec![header.collect::<Vec<_>>().join(",")];
     for trial in trials {
         let known = parameters(trial);
@@ -215,8 +219,8 @@ fn csv(trials: &[Value]) -> String {
             .map(|name| field(&inert(trial.get(name).map(plain).unwrap_or_default())));
         let rest =
             names.iter().map(|name| known.get(name).map(|text| field(text)).unwrap_or_default());
-        let lost = has_losses.then(|| field(text(trial, "lost")));
-        lines.push(own.chain(rest).chain(lost).collect::<Vec<_>>().join(","));
+        let rare = rare.iter().map(|name| field(text(trial, name)));
+        lines.push(own.chain(rest).chain(rare).collect::<Vec<_>>().join(","));
     }
     lines.push(String::new());
     lines.join("\r\n")
@@ -346,6 +350,10 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     );
     fs::write(folder.join("meta.yaml"), meta)?;
     fs::write(folder.join("tags").join("mlflow.runName"), id)?;
+    let code = text(trial, "code_sha256");
+    if !code.is_empty() {
+        fs::write(folder.join("tags").join("trialkeeper.codeSha256"), code)?;
+    }
     let none = Value::Null;
     for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
         fs::write(folder.join("params").join(file_name(&name)), plain(value))?;

@@ -458,6 +458,20 @@ async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), 
     Ok(())
 }
 
+/// Returns the SHA-256 of the code that a trial was started with. `None`: it is not recorded.
+async fn code_of(client: &Client, experiment: &Value, id: &str) -> Result<Option<Value>, Error> {
+    let versions = experiment.get("code").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let sha256 = |version: &Value| version.get("sha256").cloned();
+    match versions {
+        [] => Ok(None),
+        [only] => Ok(sha256(only)),
+        _ => {
+            let detail = client.ask("GET", &format!("/api/v1/trials/{id}"), None).await?;
+            Ok(detail.get("code").and_then(sha256))
+        }
+    }
+}
+
 async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
     let to = to.as_deref().filter(|to| *to != Path::new("-"));
     let written = async {
@@ -467,8 +481,12 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
             Ok(writer) => writer,
             Err(error) => return Ok(Err(error)),
         };
-        for trial in trials {
+        let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
+        for mut trial in trials {
             let id = trial.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+            if let Some(sha256) = code_of(&client, &experiment, &id).await? {
+                trial["code_sha256"] = sha256;
+            }
             let metrics = match form {
                 ExportForm::Csv => Vec::new(),
                 ExportForm::Json | ExportForm::Tensorboard | ExportForm::Mlflow => {

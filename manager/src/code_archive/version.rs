@@ -21,13 +21,13 @@ use utoipa::ToSchema;
 
 use super::{hexadecimal, listing};
 
-/// How much of a directory is read.
+/// The most of a directory that is read.
 const LIMITS: super::Limits = super::Limits { entries: 20_000, bytes: 300 << 20 };
 /// Names of folders that hold no code of the user.
 const SKIPPED: [&str; 2] = [".git", "__pycache__"];
 /// The most names of changed files that a version lists.
 const NAMES: usize = 5;
-/// How long one run of git may take.
+/// The time that one run of git may take.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most of a diff that is hashed, in bytes.
 const DIFF_BYTES: u64 = 16 << 20;
@@ -41,7 +41,7 @@ pub struct CodeVersion {
     pub files: usize,
     /// Their size in bytes.
     pub bytes: u64,
-    /// Whether it leaves anything out: files beyond 20,000, contents beyond 300 MiB, or what could not be read.
+    /// True if it leaves anything out: files beyond 20,000, contents beyond 300 MiB, or what could not be read.
     pub cut: bool,
     /// The first five files that changed since the version before it. Empty for an experiment's first version.
     #[serde(default)]
@@ -59,7 +59,7 @@ pub struct GitState {
     /// Its branch. Absence means a detached head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// Whether tracked files in the code directory differ from the commit. Absence means that git did not say in time.
+    /// True if tracked files in the code directory differ from the commit. Absence means that git did not say in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty: Option<bool>,
     /// SHA-256 of that difference, its first 16 MiB. Absence means that there is none.
@@ -98,7 +98,7 @@ struct Seen {
 
 /// The files of a code directory as they were last read.
 #[derive(Debug)]
-pub struct Tracker {
+pub struct CodeTracker {
     directory: PathBuf,
     /// The names of the first look. `None`: there was none yet.
     names: Option<BTreeSet<PathBuf>>,
@@ -106,7 +106,7 @@ pub struct Tracker {
     last: Option<CodeVersion>,
 }
 
-impl Tracker {
+impl CodeTracker {
     /// Makes a tracker; nothing is read.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, names: None, seen: BTreeMap::new(), last: None }

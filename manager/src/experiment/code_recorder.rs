@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 use trial_protocol::{AttemptId, TrialJobId};
 
-use crate::code_archive::version::{CodeVersion, Tracker, git_state};
+use crate::code_archive::version::{CodeTracker, CodeVersion, git_state};
 use crate::store::Store;
 
-/// How long the end of a search waits for records that are still to be made.
+/// The time that the end of a search waits for records that are still to be made.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts that share one look at the directory, if they were started at a time.
 const TOGETHER: usize = 256;
@@ -57,7 +57,8 @@ async fn record_all(
     directory: PathBuf,
     mut waiting: mpsc::UnboundedReceiver<(TrialJobId, AttemptId)>,
 ) {
-    let (mut tracker, mut last, mut attempts) = (Tracker::new(directory.clone()), None, Vec::new());
+    let (mut tracker, mut last, mut attempts) =
+        (CodeTracker::new(directory.clone()), None, Vec::new());
     while waiting.recv_many(&mut attempts, TOGETHER).await > 0 {
         let looked = tokio::task::spawn_blocking(move || {
             let version = tracker.look();

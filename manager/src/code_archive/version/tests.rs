@@ -19,7 +19,7 @@ fn a_version_changes_with_the_code_and_only_with_it() {
     put("train.py", "1");
     put("data/read.py", "2");
     put(".nniignore", "*.pt\n");
-    let mut tracker = Tracker::new(folder.path().to_owned());
+    let mut tracker = CodeTracker::new(folder.path().to_owned());
     let mut last = tracker.look().unwrap();
     assert_eq!((last.files, last.bytes, last.cut), (3, 7, false));
     assert_eq!(last.changed, Vec::<String>::new());
@@ -41,7 +41,7 @@ fn a_version_changes_with_the_code_and_only_with_it() {
             assert_ne!(now.sha256, last.sha256, "{name}");
             assert_eq!(now.changed, changed, "{name}");
         }
-        let fresh = Tracker::new(folder.path().to_owned()).look().unwrap();
+        let fresh = CodeTracker::new(folder.path().to_owned()).look().unwrap();
         assert_eq!(fresh.sha256, now.sha256, "what was remembered is what is there: {name}");
         last = now;
     }
@@ -56,7 +56,7 @@ fn a_file_too_large_to_read_counts_by_its_size_and_is_admitted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     File::create(&path).unwrap().set_len(LIMITS.bytes + 1).unwrap();
-    let mut tracker = Tracker::new(folder.path().to_owned());
+    let mut tracker = CodeTracker::new(folder.path().to_owned());
     let first = tracker.look().unwrap();
     assert!(first.cut);
     File::create(&path).unwrap().set_len(LIMITS.bytes + 2).unwrap();
