@@ -108,6 +108,11 @@ impl ExperimentSpec {
         })
     }
 
+    /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised `val_loss`.
+    pub fn direction_warning(&self, metric: &str) -> Option<String> {
+        direction::warning(metric, self.optimize_mode)
+    }
+
     /// The variables of the manager's environment that hold a secret; none of them reaches a trial or an algorithm.
     pub fn secret_variables(&self) -> Vec<String> {
         self.notifications.as_ref().map_or_else(Vec::new, NotificationsSpec::secret_variables)

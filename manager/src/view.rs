@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use trial_protocol::MetricValue;
+use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 pub use board::{Board, Snapshot};
@@ -50,6 +50,13 @@ pub struct ExperimentView {
     pub optimize_mode_assumed: bool,
     /// The metric that is optimised. Absence means the SDK's own.
     pub objective: Option<String>,
+    /// The metric whose values count because trials print it and the file names none. Absence means that the file names
+    /// one, that trials report by NNI's SDK, or that no trial has reported yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chosen_objective: Option<String>,
+    /// A warning that the metric's name suggests the other direction, such as a maximised `val_loss`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction_warning: Option<String>,
     /// Trials that may run at a time.
     pub trial_concurrency: usize,
     /// Trials in all. Absence means no limit.
@@ -92,7 +99,11 @@ pub fn experiment(
             *causes.entry(table::cause_of(trial).to_owned()).or_default() += 1;
         }
     }
+    let chosen_objective = chosen_objective(spec, snapshot);
+    let metric = spec.objective.as_deref().or(chosen_objective.as_deref());
     ExperimentView {
+        direction_warning: metric.and_then(|metric| spec.direction_warning(metric)),
+        chosen_objective,
         id: row.id.to_string(),
         name: spec.name.clone(),
         state: row.state.clone(),
@@ -117,6 +128,13 @@ pub fn experiment(
         code_difference: code::difference(versions),
         change: snapshot.through,
     }
+}
+
+/// Returns the metric that counts although the experiment file names none: that of the first trial that reported one.
+fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String> {
+    let mut metrics = snapshot.trials.iter().filter_map(|trial| trial.metric.as_deref());
+    let chosen = metrics.find(|name| *name != OBJECTIVE).filter(|_| spec.objective.is_none());
+    chosen.map(str::to_owned)
 }
 
 /// What is wrong with an experiment that has not ended and that nobody runs, for a person. `open`: whether somebody has

@@ -33,6 +33,7 @@ mod nni_client;
 mod nni_node;
 mod nni_pages;
 mod notifications;
+mod objective;
 mod old_keeper;
 mod open;
 mod orders;

@@ -31,6 +31,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     if let Some(sentence) = spec.assumed_direction() {
         checks.tell("-", "objective", &sentence);
     }
+    if let Some(warning) = spec.objective.as_deref().and_then(|name| spec.direction_warning(name)) {
+        checks.tell("-", "objective", &warning);
+    }
     let mut good = true;
     if spec.training_service.needs_code() {
         let found = code_archive::survey(&spec.trial_code_directory);

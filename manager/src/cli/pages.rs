@@ -57,3 +57,21 @@ pub(super) fn escaped(text: &str) -> String {
         escaped
     })
 }
+
+/// Returns the SHA-256 of the code that a trial was started with. `None`: it is not recorded.
+pub(super) async fn code_of(
+    client: &Client,
+    experiment: &Value,
+    id: &str,
+) -> Result<Option<Value>, Error> {
+    let versions = experiment.get("code").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let sha256 = |version: &Value| version.get("sha256").cloned();
+    match versions {
+        [] => Ok(None),
+        [only] => Ok(sha256(only)),
+        _ => {
+            let detail = client.ask("GET", &format!("/api/v1/trials/{id}"), None).await?;
+            Ok(detail.get("code").and_then(sha256))
+        }
+    }
+}

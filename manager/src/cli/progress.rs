@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
 use crate::app::Running;
+use crate::config::ExperimentSpec;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
-use crate::tuner::OptimizeMode;
 use crate::view::turns_writing;
 
 /// How many lines of a failed trial's output are shown.
@@ -25,7 +25,9 @@ const PACE: Duration = Duration::from_mins(1);
 /// Shows an experiment's progress.
 pub(super) struct Progress {
     bar: ProgressBar,
-    mode: OptimizeMode,
+    spec: ExperimentSpec,
+    /// `true` once the direction was compared with the metric's name.
+    direction_checked: bool,
     best: Option<(u64, f64)>,
     running: usize,
     failed: usize,
@@ -52,9 +54,10 @@ impl Progress {
         };
         let style = ProgressStyle::with_template(style).expect("the templates above are valid");
         let bar = ProgressBar::with_draw_target(trials, target).with_style(style);
-        let progress = Self {
+        let mut progress = Self {
             bar,
-            mode: running.spec.optimize_mode,
+            spec: running.spec.clone(),
+            direction_checked: false,
             best: None,
             running: 0,
             failed: 0,
@@ -69,6 +72,9 @@ impl Progress {
         if let Some(sentence) = running.spec.assumed_direction() {
             progress.line(&format!("  {sentence}"));
         }
+        if let Some(metric) = &running.spec.objective {
+            progress.warn_of_direction(metric);
+        }
         if let Some(url) = &running.advertised {
             progress.line(&format!("  trials reach it at {url} (--advertise says another)"));
             if ["://localhost", "://127.", "://[::1]"].iter().any(|own| url.contains(own)) {
@@ -77,6 +83,15 @@ impl Progress {
             }
         }
         progress
+    }
+
+    /// Says once if the name of the metric that counts suggests the other direction.
+    fn warn_of_direction(&mut self, metric: &str) {
+        if !std::mem::replace(&mut self.direction_checked, true)
+            && let Some(warning) = self.spec.direction_warning(metric)
+        {
+            self.line(&warning);
+        }
     }
 
     /// Shows what happened.
@@ -98,8 +113,11 @@ impl Progress {
             Notice::Ended { trial, sequence, end, result, last_lines } => {
                 self.running = self.running.saturating_sub(1);
                 let number = result.last.as_ref().and_then(MetricValue::number);
+                if let Some(metric) = result.name.as_ref().filter(|_| number.is_some()) {
+                    self.warn_of_direction(metric);
+                }
                 if end.state == JobState::Succeeded {
-                    if is_better(self.mode, number, self.best.map(|(_, best)| best)) {
+                    if is_better(self.spec.optimize_mode, number, self.best.map(|(_, best)| best)) {
                         self.best = number.map(|number| (sequence, number));
                     }
                     if let Some(but) = drawback(result.last.as_ref()) {

@@ -11,7 +11,7 @@ use super::ask::{Asked, Error, Place, experiments};
 use super::follow;
 use super::named::TrialName;
 use super::out::{print, written};
-use super::pages::{all_metrics, escaped, found};
+use super::pages::{all_metrics, code_of, escaped, found};
 use super::progress::counted;
 use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
@@ -456,20 +456,6 @@ async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), 
     // A closed standard error is no reason to fail.
     drop(writeln!(std::io::stderr().lock(), "{marked}"));
     Ok(())
-}
-
-/// Returns the SHA-256 of the code that a trial was started with. `None`: it is not recorded.
-async fn code_of(client: &Client, experiment: &Value, id: &str) -> Result<Option<Value>, Error> {
-    let versions = experiment.get("code").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let sha256 = |version: &Value| version.get("sha256").cloned();
-    match versions {
-        [] => Ok(None),
-        [only] => Ok(sha256(only)),
-        _ => {
-            let detail = client.ask("GET", &format!("/api/v1/trials/{id}"), None).await?;
-            Ok(detail.get("code").and_then(sha256))
-        }
-    }
 }
 
 async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {

@@ -188,12 +188,32 @@ pub(super) fn experiment(one: &Value) -> String {
         ("at a time", text(one, "trial_concurrency")),
         ("counts", counts("counts")),
         ("failures", counts("causes")),
+        ("objective", objective(one)),
         ("best", best_said),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
         ("difference", wrapped(one, "code_difference")),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
     pairs(own.chain(parameters))
+}
+
+/// The metric that counts, its direction, and what is doubtful about them.
+fn objective(one: &Value) -> String {
+    let named = [text(one, "objective"), text(one, "chosen_objective")];
+    let [named, chosen] = named.map(|name| printable(&name));
+    let metric = match (named.is_empty(), chosen.is_empty()) {
+        (false, _) => named,
+        (true, false) => format!(
+            "{chosen}, chosen from what trials print; `objective` in the experiment file names another"
+        ),
+        (true, true) => return String::new(),
+    };
+    let warning = wrapped(one, "direction_warning");
+    let assumed = one.get("optimize_mode_assumed") == Some(&Value::Bool(true));
+    let mode = text(one, "optimize_mode");
+    let direction = if assumed { format!("{mode}, assumed") } else { mode };
+    let lines = [format!("{direction}: {metric}"), warning];
+    lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 /// A version of the code in a few words.

@@ -43,11 +43,103 @@ pub(super) fn agree(statements: &[Statement], default: OptimizeMode) -> Result<D
     }
 }
 
+/// Words in names of metrics that training minimises.
+const LOWER_IS_BETTER: [&str; 18] = [
+    "loss",
+    "logloss",
+    "error",
+    "err",
+    "mse",
+    "rmse",
+    "mae",
+    "mape",
+    "smape",
+    "nll",
+    "perplexity",
+    "ppl",
+    "wer",
+    "cer",
+    "eer",
+    "fid",
+    "deviance",
+    "bce",
+];
+/// Words in names of metrics that training maximises.
+const HIGHER_IS_BETTER: [&str; 22] = [
+    "acc",
+    "accuracy",
+    "auc",
+    "auroc",
+    "auprc",
+    "f1",
+    "precision",
+    "recall",
+    "iou",
+    "miou",
+    "dice",
+    "bleu",
+    "rouge",
+    "r2",
+    "reward",
+    "psnr",
+    "ssim",
+    "top1",
+    "top5",
+    "ndcg",
+    "mcc",
+    "kappa",
+];
+
+/// Returns a warning if a metric's name suggests that the other direction is meant, as in a maximised `val_loss`.
+pub(super) fn warning(metric: &str, mode: OptimizeMode) -> Option<String> {
+    let lower = metric.to_lowercase();
+    let words: Vec<_> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    // scikit-learn's `neg_mean_squared_error` turns the direction round; so may others' names.
+    if words.iter().any(|word| ["neg", "negative", "minus", "inverse", "inv"].contains(word)) {
+        return None;
+    }
+    let names = |known: &[&str]| words.iter().any(|word| known.contains(word));
+    let likely = match (names(&LOWER_IS_BETTER), names(&HIGHER_IS_BETTER)) {
+        (true, false) => OptimizeMode::Minimize,
+        (false, true) => OptimizeMode::Maximize,
+        (true, true) | (false, false) => return None,
+    };
+    (likely != mode).then(|| {
+        format!(
+            "the search {}s `{metric}`, although its name suggests the opposite; if that is not meant, \
+             state `objective: {{direction: {}}}`",
+            mode.word(),
+            likely.word(),
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use OptimizeMode::{Maximize, Minimize};
 
     use super::*;
+
+    #[test]
+    fn a_metric_that_is_optimised_the_wrong_way_gets_a_warning() {
+        #[rustfmt::skip]
+        let table = [
+            ("val_loss",               Maximize, true),
+            ("val_loss",               Minimize, false),
+            ("eval/accuracy",          Minimize, true),
+            ("Top1",                   Minimize, true),
+            ("neg_mean_squared_error", Maximize, false),
+            ("loss_accuracy",          Minimize, false),
+            ("glossary",               Maximize, false),
+            ("score",                  Minimize, false),
+            ("",                       Minimize, false),
+        ];
+        for (metric, mode, warned) in table {
+            assert_eq!(warning(metric, mode).is_some(), warned, "{metric} {mode:?}");
+        }
+        let said = warning("val_loss", Maximize).unwrap();
+        assert!(said.contains("maximizes `val_loss`") && said.contains("minimize}"), "{said}");
+    }
 
     #[test]
     fn all_statements_must_agree_and_the_default_needs_none() {

@@ -151,6 +151,13 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
                     (shown.optimize_mode) " is assumed, the tuner's default."
                 }
             }
+            @if let Some(metric) = &shown.chosen_objective {
+                p.hint {
+                    "The experiment file names no objective; " code { (words::tame(metric)) }
+                    " is chosen from what the trials print. State " code { "objective" } " to choose another."
+                }
+            }
+            @if let Some(warning) = &shown.direction_warning { p.trouble { (words::tame(warning)) } }
             @if let Some(best) = &shown.best {
                 p {
                     "Best " (name) ", the " (wanted) ": "
