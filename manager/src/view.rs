@@ -6,6 +6,7 @@ mod board;
 pub mod code;
 pub mod curve;
 pub mod importance;
+mod span;
 pub mod table;
 mod trial;
 
@@ -17,6 +18,7 @@ use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 pub use board::{Board, Snapshot};
+pub use span::span;
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 
 use crate::config::ExperimentSpec;
@@ -24,6 +26,7 @@ use crate::experiment::result::is_better;
 use crate::job_state::JobState;
 use crate::store::{CodeRow, ExperimentRow};
 use crate::tuner::OptimizeMode;
+use curve::Improvement;
 
 /// An experiment, in numbers.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -50,6 +53,8 @@ pub struct ExperimentView {
     pub optimize_mode_assumed: bool,
     /// The metric that is optimised. Absence means the SDK's own.
     pub objective: Option<String>,
+    /// The newest hundred of the results that were better than all before them.
+    pub improvements: Vec<Improvement>,
     /// The metric whose values count because trials print it and the file names none. Absence means that the file names
     /// one, that trials report by NNI's SDK, or that no trial has reported yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +109,7 @@ pub fn experiment(
     ExperimentView {
         direction_warning: metric.and_then(|metric| spec.direction_warning(metric)),
         chosen_objective,
+        improvements: improvements(snapshot, spec.optimize_mode),
         id: row.id.to_string(),
         name: spec.name.clone(),
         state: row.state.clone(),
@@ -128,6 +134,17 @@ pub fn experiment(
         code_difference: code::difference(versions),
         change: snapshot.through,
     }
+}
+
+/// Returns the newest of the results that were better than all before them.
+fn improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
+    const NEWEST: usize = 100;
+    let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
+    let finite = |trial: &TrialSummary| trial.number().filter(|number| number.is_finite());
+    let results = succeeded.filter_map(|trial| Some((trial.sequence, finite(trial)?)));
+    let mut steps = curve::improvements(results, mode);
+    steps.drain(..steps.len().saturating_sub(NEWEST));
+    steps
 }
 
 /// Returns the metric that counts although the experiment file names none: that of the first trial that reported one.

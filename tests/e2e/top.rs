@@ -1,7 +1,7 @@
 //! `trial-manager top` on a terminal: narrow, of another size, left by a key, and when the manager goes away.
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Running, Search, Terminal, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Gate, Running, Search, Terminal, TestBed, seed, wait_for};
 
 /// A search of which one trial runs and waits.
 fn searching(bed: &TestBed) -> (Gate, Running) {
@@ -42,8 +42,9 @@ fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
         assert!(!codes.any(is_colour), "{drawn:?}");
 
         terminal.resize(30, 8);
-        let small = until(&terminal, "a smaller drawing", |lines| lines.len() <= 8);
-        assert!(small.iter().all(|line| line.chars().count() <= 30), "{small:#?}");
+        let small = until(&terminal, "a smaller drawing", |lines| {
+            lines.len() <= 8 && lines.iter().all(|line| line.chars().count() <= 30)
+        });
         assert!(small.iter().any(|line| line.contains("0.75")), "the trial is there: {small:#?}");
 
         assert!(!terminal.is_a_shells(), "keys come at once");
@@ -88,4 +89,27 @@ fn whoever_watches_is_told_when_the_manager_goes_away() {
     far.press("q");
     assert_eq!(wait_for("the end", BOUND, || far.code()), Some(0));
     gate.open(1);
+}
+
+#[test]
+fn a_list_fits_the_terminal_and_shows_states_in_colour_unless_unwanted() {
+    let bed = TestBed::new();
+    seed::make(&bed.data(), "small", 6, 3, 10).unwrap();
+    for (no_color, coloured) in [("", true), ("1", false)] {
+        let mut list = bed.manager();
+        list.args(["trial", "ls", "--data-dir"]).arg(bed.data()).env("NO_COLOR", no_color);
+        list.env("TERM", "xterm");
+        let mut terminal = Terminal::start(&list, 60, 40);
+        assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+        let drawn = wait_for("all lines", BOUND, || {
+            Some(terminal.drawn()).filter(|drawn| drawn.contains("parameters more"))
+        });
+        let plain = drawn.replace("\u{1b}[0m", "");
+        let plain = ["31", "32", "36"]
+            .iter()
+            .fold(plain, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
+        assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
+        assert!(plain.contains("it exited with 1"), "{plain}");
+        assert_eq!(terminal.drawn().contains("\u{1b}[31mFAILED\u{1b}[0m"), coloured);
+    }
 }

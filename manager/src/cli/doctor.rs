@@ -99,6 +99,6 @@ impl Checks {
 
     /// Tells a program everything; a person was told as it came.
     fn close(self, good: bool) -> Result<(), Error> {
-        print(self.format, &json!({"ok": good, "checks": self.told}), |_| String::new())
+        print(self.format, &json!({"ok": good, "checks": self.told}), |_, _| String::new())
     }
 }

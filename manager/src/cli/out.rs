@@ -1,25 +1,44 @@
 //! Standard output: what was asked for, for a person or for a program.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
 
+use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use super::ask::{Error, Format};
+use super::table::columns::TextStyle;
 use crate::view;
 
 /// Prints what a program reads, or what `table` makes of it.
 pub(super) fn print(
     format: Format,
     value: &Value,
-    table: impl FnOnce(&Value) -> String,
+    table: impl FnOnce(&Value, TextStyle) -> String,
 ) -> Result<(), Error> {
     let text = match format {
-        Format::Table => table(value),
+        Format::Table => table(value, text_style()),
         Format::Json => format!("{}\n", escaped_json(&format!("{value:#}"))),
         Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default(),
     };
     written(text.as_bytes())
+}
+
+/// Returns the width of the terminal that standard output is, and whether it shows colours. The variable `NO_COLOR` turns
+/// them off (https://no-color.org).
+pub(super) fn text_style() -> TextStyle {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return TextStyle::default();
+    }
+    let told = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
+    let is_dumb = std::env::var("TERM").is_ok_and(|kind| kind == "dumb");
+    let size = tcgetwinsize(stdout.as_fd()).ok().filter(|size| size.ws_col > 0);
+    TextStyle {
+        width: Some(size.map_or(80, |size| usize::from(size.ws_col))),
+        colours: !told("NO_COLOR") && !is_dumb,
+    }
 }
 
 /// JSON whose texts steer no terminal: what JSON lets stand as it is, and terminals do not, is escaped.

@@ -14,6 +14,7 @@ use super::out::{print, written};
 use super::pages::{all_metrics, code_of, escaped, found};
 use super::progress::counted;
 use super::table;
+use super::table::columns::TextStyle;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
 use crate::api::client::{self, Client};
 use crate::app;
@@ -378,7 +379,7 @@ async fn trials(asked: &Asked, query: &str, limit: Option<usize>) -> Result<(), 
 async fn one(
     asked: &Asked,
     trial: &TrialName,
-    table: impl FnOnce(&Value) -> String,
+    table: impl FnOnce(&Value, TextStyle) -> String,
 ) -> Result<(), Error> {
     let client = asked.place.client().await?;
     let path = format!("/api/v1/trials/{}", trial.find(&client).await?);

@@ -1,13 +1,13 @@
 //! What is printed at an experiment's end: a table for a person, or one JSON object for a program.
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, OBJECTIVE};
 
 use super::ask::{Error, Format};
-use super::out::written;
+use super::out::{text_style, written};
 use super::progress::{counted, printable};
-use super::table::{brief, cell, columns, heading, more, parameter};
+use super::table::columns::{Columns, Fit, TextStyle};
+use super::table::{brief, cell, columns, duration, heading, more, parameter};
 use crate::config::ExperimentSpec;
 use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
@@ -134,7 +134,7 @@ impl Summary {
         succeeded.all(|(_, result)| result.last.is_none()).then(|| hint(self.objective.as_deref()))
     }
 
-    fn text(&self) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let ranked = self.ranked();
         let counts = COUNTED.into_iter().filter_map(|(state, word)| {
             let count = self.trials.iter().filter(|(row, _)| row.state == state).count();
@@ -145,8 +145,8 @@ impl Summary {
         let trials = counted(self.trials.len(), "trial");
         let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.stands)];
         if let Some((row, result, _)) = ranked.first() {
-            let (table, left) = table(&ranked);
-            lines.push(table.trim_fmt());
+            let (table, left) = table(&ranked, style);
+            lines.push(table.trim_end().to_owned());
             lines.push(more(left, "`--output json` has all"));
             let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
             if ranked.len() > BEST {
@@ -195,36 +195,24 @@ fn hint(objective: Option<&str>) -> String {
 }
 
 /// The best trials, and how many parameters have no column.
-fn table(ranked: &[(&TrialRow, &TrialResult, f64)]) -> (Table, usize) {
+fn table(ranked: &[(&TrialRow, &TrialResult, f64)], style: TextStyle) -> (String, usize) {
     let best = &ranked[..ranked.len().min(BEST)];
     let (names, left) = columns(best.iter().map(|(row, ..)| &row.parameters), COLUMNS);
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    for component in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
-        table.set_style(component, '─');
-    }
-    let fixed = ["trial", "id", "final", "seconds"].map(str::to_owned);
-    table.set_header(fixed.into_iter().chain(names.iter().map(|name| heading(name))));
+    let fixed =
+        [("trial", Fit::Number), ("id", Fit::Text), ("final", Fit::Number), ("time", Fit::Number)];
+    let fixed = fixed.into_iter().map(|(name, fit)| (name.to_owned(), fit));
+    let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
+    let mut table = Columns::new(fixed.chain(parameters));
     for (row, result, _) in best {
         let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
-        let fixed = [row.sequence.to_string(), row.id.to_string(), last, seconds(row)];
+        let time = duration(row.started_at_ms, row.ended_at_ms);
+        let fixed = [row.sequence.to_string(), row.id.to_string(), last, time];
         let flat = view::flat(&row.parameters);
-        table.add_row(fixed.into_iter().chain(names.iter().map(|name| parameter(&flat, name))));
+        let values = names.iter().map(|name| parameter(&flat, name));
+        table.push(fixed.into_iter().chain(values).collect());
     }
-    for column in [0, 2, 3] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    (table, left)
-}
-
-/// How long a trial took, in seconds.
-fn seconds(row: &TrialRow) -> String {
-    row.started_at_ms.zip(row.ended_at_ms).map_or_else(String::new, |(from, to)| {
-        let ms = to.saturating_sub(from).max(0);
-        format!("{}.{}", ms / 1000, ms % 1000 / 100)
-    })
+    let (text, left_out) = table.render(style);
+    (text, left + left_out)
 }
 
 fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
@@ -246,7 +234,7 @@ fn shown(value: &Value) -> String {
 /// Prints the results on standard output.
 pub(super) fn print(summary: &Summary, output: Format) -> Result<(), Error> {
     let text = match output {
-        Format::Table => summary.text(),
+        Format::Table => summary.text(text_style()),
         Format::Json => format!("{}\n", summary.json()),
         Format::Yaml => serde_saphyr::to_string(&summary.json()).unwrap_or_default(),
     };

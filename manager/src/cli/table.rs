@@ -2,18 +2,18 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Table, TableComponent, presets};
 use serde_json::Value;
 
 use super::progress::{counted, printable};
 use crate::view;
+use columns::{Columns, Fit, TextStyle};
+
+pub(super) mod columns;
 
 /// Characters of a cell.
 const WIDTH: usize = 60;
 /// Characters of a number's or another value's column.
 const BRIEF: usize = 20;
-/// Characters of a line of a reason, which is never cut.
-const LINE: usize = 90;
 /// Parameters that have a column.
 const COLUMNS: usize = 6;
 
@@ -68,23 +68,16 @@ fn lines(text: &str) -> Vec<String> {
     text.trim_end().lines().map(printable).collect()
 }
 
-/// A member whole, on as many lines as it takes.
-fn wrapped(of: &Value, name: &str) -> String {
+/// A member whole, on as many lines as it takes beside `indent` columns of other text.
+fn wrapped(of: &Value, name: &str, style: TextStyle, indent: usize) -> String {
     let text = of.get(name).and_then(Value::as_str).unwrap_or_default();
-    let mut wrapped = Vec::new();
-    for own in lines(text) {
-        let mut line = String::new();
-        for word in own.split(' ') {
-            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LINE {
-                wrapped.push(std::mem::take(&mut line));
-            } else if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        wrapped.push(line);
-    }
-    wrapped.join("\n")
+    let lines = lines(text).into_iter().map(|line| style.wrap(&line, indent));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A member whole, for a column that breaks its lines itself.
+fn whole(of: &Value, name: &str) -> String {
+    lines(of.get(name).and_then(Value::as_str).unwrap_or_default()).join("\n")
 }
 
 /// A moment, in universal time.
@@ -94,25 +87,26 @@ fn moment(of: &Value, name: &str) -> String {
     at.map(|at| at.strftime("%Y-%m-%d %H:%M:%S").to_string()).unwrap_or_default()
 }
 
-fn seconds(from: Option<&Value>, to: Option<&Value>) -> String {
-    let span = from.and_then(Value::as_i64).zip(to.and_then(Value::as_i64));
-    span.map_or_else(String::new, |(from, to)| {
-        let ms = to.saturating_sub(from).max(0);
-        format!("{}.{}", ms / 1000, ms % 1000 / 100)
-    })
+/// The time between two moments, such as `17 min 48 s`; empty where one of them is unknown.
+pub(super) fn duration(from_ms: Option<i64>, to_ms: Option<i64>) -> String {
+    let span = from_ms.zip(to_ms).map(|(from, to)| to.saturating_sub(from));
+    span.map_or_else(String::new, |ms| view::span(u64::try_from(ms).unwrap_or(0)))
 }
 
-fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    for component in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
-        table.set_style(component, '─');
-    }
-    table.set_header(header.iter().map(|name| heading(name)));
-    for row in rows {
-        table.add_row(row);
-    }
-    format!("{}\n", table.trim_fmt())
+/// The time that a trial's current attempt took.
+fn trial_duration(trial: &Value) -> String {
+    let at = |name: &str| trial.get(name).and_then(Value::as_i64);
+    duration(at("started_at_ms"), at("ended_at_ms"))
+}
+
+fn table(
+    heads: impl IntoIterator<Item = (&'static str, Fit)>,
+    rows: impl Iterator<Item = Vec<String>>,
+    style: TextStyle,
+) -> String {
+    let mut columns = Columns::new(heads.into_iter().map(|(name, fit)| (name.to_owned(), fit)));
+    rows.for_each(|row| columns.push(row));
+    columns.render(style).0
 }
 
 /// Names and values, a line each, or as many as a value has; a name without a value is left out.
@@ -131,7 +125,7 @@ fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
 }
 
 /// The experiments of this machine.
-pub(super) fn experiments(all: &Value) -> String {
+pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let any = |name: &str| all.iter().any(|one| one.get(name).is_some_and(Value::is_string));
     let (run, troubled) = (any("url"), any("trouble"));
@@ -143,15 +137,29 @@ pub(super) fn experiments(all: &Value) -> String {
             text(one, "name"),
         ];
         let url = run.then(|| text(one, "url"));
-        own.into_iter().chain(url).chain(troubled.then(|| wrapped(one, "trouble"))).collect()
+        own.into_iter().chain(url).chain(troubled.then(|| whole(one, "trouble"))).collect()
     });
-    let header = ["id", "state", "created (UTC)", "name"].into_iter();
-    let header = header.chain(run.then_some("run at")).chain(troubled.then_some("trouble"));
-    table(&header.collect::<Vec<_>>(), rows)
+    let heads = [
+        ("id", Fit::Text),
+        ("state", Fit::State),
+        ("created (UTC)", Fit::Text),
+        ("name", Fit::Text),
+    ];
+    let run = run.then_some(("run at", Fit::Text));
+    let trouble = troubled.then_some(("trouble", Fit::Sentence));
+    table(heads.into_iter().chain(run).chain(trouble), rows, style)
+}
+
+/// The member `state` in its colour.
+fn state(of: &Value, style: TextStyle) -> String {
+    let state = text(of, "state");
+    style.paint(&state, &state)
 }
 
 /// How an experiment stands.
-pub(super) fn experiment(one: &Value) -> String {
+pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
+    // The names of its own members are this long.
+    const INDENT: usize = 15;
     let counts = |name: &str| {
         let members = one.get(name).and_then(Value::as_object).into_iter().flatten();
         let said: Vec<_> =
@@ -171,8 +179,8 @@ pub(super) fn experiment(one: &Value) -> String {
     let own = [
         ("id", text(one, "id")),
         ("name", text(one, "name")),
-        ("state", text(one, "state")),
-        ("trouble", wrapped(one, "trouble")),
+        ("state", state(one, style)),
+        ("trouble", wrapped(one, "trouble", style, INDENT)),
         ("created (UTC)", moment(one, "created_at_ms")),
         (
             "running time",
@@ -180,7 +188,7 @@ pub(super) fn experiment(one: &Value) -> String {
             one.get("elapsed_ms")
                 .and_then(Value::as_u64)
                 .filter(|ms| *ms > 0)
-                .map(|ms| format!("{} s", ms / 1000))
+                .map(view::span)
                 .unwrap_or_default(),
         ),
         ("trials", text(one, "trials")),
@@ -188,17 +196,17 @@ pub(super) fn experiment(one: &Value) -> String {
         ("at a time", text(one, "trial_concurrency")),
         ("counts", counts("counts")),
         ("failures", counts("causes")),
-        ("objective", objective(one)),
+        ("objective", objective(one, style, INDENT)),
         ("best", best_said),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
-        ("difference", wrapped(one, "code_difference")),
+        ("difference", wrapped(one, "code_difference", style, INDENT)),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
     pairs(own.chain(parameters))
 }
 
 /// The metric that counts, its direction, and what is doubtful about them.
-fn objective(one: &Value) -> String {
+fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
     let named = [text(one, "objective"), text(one, "chosen_objective")];
     let [named, chosen] = named.map(|name| printable(&name));
     let metric = match (named.is_empty(), chosen.is_empty()) {
@@ -208,11 +216,11 @@ fn objective(one: &Value) -> String {
         ),
         (true, true) => return String::new(),
     };
-    let warning = wrapped(one, "direction_warning");
+    let warning = wrapped(one, "direction_warning", style, indent);
     let assumed = one.get("optimize_mode_assumed") == Some(&Value::Bool(true));
     let mode = text(one, "optimize_mode");
     let direction = if assumed { format!("{mode}, assumed") } else { mode };
-    let lines = [format!("{direction}: {metric}"), warning];
+    let lines = [style.wrap(&format!("{direction}: {metric}"), indent), warning];
     lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
@@ -230,6 +238,12 @@ fn code(version: &Value) -> String {
 fn parameters(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
     flat.map(|(name, value)| (format!("  {}", heading(&name)), cell(value))).collect()
+}
+
+/// A trial's parameters as names and values for one line.
+pub(super) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
+    let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
+    flat.map(|(name, value)| (heading(&name), brief(value))).collect()
 }
 
 /// The parameters that have a column, in the order in which they are first met, and how many have none.
@@ -263,43 +277,50 @@ pub(super) fn more(parameters: usize, whole: &str) -> String {
 }
 
 /// A list of trials.
-pub(super) fn trials(all: &Value) -> String {
+pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
-    let header: Vec<_> = ["trial", "id", "state", "final", "latest", "seconds"]
-        .into_iter()
-        .chain(names.iter().map(String::as_str))
-        .chain(["why"])
-        .collect();
-    let rows = all.iter().map(|trial| {
+    // What went wrong is what people look for: it stands before the numbers.
+    let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
+    let heads = [("trial", Fit::Number), ("id", Fit::Text), ("state", Fit::State)];
+    let why = has_reasons.then_some(("why", Fit::Sentence));
+    let numbers =
+        [("final", Fit::Number), ("latest", Fit::OptionalNumber), ("time", Fit::OptionalNumber)];
+    let heads = heads.into_iter().chain(why).chain(numbers);
+    let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
+    let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
+    let mut columns = Columns::new(heads.chain(parameters));
+    for trial in all {
         let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null));
-        let mut row: Vec<_> =
-            ["sequence", "id", "state"].into_iter().map(|name| text(trial, name)).collect();
-        row.extend(["final", "latest"].into_iter().map(|name| brief_text(trial, name)));
-        row.push(seconds(trial.get("started_at_ms"), trial.get("ended_at_ms")));
-        row.extend(names.iter().map(|name| parameter(&flat, name)));
-        row.push(text(trial, "message"));
-        row
-    });
-    table(&header, rows) + &more(left, "`trial show` and `-o json` have all")
+        let own = ["sequence", "id", "state"].into_iter().map(|name| text(trial, name));
+        let why = has_reasons.then(|| text(trial, "message"));
+        let results = ["final", "latest"].into_iter().map(|name| brief_text(trial, name));
+        let values = names.iter().map(|name| parameter(&flat, name));
+        let row = own.chain(why).chain(results).chain([trial_duration(trial)]).chain(values);
+        columns.push(row.collect());
+    }
+    let (text, left_out) = columns.render(style);
+    text + &more(left + left_out, "`trial show` and `-o json` have all")
 }
 
 /// One trial.
-pub(super) fn trial(one: &Value) -> String {
+pub(super) fn trial(one: &Value, style: TextStyle) -> String {
+    // The names of its own members are this long.
+    const INDENT: usize = 15;
     let command = items(one, "command").filter_map(Value::as_str).map(str::to_owned);
     let command = view::command_line(&command.collect::<Vec<_>>());
     let own = [
         ("trial", text(one, "sequence")),
         ("id", text(one, "id")),
-        ("state", text(one, "state")),
+        ("state", state(one, style)),
+        ("why", wrapped(one, "message", style, INDENT)),
         ("metric", text(one, "metric")),
         ("final", text(one, "final")),
         ("latest", text(one, "latest")),
         ("began (UTC)", moment(one, "started_at_ms")),
         ("ended (UTC)", moment(one, "ended_at_ms")),
-        ("seconds", seconds(one.get("started_at_ms"), one.get("ended_at_ms"))),
+        ("time", trial_duration(one)),
         ("exit code", text(one, "exit_code")),
-        ("why", wrapped(one, "message")),
         ("being stopped", text(one, "stopping")),
         ("command", lines(&command).join("\n")),
         ("host", text(one, "host")),
@@ -312,19 +333,23 @@ pub(super) fn trial(one: &Value) -> String {
 }
 
 /// Why a trial stands where it does.
-pub(super) fn why(one: &Value) -> String {
+pub(super) fn why(one: &Value, style: TextStyle) -> String {
+    // The names of a verdict's members are this long.
+    const INDENT: usize = 14;
     let mut said = pairs(
-        [("state", text(one, "state")), ("why", wrapped(one, "message"))]
+        [("state", state(one, style)), ("why", wrapped(one, "message", style, INDENT))]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value)),
     );
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
         said.push_str("\nverdict\n");
-        let members = ["cause", "class", "confidence", "exit", "stop", "duration_ms"];
+        let members = ["cause", "class", "confidence", "exit", "stop"];
         let members = members.into_iter().map(|name| (name, text(verdict, name)));
+        let ran = duration(Some(0), verdict.get("duration_ms").and_then(Value::as_i64));
+        let members = members.chain([("duration", ran)]);
         // What the trial's own line says already is not said twice.
-        let message =
-            (verdict.get("message") != one.get("message")).then(|| wrapped(verdict, "message"));
+        let message = (verdict.get("message") != one.get("message"))
+            .then(|| wrapped(verdict, "message", style, INDENT));
         let message = message.map(|message| ("message", message));
         let members = message.into_iter().chain(members);
         said.push_str(&pairs(members.map(|(name, value)| (format!("  {name}"), value))));
@@ -343,24 +368,36 @@ pub(super) fn why(one: &Value) -> String {
     }
     said.push('\n');
     let rows = items(one, "timeline").map(|entry| {
-        let why = wrapped(entry, "message");
+        let why = whole(entry, "message");
         vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), why]
     });
-    said.push_str(&table(&["time (UTC)", "by", "what", "why"], rows));
+    let heads =
+        [("time (UTC)", Fit::Text), ("by", Fit::Text), ("what", Fit::Text), ("why", Fit::Sentence)];
+    said.push_str(&table(heads, rows, style));
     said
 }
 
 /// Trials that run, as `top` shows them.
-pub(super) fn running(rows: Vec<Vec<String>>) -> String {
-    table(&["trial", "id", "latest", "curve", "memory", "GPUs"], rows.into_iter())
+pub(super) fn running(rows: Vec<Vec<String>>, style: TextStyle) -> String {
+    let heads = [
+        ("trial", Fit::Number),
+        ("id", Fit::Text),
+        ("latest", Fit::Number),
+        ("curve", Fit::Text),
+        ("memory", Fit::Optional),
+        ("GPUs", Fit::Optional),
+    ];
+    table(heads, rows.into_iter(), style)
 }
 
 /// A trial's metrics.
-pub(super) fn metrics(all: &Value) -> String {
+pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
     let rows = all.as_array().into_iter().flatten().map(|one| {
         ["name", "type", "step", "value"].into_iter().map(|name| text(one, name)).collect()
     });
-    table(&["metric", "type", "step", "value"], rows)
+    let heads =
+        [("metric", Fit::Text), ("type", Fit::Text), ("step", Fit::Number), ("value", Fit::Text)];
+    table(heads, rows, style)
 }
 
 #[cfg(test)]

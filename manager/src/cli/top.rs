@@ -8,16 +8,20 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
 use trial_protocol::ExperimentId;
+use unicode_width::UnicodeWidthChar as _;
 
 use super::ask::{Error, Place};
-use super::out::written;
+use super::out::{text_style, written};
 use super::progress::printable;
 use super::screen::{Done, Screen, Size};
 use super::signals::Signals;
+use super::table::columns::TextStyle;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
 use crate::api::client::{self, Client};
 use crate::errors::chain;
 use crate::view::curve::points_of;
+
+mod head;
 
 /// Time between two drawings.
 const PACE: Duration = Duration::from_secs(1);
@@ -25,9 +29,14 @@ const PACE: Duration = Duration::from_secs(1);
 const ROWS: usize = 20;
 /// Trials that are asked about at a time.
 const AT_ONCE: usize = 4;
-/// Characters of a curve, and of a bar.
+/// Characters of a curve.
 const CURVE: usize = 24;
+/// Characters of a curve where the terminal is narrow.
+const NARROW_CURVE: usize = 10;
+/// Characters of a bar.
 const BAR: usize = 10;
+/// Columns of a terminal that has room for bars and long curves.
+const WIDE: usize = 80;
 
 /// Shows the search until it ends, somebody presses q or a signal comes, and returns the exit code.
 pub(super) async fn top(place: &Place) -> u8 {
@@ -55,7 +64,7 @@ async fn watch(place: &Place) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut drawing = Drawing::of(&client).await?;
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
-        return written(drawing.text().as_bytes());
+        return written(drawing.text(TextStyle::default()).as_bytes());
     };
     // Once it has ended, another may be the one that is meant by nothing.
     let mut place = place.clone();
@@ -82,7 +91,7 @@ async fn watch(place: &Place) -> Result<(), Error> {
     };
     drop(screen);
     // What was seen last stays to be read.
-    if quit { Ok(()) } else { written(drawing.text().as_bytes()) }
+    if quit { Ok(()) } else { written(drawing.text(text_style()).as_bytes()) }
 }
 
 /// Looks again. A manager that cannot be reached may have ended, or have come back elsewhere.
@@ -99,10 +108,11 @@ async fn look(place: &Place, client: &mut Client) -> Result<Drawing, Error> {
 /// What is shown.
 struct Drawing {
     id: ExperimentId,
-    /// The experiment's numbers.
-    experiment: String,
-    /// Trials that run, as many as are shown, and how many there are.
-    rows: Vec<Vec<String>>,
+    /// The experiment as the API describes it.
+    experiment: Value,
+    /// Trials that run, as many as are shown.
+    rows: Vec<Row>,
+    /// The number of trials that run.
     running: usize,
     /// Whether there will be more to see.
     goes_on: bool,
@@ -125,36 +135,39 @@ impl Drawing {
             && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
         Ok(Self {
             id,
-            experiment: table::experiment(&experiment),
+            experiment,
             rows: rows.into_iter().collect::<Result<_, _>>()?,
             running: usize::try_from(total).unwrap_or(usize::MAX),
             goes_on: !ended && !left,
         })
     }
 
-    /// All of it, where there is room enough.
-    fn text(&self) -> String {
-        let table = self.table().map(|table| format!("\n{table}")).unwrap_or_default();
-        format!("{}{table}", self.experiment)
+    /// Returns all of it, where there is room enough.
+    fn text(&self, style: TextStyle) -> String {
+        let head = head::head(&self.experiment, style).join("\n");
+        let table = self.table(style).map(|table| format!("\n{table}")).unwrap_or_default();
+        format!("{head}\n{table}")
     }
 
-    /// The trials that run. `None`: there are none.
-    fn table(&self) -> Option<String> {
-        (!self.rows.is_empty()).then(|| table::running(self.rows.clone()))
+    /// Returns the trials that run. `None`: there are none.
+    fn table(&self, style: TextStyle) -> Option<String> {
+        let is_wide = style.width.is_none_or(|width| width >= WIDE);
+        let rows = self.rows.iter().map(|row| row.cells(is_wide));
+        (!self.rows.is_empty()).then(|| table::running(rows.collect(), style))
     }
 
     /// The lines of a screen: where it is low, the least important ones of both parts are left out; `lost` is why there
     /// is nothing newer.
     fn frame(&self, lost: Option<&str>, size: Size) -> Vec<String> {
+        let style = TextStyle { width: Some(size.columns), ..text_style() };
         let room = size.rows.saturating_sub(1);
-        let table = self.table().unwrap_or_default();
+        let table = self.table(style).unwrap_or_default();
         let table: Vec<&str> = table.lines().collect();
         let wanted = if table.is_empty() { 0 } else { table.len() + 1 };
-        let head = self.experiment.lines().count();
+        let head = head::head(&self.experiment, style);
         // At least an empty line, the heading's two, and a trial.
-        let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head))).min(room);
-        let mut lines: Vec<String> =
-            self.experiment.lines().take(room - below).map(str::to_owned).collect();
+        let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head.len()))).min(room);
+        let mut lines: Vec<String> = head.into_iter().take(room - below).collect();
         if below > 1 {
             lines.push(String::new());
             lines.extend(table.iter().take(below - 1).map(|line| (*line).to_owned()));
@@ -169,12 +182,33 @@ impl Drawing {
             Some(why) => format!("q ends; trying again: {}", printable(why)),
             None => "q ends".to_owned(),
         });
-        lines.iter().map(|line| table::cut(line, size.columns)).collect()
+        lines.iter().map(|line| cut(line, size.columns)).collect()
     }
 }
 
+/// Returns the first `width` columns of a line that may have colours.
+fn cut(line: &str, width: usize) -> String {
+    let (mut shown, mut left, mut is_code, mut has_codes) = (String::new(), width, false, false);
+    for character in line.chars() {
+        if character == '\u{1b}' {
+            (is_code, has_codes) = (true, true);
+        }
+        let columns = if is_code { 0 } else { character.width().unwrap_or(0) };
+        is_code &= character != 'm';
+        match left.checked_sub(columns) {
+            Some(rest) => left = rest,
+            None => break,
+        }
+        shown.push(character);
+    }
+    if has_codes {
+        shown.push_str("\u{1b}[0m");
+    }
+    shown
+}
+
 /// A running trial's line, with what is asked for it.
-async fn asked(client: &Client, trial: Value) -> Result<Vec<String>, Error> {
+async fn asked(client: &Client, trial: Value) -> Result<Row, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
     let curve = format!("{base}/metrics?type=intermediate&points={CURVE}");
@@ -183,25 +217,44 @@ async fn asked(client: &Client, trial: Value) -> Result<Vec<String>, Error> {
     Ok(row(&trial, &curve, &samples))
 }
 
-/// A running trial's line.
-fn row(trial: &Value, curve: &Value, samples: &Value) -> Vec<String> {
+/// A running trial.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    /// Its number, id and latest result.
+    fixed: [String; 3],
+    /// Its intermediate results, the oldest first.
+    values: Vec<f64>,
+    /// Its latest sample; null where it has none.
+    sample: Value,
+}
+
+impl Row {
+    fn cells(&self, is_wide: bool) -> Vec<String> {
+        let curve = if is_wide { CURVE } else { NARROW_CURVE };
+        let values = &self.values[self.values.len().saturating_sub(curve)..];
+        let own = [spark(values), memory(&self.sample, is_wide), gpus(&self.sample, is_wide)];
+        self.fixed.iter().cloned().chain(own).collect()
+    }
+}
+
+fn row(trial: &Value, curve: &Value, samples: &Value) -> Row {
     let name = trial.get("metric").and_then(Value::as_str);
     let metrics = curve.get("metrics").and_then(Value::as_array).into_iter().flatten();
     let points = metrics.flat_map(|one| {
         points_of(&table::text(one, "name"), one.get("value").unwrap_or(&Value::Null))
     });
     let counted = points.filter(|(curve, _)| name.is_none_or(|name| name == curve));
-    let values = counted.map(|(_, number)| number);
     let last = samples.get("samples").and_then(Value::as_array).and_then(|all| all.last());
     let last = last.and_then(|one| one.get("sample")).unwrap_or(&Value::Null);
-    vec![
-        table::text(trial, "sequence"),
-        table::text(trial, "id"),
-        table::brief_text(trial, "latest"),
-        spark(&values.collect::<Vec<_>>()),
-        memory(last),
-        gpus(last),
-    ]
+    Row {
+        fixed: [
+            table::text(trial, "sequence"),
+            table::text(trial, "id"),
+            table::brief_text(trial, "latest"),
+        ],
+        values: counted.map(|(_, number)| number).collect(),
+        sample: last.clone(),
+    }
 }
 
 /// A curve in a line of characters.
@@ -226,10 +279,10 @@ fn part_of(count: usize, whole: usize) -> f64 {
     real(count) / real(whole)
 }
 
-/// A bar of a share, 0 to 1.
-fn bar(part: f64) -> String {
-    let full = (1..=BAR).take_while(|at| part >= part_of(*at, BAR)).count();
-    format!("{}{}", "█".repeat(full), "░".repeat(BAR - full))
+/// A bar of a share, 0 to 1, of `width` characters.
+fn bar(part: f64, width: usize) -> String {
+    let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
+    format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
 /// An amount of memory, with the unit that leaves few digits.
@@ -237,25 +290,27 @@ fn bytes(amount: f64) -> String {
     if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
 }
 
-/// Memory, as a bar where its limit is known.
-fn memory(sample: &Value) -> String {
+/// Memory, as a bar where its limit is known and there is room.
+fn memory(sample: &Value, is_wide: bool) -> String {
     let read = |path: &str| sample.pointer(path).and_then(Value::as_f64);
     let limit = read("/cgroup/memory_limit_bytes");
     match (read("/cgroup/memory_bytes").filter(|_| limit.is_some()), limit) {
         (Some(used), Some(limit)) => {
-            format!("{} {} of {}", bar(used / limit), bytes(used), bytes(limit))
+            let bar = if is_wide { bar(used / limit, BAR) + " " } else { String::new() };
+            format!("{bar}{} of {}", bytes(used), bytes(limit))
         }
         _ => read("/process/memory_bytes").map_or_else(String::new, bytes),
     }
 }
 
-/// Each GPU's use, and its memory.
-fn gpus(sample: &Value) -> String {
+/// Each GPU's use, as a bar where there is room, and its memory.
+fn gpus(sample: &Value, is_wide: bool) -> String {
     let gpus = sample.get("gpus").and_then(Value::as_array).into_iter().flatten();
     gpus.fold(String::new(), |mut text, gpu| {
         let read = |name: &str| gpu.get(name).and_then(Value::as_f64);
         if let Some(percent) = read("utilization_percent") {
-            write!(text, "{} {percent:.0} % ", bar(percent / 100.0)).unwrap_or_default();
+            let bar = if is_wide { bar(percent / 100.0, BAR) + " " } else { String::new() };
+            write!(text, "{bar}{percent:.0} % ").unwrap_or_default();
         }
         if let Some(used) = read("memory_used_bytes") {
             write!(text, "{} ", bytes(used)).unwrap_or_default();
@@ -274,8 +329,16 @@ mod tests {
     fn a_screen_shows_what_it_has_room_for() {
         let drawing = |head: usize, running: usize| Drawing {
             id: ExperimentId::new("e").unwrap(),
-            experiment: (0..head).map(|line| format!("head {line}")).collect::<Vec<_>>().join("\n"),
-            rows: (0..running.min(ROWS)).map(|at| vec![at.to_string(); 6]).collect(),
+            experiment: json!({
+                "id": "e", "state": "RUNNING", "trouble": vec!["x"; head.saturating_sub(2)].join("\n"),
+            }),
+            rows: (0..running.min(ROWS))
+                .map(|at| Row {
+                    fixed: [at, at, at].map(|at| at.to_string()),
+                    values: vec![0.5],
+                    sample: Value::Null,
+                })
+                .collect(),
             running,
             goes_on: true,
         };
@@ -291,10 +354,10 @@ mod tests {
         }
         let all = shown(&drawing(3, 2), 80, 24);
         assert_eq!(all.len(), 3 + 1 + 4 + 1, "{all:#?}");
-        assert_eq!((all[0].as_str(), all[8].as_str()), ("head 0", "q ends"));
+        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  RUNNING", "q ends"));
         let few = shown(&drawing(14, 30), 80, 17);
         assert_eq!(few.len(), 17, "{few:#?}");
-        assert_eq!(few[7], "head 7");
+        assert_eq!(few[7], "x");
         // A line that is empty, two of heading, four trials, and those that are left.
         assert_eq!(few[15], " … and 26 more", "{few:#?}");
         let lost = drawing(3, 2).frame(Some("gone\u{1b}"), Size { columns: 80, rows: 24 });
@@ -327,10 +390,12 @@ mod tests {
         let trial = json!({"sequence": 3, "id": "t", "metric": "acc", "latest": 0.5});
         let expected =
             ["3", "t", "0.5", "▁█▅", "█████░░░░░ 5.0 GB of 10.0 GB", "█████████░ 90 % 2.0 GB "];
-        assert_eq!(row(&trial, &curve, &samples), expected);
+        assert_eq!(row(&trial, &curve, &samples).cells(true), expected);
+        let narrow = ["3", "t", "0.5", "▁█▅", "5.0 GB of 10.0 GB", "90 % 2.0 GB "];
+        assert_eq!(row(&trial, &curve, &samples).cells(false), narrow);
         let small = json!({"samples": [{"sample": {"process": {"memory_bytes": 3_321_856}}}]});
-        assert_eq!(row(&trial, &curve, &small)[4], "3 MB");
+        assert_eq!(row(&trial, &curve, &small).cells(true)[4], "3 MB");
         let silent = row(&trial, &Value::Null, &Value::Null);
-        assert_eq!(silent[3..], ["", "", ""]);
+        assert_eq!(silent.cells(true)[3..], ["", "", ""]);
     }
 }

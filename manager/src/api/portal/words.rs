@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::job_state::JobState;
+pub(super) use crate::view::span;
 use crate::view::turns_writing;
 
 /// Characters of a value that a table shows.
@@ -82,23 +83,6 @@ pub(super) fn rate(number: f64) -> String {
             let rounded: f64 = format!("{number:.2e}").parse().unwrap_or(number);
             rounded.to_string()
         }
-    }
-}
-
-/// A span of time.
-pub(super) fn span(ms: u64) -> String {
-    let seconds = ms / 1000;
-    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
-    let (minutes, left) = (seconds / 60 % 60, seconds % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) if seconds < 10 => format!("{left}.{} s", ms % 1000 / 100),
-        (0, 0, 0) => format!("{left} s"),
-        (0, 0, _) if left == 0 => format!("{minutes} min"),
-        (0, 0, _) => format!("{minutes} min {left} s"),
-        (0, _, 0) => format!("{hours} h"),
-        (0, _, _) => format!("{hours} h {minutes} min"),
-        (_, 0, _) => format!("{days} d"),
-        (_, _, _) => format!("{days} d {hours} h"),
     }
 }
 
@@ -227,8 +211,6 @@ mod tests {
         for (value, text) in table {
             assert_eq!(super::value(&value), text);
         }
-        let spans = [0, 12_345, 754_000, 7_800_000, 10_800_000, 200_000_000].map(span);
-        assert_eq!(spans, ["0.0 s", "12 s", "12 min 34 s", "2 h 10 min", "3 h", "2 d 7 h"]);
         assert_eq!([0.0, 9.876, 32.14, 2487.2].map(rate), ["0", "9.88", "32.1", "2487"]);
         assert_eq!(moment(0), "1970-01-01 00:00:00");
         assert_eq!(bytes(1_500_000.0), "1.5 MB");

@@ -2,6 +2,9 @@ use serde_json::json;
 
 use super::*;
 
+/// A pipe, where lines may have any length.
+const PIPE: TextStyle = TextStyle { width: None, colours: false };
+
 fn a_trial() -> Value {
     json!({
         "id": "t1", "sequence": 3, "state": "FAILED", "parameters": {"lr": 0.1, "act": "re\nlu"},
@@ -23,11 +26,11 @@ fn a_trial() -> Value {
 #[test]
 fn a_list_of_trials_has_a_line_each() {
     let expected = [
-        " trial   id   state    final   latest   seconds   lr    act     why",
-        "─────────────────────────────────────────────────────────────────────────────────",
-        " 3       t1   FAILED           0.25     2.5       0.1   re\u{fffd}lu   it exited with 3",
+        " trial   id   state    why                final   latest    time   lr    act",
+        "───────────────────────────────────────────────────────────────────────────────",
+        "     3   t1   FAILED   it exited with 3             0.25   2.5 s   0.1   re\u{fffd}lu",
     ];
-    let shown = trials(&json!([a_trial()]));
+    let shown = trials(&json!([a_trial()]), PIPE);
     assert_eq!(shown.lines().collect::<Vec<_>>(), expected, "\n{shown}");
 }
 
@@ -37,13 +40,13 @@ fn a_trial_is_shown_whole() {
 trial        3
 id           t1
 state        FAILED
+why          it exited with 3
 metric       score
 latest       0.25
 began (UTC)  1970-01-01 00:00:01
 ended (UTC)  1970-01-01 00:00:03
-seconds      2.5
+time         2.5 s
 exit code    3
-why          it exited with 3
 command      sh -c 'false
                false
              '
@@ -53,22 +56,22 @@ attempts     1
   lr         0.1
   act        re\u{fffd}lu
 ";
-    assert_eq!(trial(&a_trial()), expected);
+    assert_eq!(trial(&a_trial(), PIPE), expected);
 }
 
 #[test]
 fn why_tells_verdict_evidence_and_timeline() {
-    let shown = why(&a_trial());
+    let shown = why(&a_trial(), PIPE);
     let expected = "\
 state  FAILED
 why    it exited with 3
 
 verdict
-  cause        exit
-  class        user-error
-  confidence   certain
-  exit         {\"code\":3}
-  duration_ms  2500
+  cause       exit
+  class       user-error
+  confidence  certain
+  exit        {\"code\":3}
+  duration    2.5 s
   stderr tail
     | Traceback
     | boom\u{fffd}[0m
@@ -99,12 +102,12 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
     let metric =
         json!({"name": hostile, "type": hostile, "step": 0, "value": {hostile.as_str(): hostile}});
     for shown in [
-        trials(&json!([trial])),
-        super::trial(&trial),
-        why(&trial),
-        super::experiment(&experiment),
-        experiments(&json!([experiment])),
-        metrics(&json!([metric])),
+        trials(&json!([trial]), PIPE),
+        super::trial(&trial, PIPE),
+        why(&trial, PIPE),
+        super::experiment(&experiment, PIPE),
+        experiments(&json!([experiment]), PIPE),
+        metrics(&json!([metric]), PIPE),
     ] {
         let steers = |c: char| c.is_control() && c != '\n' || crate::view::turns_writing(c);
         assert!(!shown.contains(steers), "{shown:?}");
@@ -120,36 +123,47 @@ fn a_long_reason_is_told_whole_on_several_lines() {
                   the platform or the kernel did it.";
     trial["message"] = json!(reason);
     trial["timeline"] = json!([{"at_ms": 0, "by": "agent", "what": "ended", "message": reason}]);
-    let shown = why(&trial);
+    let shown = why(&trial, PIPE);
     assert!(shown.lines().all(|line| line.chars().count() <= 140), "{shown}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains(&format!("why {reason}")), "{shown}");
     assert!(shown.contains("\n       "), "it goes on below its beginning: {shown}");
     assert!(words.ends_with("the kernel did it."), "{shown}");
-    assert!(super::trial(&trial).split_whitespace().collect::<Vec<_>>().join(" ").contains(reason));
+    assert!(
+        super::trial(&trial, PIPE)
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .contains(reason)
+    );
 }
 
 #[test]
 fn an_experiment_that_nobody_runs_is_told_as_such() {
     let trouble =
         "nobody runs it, its manager was killed; `trial-manager resume e` goes on with it";
-    let shown =
-        experiment(&json!({"id": "e", "state": "RUNNING", "elapsed_ms": 0, "trouble": trouble}));
+    let shown = experiment(
+        &json!({"id": "e", "state": "RUNNING", "elapsed_ms": 0, "trouble": trouble}),
+        PIPE,
+    );
     assert_eq!(shown, format!("id       e\nstate    RUNNING\ntrouble  {trouble}\n"));
 }
 
 #[test]
 fn an_experiment_is_told_in_lines() {
-    let shown = experiment(&json!({
-        "id": "e", "name": null, "state": "DONE", "created_at_ms": 0, "elapsed_ms": 61_000, "trials": 2,
-        "trial_concurrency": 1, "counts": {"FAILED": 1, "SUCCEEDED": 1}, "causes": {"exit": 1},
-        "best": {"id": "t", "sequence": 0, "final": 0.5, "parameters": {"lr": 0.1}},
-    }));
+    let shown = experiment(
+        &json!({
+            "id": "e", "name": null, "state": "DONE", "created_at_ms": 0, "elapsed_ms": 61_000, "trials": 2,
+            "trial_concurrency": 1, "counts": {"FAILED": 1, "SUCCEEDED": 1}, "causes": {"exit": 1},
+            "best": {"id": "t", "sequence": 0, "final": 0.5, "parameters": {"lr": 0.1}},
+        }),
+        PIPE,
+    );
     let expected = "\
 id             e
 state          DONE
 created (UTC)  1970-01-01 00:00:00
-running time   61 s
+running time   1 min 1 s
 trials         2
 at a time      1
 counts         FAILED 1, SUCCEEDED 1
@@ -162,23 +176,30 @@ best           0.5 by trial 0 (t)
 
 #[test]
 fn lists_of_experiments_and_metrics_are_tables() {
-    let shown = experiments(&json!([
-        {"id": "a", "state": "DONE", "created_at_ms": 0, "name": "digits"},
-        {"id": "b", "state": "UNREADABLE", "trouble": "it is damaged"},
-    ]));
+    let shown = experiments(
+        &json!([
+            {"id": "a", "state": "DONE", "created_at_ms": 0, "name": "digits"},
+            {"id": "b", "state": "UNREADABLE", "trouble": "it is damaged"},
+        ]),
+        PIPE,
+    );
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
     assert_eq!(lines[0], "id   state        created (UTC)         name     trouble");
     assert_eq!(lines[2], "a    DONE         1970-01-01 00:00:00   digits");
     assert_eq!(lines[3], "b    UNREADABLE                                  it is damaged");
-    let shown = experiments(&json!([
-        {"id": "a", "state": "RUNNING", "created_at_ms": 0, "url": "http://127.0.0.1:8080"},
-        {"id": "b", "state": "DONE", "created_at_ms": 0},
-    ]));
+    let shown = experiments(
+        &json!([
+            {"id": "a", "state": "RUNNING", "created_at_ms": 0, "url": "http://127.0.0.1:8080"},
+            {"id": "b", "state": "DONE", "created_at_ms": 0},
+        ]),
+        PIPE,
+    );
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
     assert_eq!(lines[0], "id   state     created (UTC)         name   run at");
     assert_eq!(lines[2], "a    RUNNING   1970-01-01 00:00:00          http://127.0.0.1:8080");
-    let shown = metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]));
-    assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final   0      NaN"));
+    let shown =
+        metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]), PIPE);
+    assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final      0   NaN"));
 }
 
 #[test]
@@ -190,10 +211,10 @@ fn parameters_of_different_branches_each_have_a_column() {
         (["a", "b", "c._name", "c.size"].map(str::to_owned).to_vec(), 0)
     );
     assert_eq!(columns(all.iter(), 3).1, 1);
-    let shown = trials(&json!([{"id": "t", "parameters": {"c": {"_name": "x", "size": 3}}}]));
+    let shown = trials(&json!([{"id": "t", "parameters": {"c": {"_name": "x", "size": 3}}}]), PIPE);
     assert!(shown.contains("c._name   c.size"), "{shown}");
     let many: serde_json::Map<_, _> = (0..9).map(|at| (format!("p{at}"), json!(at))).collect();
-    let shown = trials(&json!([{"id": "t", "parameters": many}]));
+    let shown = trials(&json!([{"id": "t", "parameters": many}]), PIPE);
     assert!(shown.ends_with("3 parameters more; `trial show` and `-o json` have all\n"), "{shown}");
 }
 

@@ -1,0 +1,277 @@
+//! PURE: text in columns that fit a terminal.
+
+use unicode_width::UnicodeWidthStr as _;
+
+/// Columns of the longest line of a sentence.
+pub(in crate::cli) const SENTENCE: usize = 90;
+/// Columns that a sentence keeps where room is short.
+const NARROW_SENTENCE: usize = 24;
+/// Blanks between two columns.
+const GAP: usize = 3;
+
+/// The place where text is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::cli) struct TextStyle {
+    /// Columns of the terminal. `None`: a file or a pipe, whose lines may have any length.
+    pub(in crate::cli) width: Option<usize>,
+    /// `true` if the terminal shows colours and the user wants them.
+    pub(in crate::cli) colours: bool,
+}
+
+impl TextStyle {
+    /// Returns a sentence on as many lines as it takes beside `indent` columns of other text.
+    pub(in crate::cli) fn wrap(self, sentence: &str, indent: usize) -> String {
+        let room = self.width.map_or(SENTENCE, |width| width.saturating_sub(indent));
+        wrap(sentence, room.clamp(NARROW_SENTENCE, SENTENCE)).join("\n")
+    }
+
+    /// Returns text in the colour of a state in NNI's words, such as `FAILED`.
+    pub(in crate::cli) fn paint(self, state: &str, text: &str) -> String {
+        let code = match state {
+            "SUCCEEDED" | "DONE" => 32,
+            "FAILED" | "ERROR" | "UNREADABLE" => 31,
+            "RUNNING" => 36,
+            "EARLY_STOPPED" | "LOST" | "UNKNOWN" => 33,
+            _ => return text.to_owned(),
+        };
+        if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// How a column takes part in the width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum Fit {
+    /// It is shown whole, flush left.
+    Text,
+    /// It is shown whole, flush right.
+    Number,
+    /// It is shown whole, in the state's colour.
+    State,
+    /// It is broken at blanks where the line would be too long.
+    Sentence,
+    /// It is left out where all its cells are empty, and where the line would be too long, the last one first.
+    Optional,
+    /// It is flush right, and left out after the other optional ones.
+    OptionalNumber,
+}
+
+impl Fit {
+    fn is_optional(self) -> bool {
+        matches!(self, Self::Optional | Self::OptionalNumber)
+    }
+}
+
+/// A table in the making.
+#[derive(Debug)]
+pub(in crate::cli) struct Columns {
+    heads: Vec<(String, Fit)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Columns {
+    /// Makes a table without rows. Headings and cells hold printable characters only.
+    pub(in crate::cli) fn new(heads: impl IntoIterator<Item = (String, Fit)>) -> Self {
+        Self { heads: heads.into_iter().collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are headings. A cell may have several lines.
+    pub(in crate::cli) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Returns the table, and the number of its [`Fit::Optional`] columns without room.
+    pub(in crate::cli) fn render(mut self, style: TextStyle) -> (String, usize) {
+        let (widths, left_out) = self.fit(style.width);
+        let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) + 2;
+        let heads: Vec<_> = self.heads.iter().map(|(name, _)| name.clone()).collect();
+        let mut text = self.lines(&heads, &widths, TextStyle::default());
+        text.push_str(&"─".repeat(total));
+        text.push('\n');
+        for row in &self.rows {
+            text.push_str(&self.lines(row, &widths, style));
+        }
+        (text, left_out)
+    }
+
+    /// Removes the columns without room, and returns the widths of the others.
+    fn fit(&mut self, width: Option<usize>) -> (Vec<usize>, usize) {
+        for at in (0..self.heads.len()).rev() {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(at));
+            if self.heads[at].1.is_optional() && cells.all(String::is_empty) {
+                let _ = self.remove(at);
+            }
+        }
+        let natural = |columns: &Self, at: usize| {
+            let cells = columns.rows.iter().filter_map(|row| row.get(at));
+            let lines = cells.flat_map(|cell| cell.lines()).map(|line| line.width());
+            lines.chain([columns.heads[at].0.width()]).max().unwrap_or(0)
+        };
+        let mut widths: Vec<_> = (0..self.heads.len()).map(|at| natural(self, at)).collect();
+        let is_sentence = |at: usize, columns: &Self| columns.heads[at].1 == Fit::Sentence;
+        let least = |at: usize, width: usize, columns: &Self| {
+            if is_sentence(at, columns) { width.min(NARROW_SENTENCE) } else { width }
+        };
+        let mut left_out = 0;
+        let most = width.unwrap_or(usize::MAX);
+        loop {
+            let least = widths.iter().enumerate().map(|(at, width)| least(at, *width, self));
+            let spare = most.checked_sub(least.sum::<usize>() + GAP * widths.len());
+            let last = |wanted: Fit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
+            let optional = last(Fit::Optional).or_else(|| last(Fit::OptionalNumber));
+            match (spare, optional) {
+                (None, Some(at)) => {
+                    let fit = self.remove(at);
+                    widths.remove(at);
+                    left_out += usize::from(fit == Fit::Optional);
+                }
+                (spare, _) => {
+                    let mut spare = spare.unwrap_or(0);
+                    for (at, width) in widths.iter_mut().enumerate() {
+                        if is_sentence(at, self) {
+                            let narrow = (*width).min(NARROW_SENTENCE);
+                            let more = spare.min((*width).min(SENTENCE).saturating_sub(narrow));
+                            (*width, spare) = (narrow + more, spare - more);
+                        }
+                    }
+                    return (widths, left_out);
+                }
+            }
+        }
+    }
+
+    /// Removes a column, and returns how it took part.
+    fn remove(&mut self, at: usize) -> Fit {
+        let (_, fit) = self.heads.remove(at);
+        for row in self.rows.iter_mut().filter(|row| at < row.len()) {
+            row.remove(at);
+        }
+        fit
+    }
+
+    /// Returns the lines of one row.
+    fn lines(&self, row: &[String], widths: &[usize], style: TextStyle) -> String {
+        let cells: Vec<Vec<String>> = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| cell.lines().flat_map(|line| wrap(line, *width)).collect())
+            .collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let mut text = String::new();
+        for at in 0..height {
+            let mut line = String::from(" ");
+            for (column, (_, fit)) in self.heads.iter().enumerate() {
+                let (Some(cell), Some(width)) = (cells.get(column), widths.get(column)) else {
+                    break;
+                };
+                if column > 0 {
+                    line.push_str(&" ".repeat(GAP));
+                }
+                let part = cell.get(at).map(String::as_str).unwrap_or_default();
+                let pad = " ".repeat(width.saturating_sub(part.width()));
+                match fit {
+                    Fit::Number | Fit::OptionalNumber => line.push_str(&(pad + part)),
+                    Fit::State => line.push_str(&(style.paint(part, part) + &pad)),
+                    Fit::Text | Fit::Sentence | Fit::Optional => {
+                        line.push_str(&(part.to_owned() + &pad))
+                    }
+                }
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Breaks a line at blanks; a word that is longer than `width` stays whole.
+fn wrap(line: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in line.split(' ') {
+        let last = lines.len() - 1;
+        if lines[last].is_empty() {
+            lines[last].push_str(word);
+        } else if lines[last].width() + 1 + word.width() > width {
+            lines.push(word.to_owned());
+        } else {
+            lines[last].push(' ');
+            lines[last].push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table() -> Columns {
+        let heads = [
+            ("trial", Fit::Number),
+            ("state", Fit::State),
+            ("why", Fit::Sentence),
+            ("lr", Fit::Optional),
+            ("act", Fit::Optional),
+        ];
+        let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
+        table.push(
+            ["3", "FAILED", "the trial exited with code 3 and said nothing", "0.1", "relu"]
+                .map(str::to_owned)
+                .into(),
+        );
+        table.push(["12", "SUCCEEDED", "", "0.2", "tanh"].map(str::to_owned).into());
+        table
+    }
+
+    #[test]
+    fn a_table_gives_up_parameters_and_then_breaks_sentences() {
+        let shown = |width| {
+            let (text, left_out) = table().render(TextStyle { width, colours: false });
+            (text.lines().map(str::to_owned).collect::<Vec<_>>(), left_out)
+        };
+        let (wide, none) = shown(None);
+        assert_eq!(none, 0);
+        assert_eq!(
+            wide,
+            [
+                " trial   state       why                                             lr    act",
+                "────────────────────────────────────────────────────────────────────────────────",
+                "     3   FAILED      the trial exited with code 3 and said nothing   0.1   relu",
+                "    12   SUCCEEDED                                                   0.2   tanh",
+            ]
+        );
+        let (narrow, left_out) = shown(Some(54));
+        assert_eq!(left_out, 1);
+        assert_eq!(
+            narrow[2..4],
+            [
+                "     3   FAILED      the trial exited with       0.1",
+                "                     code 3 and said nothing"
+            ]
+        );
+        let (narrowest, left_out) = shown(Some(10));
+        assert_eq!(left_out, 2);
+        assert_eq!(narrowest.len(), 5, "{narrowest:#?}");
+    }
+
+    #[test]
+    fn states_have_colours_where_they_are_wanted() {
+        let (text, _) = table().render(TextStyle { width: None, colours: true });
+        assert!(text.contains("\u{1b}[31mFAILED\u{1b}[0m      the trial"), "{text:?}");
+        assert!(text.contains("\u{1b}[32mSUCCEEDED\u{1b}[0m"), "{text:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_fits_if_it_can_and_keeps_every_word(width in 40usize..200, why in "[a-zé漢]{1,9}( [a-z]{1,9}){0,30}") {
+            let heads = [("id", Fit::Text), ("why", Fit::Sentence), ("x", Fit::Optional)];
+            let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
+            table.push(vec!["abc".to_owned(), why.clone(), "1".to_owned()]);
+            let (text, _) = table.render(TextStyle { width: Some(width), colours: false });
+            prop_assert!(text.lines().all(|line| line.width() <= width), "{text}");
+            let words: Vec<_> = text.split_whitespace().collect();
+            prop_assert!(why.split(' ').all(|word| words.contains(&word)), "{text}");
+        }
+    }
+}
