@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -14,6 +14,17 @@ use crate::{BOUND, Running, programs, wait_for};
 /// Marks every process that descends from a bed, whoever started it. (The agent keeps variables of its
 /// own name from its trial.)
 const MARK: &str = "TEST_BED";
+
+/// Has the programs under test get INT, HUP and QUIT as from a terminal. Signals that the tests' own caller ignores, as
+/// `nohup` and background jobs do, would stay ignored in them.
+fn take_default_signals() {
+    for which in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
+        // SAFETY: the default action runs no code of ours.
+        let set = unsafe { signal(which, SigHandler::SigDfl) };
+        set.expect("these signals can be set");
+    }
+}
 
 /// A folder and the processes that belong to it. Dropping it ends what is left of them.
 #[derive(Debug)]
@@ -24,6 +35,7 @@ pub struct TestBed {
 impl TestBed {
     /// Makes an empty folder, and builds the programs if they are missing or older than their sources.
     pub fn new() -> Self {
+        take_default_signals();
         let folder = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
         Self { folder: folder.expect("a temporary folder can be made") }
     }
