@@ -26,7 +26,7 @@ pub(super) fn print(
 }
 
 /// Returns the width of the terminal that standard output is, and whether it shows colours. The variable `NO_COLOR` turns
-/// them off (https://no-color.org).
+/// them off (<https://no-color.org>).
 pub(super) fn text_style() -> TextStyle {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {

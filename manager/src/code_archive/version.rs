@@ -212,11 +212,11 @@ fn digest_of(files: &BTreeMap<PathBuf, Seen>) -> String {
     let mut context = Context::new(&SHA256);
     for (name, seen) in files {
         let name = name.as_os_str().as_bytes();
-        let content = seen.digest.as_deref().unwrap_or("unread");
+        let digest = seen.digest.as_deref().unwrap_or("unread");
         let runs = seen.stamp.mode & 0o111 != 0;
         let size = seen.stamp.size;
         let kind = seen.stamp.mode & 0o170_000;
-        context.update(format!("{} {kind:o} {runs} {size} {content} ", name.len()).as_bytes());
+        context.update(format!("{} {kind:o} {runs} {size} {digest} ", name.len()).as_bytes());
         context.update(name);
     }
     hexadecimal(context.finish().as_ref())

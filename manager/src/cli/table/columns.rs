@@ -1,6 +1,6 @@
 //! PURE: text in columns that fit a terminal.
 
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::UnicodeWidthStr;
 
 /// Columns of the longest line of a sentence.
 pub(in crate::cli) const SENTENCE: usize = 90;
@@ -103,7 +103,7 @@ impl Columns {
         }
         let natural = |columns: &Self, at: usize| {
             let cells = columns.rows.iter().filter_map(|row| row.get(at));
-            let lines = cells.flat_map(|cell| cell.lines()).map(|line| line.width());
+            let lines = cells.flat_map(|cell| cell.lines()).map(UnicodeWidthStr::width);
             lines.chain([columns.heads[at].0.width()]).max().unwrap_or(0)
         };
         let mut widths: Vec<_> = (0..self.heads.len()).map(|at| natural(self, at)).collect();
@@ -114,10 +114,10 @@ impl Columns {
         let mut left_out = 0;
         let most = width.unwrap_or(usize::MAX);
         loop {
-            let least = widths.iter().enumerate().map(|(at, width)| least(at, *width, self));
-            let spare = most.checked_sub(least.sum::<usize>() + GAP * widths.len());
-            let last = |wanted: Fit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
-            let optional = last(Fit::Optional).or_else(|| last(Fit::OptionalNumber));
+            let narrowest = widths.iter().enumerate().map(|(at, width)| least(at, *width, self));
+            let spare = most.checked_sub(narrowest.sum::<usize>() + GAP * widths.len());
+            let rightmost = |wanted: Fit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
+            let optional = rightmost(Fit::Optional).or_else(|| rightmost(Fit::OptionalNumber));
             match (spare, optional) {
                 (None, Some(at)) => {
                     let fit = self.remove(at);
@@ -172,7 +172,7 @@ impl Columns {
                     Fit::Number | Fit::OptionalNumber => line.push_str(&(pad + part)),
                     Fit::State => line.push_str(&(style.paint(part, part) + &pad)),
                     Fit::Text | Fit::Sentence | Fit::Optional => {
-                        line.push_str(&(part.to_owned() + &pad))
+                        line.push_str(&(part.to_owned() + &pad));
                     }
                 }
             }
