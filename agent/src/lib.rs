@@ -4,7 +4,7 @@
 //! delivering, the trial runs on: no error of ours reaches it.
 //!
 //! Bottom up: `clock, collect, detect, errors, faults, gunzip, gzip, legacy_cli, peers, cli, http, last_bytes, log_lines,
-//! parameters, phase, prometheus, reap, rules, sample, serve, signals, spool, tar, tree, verdict` -> `channel, dialect,
+//! machine, parameters, phase, prometheus, reap, rules, sample, serve, signals, spool, tar, tree, verdict` -> `channel, dialect,
 //! guard, listen, log, log_ship, run_dir, tail, terminal, tools, unpack` -> `book, capture, deliver, environment,
 //! gpus, inspect, trial` -> `doctor, fetch, output, rendezvous, replay, standalone` -> `metric_file, observe` ->
 //! `settings, supervise` -> `hold, run`. A module imports only from its left.
@@ -36,6 +36,7 @@ pub mod listen;
 pub mod log;
 pub mod log_lines;
 pub mod log_ship;
+pub mod machine;
 pub mod metric_file;
 pub mod observe;
 pub mod output;
@@ -78,6 +79,9 @@ pub fn main() -> ExitCode {
     }
     if let Some(code) = guard::main(words.iter().skip(1).cloned()) {
         return code;
+    }
+    if words.get(1).is_some_and(|word| word == machine::WORD) {
+        return machine::main(&words[2..]);
     }
     match cli::parse(words) {
         Ok(cli) => match cli.command {

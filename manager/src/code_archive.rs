@@ -261,7 +261,7 @@ impl<W: Write> Write for Sealed<W> {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from_digit(value.into(), 16).expect("four bits are a digit");
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }

@@ -15,6 +15,7 @@ pub mod kubernetes;
 mod location;
 mod notifications;
 mod registered;
+mod remote;
 mod section;
 mod service;
 pub mod units;
@@ -35,6 +36,7 @@ use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
 use self::location::Places;
 pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec};
+pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
 use crate::search_space::SearchSpace;
 use crate::tuner::OptimizeMode;
@@ -124,6 +126,8 @@ impl ExperimentSpec {
 pub enum TrainingServiceSpec {
     /// This machine.
     Local(LocalSpec),
+    /// Machines that are reached over SSH.
+    Remote(RemoteSpec),
     /// Frameworks on Kubernetes.
     Kubernetes(Box<KubernetesSpec>),
 }
@@ -132,7 +136,7 @@ impl TrainingServiceSpec {
     /// The address under which trials elsewhere are to reach the manager, where the file says one.
     pub fn advertise(&self) -> Option<&str> {
         match self {
-            Self::Local(_) => None,
+            Self::Local(_) | Self::Remote(_) => None,
             Self::Kubernetes(spec) => spec.advertise.as_deref(),
         }
     }
@@ -141,6 +145,7 @@ impl TrainingServiceSpec {
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Local(_) => false,
+            Self::Remote(_) => true,
             Self::Kubernetes(spec) => spec.storage.needs_code(),
         }
     }

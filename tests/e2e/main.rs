@@ -43,6 +43,7 @@ mod places;
 mod pods;
 mod portal;
 mod registered;
+mod remote;
 mod restored;
 mod same_again;
 mod sdk;

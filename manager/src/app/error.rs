@@ -88,6 +88,9 @@ pub enum Error {
     /// The machine's GPUs.
     #[error(transparent)]
     Gpus(#[from] gpus::Error),
+    /// The machines' service.
+    #[error("the connections to the machines cannot be prepared")]
+    Remote(#[from] crate::training_service::remote::Error),
     /// The cluster cannot be used.
     #[error(transparent)]
     Cluster(#[from] client::Error),
@@ -167,6 +170,7 @@ impl Error {
             | Self::Listen { .. }
             | Self::NoAgent { .. }
             | Self::Gpus(_)
+            | Self::Remote(_)
             | Self::Cluster(_)
             | Self::Preflight(_)
             | Self::Advertise(_)

@@ -49,7 +49,7 @@ async fn stored_place(dir: &ExperimentDir, id: &ExperimentId) -> Result<Option<A
     let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
     Ok(match spec.map(|spec| spec.training_service) {
         Some(TrainingServiceSpec::Kubernetes(spec)) => Some(service::access(&spec)),
-        Some(TrainingServiceSpec::Local(_)) | None => None,
+        Some(TrainingServiceSpec::Local(_) | TrainingServiceSpec::Remote(_)) | None => None,
     })
 }
 

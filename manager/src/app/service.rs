@@ -17,6 +17,7 @@ use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::kubernetes::{self, KubernetesService, manifest, preflight};
 use crate::training_service::local::gpus::{self, Gpus, Wanted};
 use crate::training_service::local::{self, Local};
+use crate::training_service::remote::{self, Remote};
 use crate::training_service::share::Share;
 use crate::training_service::{JobEvents, TrainingService, azure_key};
 
@@ -25,6 +26,11 @@ use crate::training_service::{JobEvents, TrainingService, azure_key};
 pub(super) enum Ready {
     /// This machine can run trials with this agent.
     Local {
+        /// The agent program.
+        agent: PathBuf,
+    },
+    /// Machines are asked when the search has begun; this agent is copied there.
+    Remote {
         /// The agent program.
         agent: PathBuf,
     },
@@ -62,6 +68,7 @@ impl Ready {
     ) -> Result<Self, Error> {
         match service {
             TrainingServiceSpec::Local(_) => Ok(Self::Local { agent: find_agent(agent)? }),
+            TrainingServiceSpec::Remote(_) => Ok(Self::Remote { agent: find_agent(agent)? }),
             TrainingServiceSpec::Kubernetes(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
                 let kind = workload(spec.workload);
@@ -107,7 +114,7 @@ impl Ready {
     /// The API server that trials are near to, where they are not on this machine.
     pub(super) fn server(&self) -> Option<&str> {
         match self {
-            Self::Local { .. } => None,
+            Self::Local { .. } | Self::Remote { .. } => None,
             Self::Kubernetes { cluster, .. } => Some(cluster.server()),
         }
     }
@@ -115,7 +122,7 @@ impl Ready {
     /// The agent program that trials elsewhere may fetch.
     pub(super) fn program(&self) -> Option<PathBuf> {
         match self {
-            Self::Local { .. } => None,
+            Self::Local { .. } | Self::Remote { .. } => None,
             Self::Kubernetes { agent, .. } => agent.clone(),
         }
     }
@@ -155,8 +162,22 @@ impl Ready {
                 let objective = spec.objective.clone();
                 start_on_kubernetes(id, cluster, service, objective, place).await
             }
-            (Self::Local { .. }, TrainingServiceSpec::Kubernetes(_))
-            | (Self::Kubernetes { .. }, TrainingServiceSpec::Local(_)) => {
+            (Self::Remote { agent }, TrainingServiceSpec::Remote(service)) => {
+                let settings = remote::Settings {
+                    agent,
+                    experiment: id.clone(),
+                    dir: place.dir,
+                    machines: service.machines.clone(),
+                    gpus_each: spec.trial_gpu_number,
+                    objective: spec.objective.clone(),
+                    ca_file: place.ca_file,
+                    url: place.url,
+                    secret: place.secret,
+                    events: place.events,
+                };
+                Ok(Arc::new(Remote::start(settings)?))
+            }
+            (Self::Local { .. } | Self::Remote { .. } | Self::Kubernetes { .. }, _) => {
                 unreachable!("what was found is what the same spec asked for")
             }
         }

@@ -48,6 +48,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     let found = app::look(common.agent.clone(), &spec.training_service).await;
     let place = match &spec.training_service {
         TrainingServiceSpec::Local(_) => "this machine has what trials need",
+        TrainingServiceSpec::Remote(_) => {
+            "there is an agent for the machines; they are asked when the search begins"
+        }
         TrainingServiceSpec::Kubernetes(spec) => spec.workload.good_news(),
     };
     good &= checks.check("place", found.map(|()| place.to_owned()).map_err(|error| chain(&error)));

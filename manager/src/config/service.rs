@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::check::{Canonical, Shared};
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, kind};
-use super::{LocalSpec, TrainingServiceSpec, kubernetes};
+use super::{LocalSpec, TrainingServiceSpec, kubernetes, remote};
 use crate::nearest::folded;
 
 /// NNI 3.0's `LocalConfig`.
@@ -26,8 +26,7 @@ const LOCAL_FIELDS: [&str; 10] = [
 ];
 
 /// What NNI knows and this build does not.
-const OTHER_PLATFORMS: [&str; 8] =
-    ["remote", "openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
+const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
 
 /// What the section `trainingService` says, with what it inherits.
 pub(super) struct Service {
@@ -101,6 +100,7 @@ pub(super) fn service(
     };
     match platform(&value)? {
         Platform::Local => local(value, shared, shared_code, base),
+        Platform::Remote => remote::section(value, shared, shared_code, base),
         Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
         Platform::Kubeflow => kubernetes::kubeflow(value, shared, shared_code, base),
     }
@@ -160,14 +160,17 @@ fn local(
 pub(super) enum Platform {
     /// This machine.
     Local,
+    /// Machines that are reached over SSH.
+    Remote,
     /// Kubernetes, with objects of this kind.
     Kubernetes(WorkloadKind),
     /// Kubernetes, with objects of the training operator's; the section says of which kind.
     Kubeflow,
 }
 
-const PLATFORMS: [(&str, Platform); 4] = [
+const PLATFORMS: [(&str, Platform); 5] = [
     ("local", Platform::Local),
+    ("remote", Platform::Remote),
     ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
     ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
     ("kubeflow", Platform::Kubeflow),
@@ -184,7 +187,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
 
 /// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
-    let has = "local, kubernetes, kubeflow and frameworkcontroller";
+    let has = "local, remote, kubernetes, kubeflow and frameworkcontroller";
     let problem = match name {
         Some(Value::String(name)) => {
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {

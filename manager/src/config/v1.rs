@@ -148,6 +148,12 @@ const MACHINE: Renames = &[
     ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
     ("useActiveGpu", "useActiveGpu"),
     ("pythonPath", "pythonPath"),
+    // Ours.
+    ("name", "name"),
+    ("knownHosts", "knownHosts"),
+    ("proxyJump", "proxyJump"),
+    ("sshOptions", "sshOptions"),
+    ("remoteDirectory", "remoteDirectory"),
 ];
 
 const ROLE: Renames = &[
@@ -254,7 +260,8 @@ impl Converter {
         }
         if let Some(Value::Array(machines)) = v1.take("machineList") {
             let machines = machines.into_iter().enumerate().map(|(i, machine)| {
-                self.object(&format!("machineList[{i}]"), "trainingService", machine, MACHINE)
+                let path = format!("machineList[{i}]");
+                self.object(&path, &format!("trainingService.{path}"), machine, MACHINE)
             });
             let machines: Result<Vec<Value>, Problem> = machines.collect();
             service.insert("machineList".to_owned(), Value::Array(machines?));

@@ -101,7 +101,6 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
         ("dlc",      json!({"dlcConfig": {"type": "Worker"}})),
         ("adl",      json!({"trial": {"command": "true", "image": "i", "namespace": "n", "adaptive": true, "checkpoint": {"storageSize": "1Gi"}}})),
         ("hybrid",   json!({"hybridConfig": {"trainingServicePlatforms": ["local", "remote"]}})),
-        ("remote",   json!({"machineList": [{"ip": "1.2.3.4", "username": "u"}], "sharedStorage": {"storageType": "NFS"}})),
     ];
     for (platform, changes) in table {
         let mut document = good.clone();
@@ -110,7 +109,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
             document[name] = value.clone();
         }
         let problem = loaded(&document.to_string()).unwrap_err();
-        let has = "is not available in this build, which has local, kubernetes, kubeflow and frameworkcontroller";
+        let has = "is not available in this build, which has local, remote, kubernetes, kubeflow and frameworkcontroller";
         assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
     }
 }

@@ -1,0 +1,266 @@
+//! The section `trainingService` of `platform: remote`: machines that are reached over SSH.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::TrainingServiceSpec;
+use super::check::{Canonical, Shared};
+use super::section::{Problem, Section};
+use super::service::{Inherited, Service, no_command};
+
+/// NNI 3.0's `RemoteConfig`.
+const FIELDS: [&str; 8] = [
+    "platform",
+    "trialCommand",
+    "trialCodeDirectory",
+    "trialGpuNumber",
+    "nniManagerIp",
+    "debug",
+    "machineList",
+    "reuseMode",
+];
+
+/// NNI 3.0's `RemoteMachineConfig`, and ours from `name` on.
+const MACHINE: [&str; 15] = [
+    "host",
+    "port",
+    "user",
+    "password",
+    "sshKeyFile",
+    "sshPassphrase",
+    "useActiveGpu",
+    "maxTrialNumberPerGpu",
+    "gpuIndices",
+    "pythonPath",
+    "name",
+    "knownHosts",
+    "proxyJump",
+    "sshOptions",
+    "remoteDirectory",
+];
+
+/// Machines that run trials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteSpec {
+    /// `machineList`, at least one; their names differ.
+    pub machines: Vec<MachineSpec>,
+}
+
+/// A machine of `machineList`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineSpec {
+    /// `name`; else `host`, with the user and the port where they are given.
+    pub name: String,
+    /// A host name, an address or an alias of the SSH configuration.
+    pub host: String,
+    /// `None`: the SSH configuration's.
+    pub port: Option<u16>,
+    /// `None`: the SSH configuration's.
+    pub user: Option<String>,
+    /// `None`: the SSH configuration's keys and agent.
+    pub key_file: Option<PathBuf>,
+    /// `knownHosts: strict`: a machine whose key is not known is refused. Else its first key is written down.
+    pub strict: bool,
+    /// A machine to go through.
+    pub proxy_jump: Option<String>,
+    /// Further options for `ssh -o`.
+    pub options: Vec<String>,
+    /// Folder for the experiments' files. `None`: `~/.local/share/trialkeeper/remote`.
+    pub directory: Option<String>,
+    /// `useActiveGpu`.
+    pub use_active_gpu: bool,
+    /// `maxTrialNumberPerGpu`, at least 1.
+    pub max_trial_number_per_gpu: u64,
+    /// `gpuIndices`. `None`: all.
+    pub gpu_indices: Option<Vec<u64>>,
+    /// Folder of the interpreter, for the beginning of a trial's PATH.
+    pub python_path: Option<String>,
+}
+
+pub(super) fn section(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: &Path,
+) -> Result<Service, Problem> {
+    let mut section = Section::open("trainingService", value, &FIELDS)?;
+    section.take("platform");
+    let Inherited { command, code, gpus, debug, .. } =
+        Inherited::take(&mut section, shared, shared_code, base)?;
+    let Some((command_path, command)) = command else { return Err(no_command()) };
+    let reuse = section.boolean("reuseMode")?;
+    let list = match section.take("machineList") {
+        Some(Value::Array(list)) if !list.is_empty() => list,
+        Some(Value::Array(_)) => {
+            return Err(section.fault("machineList", "must name a machine at least"));
+        }
+        Some(_) => return Err(section.fault("machineList", "expected a list of machines")),
+        None => {
+            let problem = "is missing; for example [{host: gpu1, user: me}]";
+            return Err(section.fault("machineList", problem));
+        }
+    };
+    let (mut machines, mut shown) = (Vec::<MachineSpec>::new(), Vec::new());
+    for (i, value) in list.into_iter().enumerate() {
+        let path = format!("trainingService.machineList[{i}]");
+        let (machine, canonical) = machine(&path, value, gpus, base)?;
+        if machines.iter().any(|other| other.name == machine.name) {
+            let problem =
+                format!("`{}` is given twice; give each a `name` of its own", machine.name);
+            return Err(Problem::new(format!("{path}.name"), problem));
+        }
+        machines.push(machine);
+        shown.push(canonical);
+    }
+    let mut canonical = Canonical(Map::new());
+    canonical.put("platform", "remote");
+    canonical.put("trialCommand", &command);
+    canonical.put("trialCodeDirectory", code.to_string_lossy());
+    canonical.put("trialGpuNumber", gpus);
+    canonical.put("debug", debug);
+    canonical.put("reuseMode", reuse);
+    canonical.put("machineList", shown);
+    Ok(Service {
+        spec: TrainingServiceSpec::Remote(RemoteSpec { machines }),
+        commands: vec![(command_path, command.clone())],
+        command,
+        code,
+        gpus,
+        canonical: Value::Object(canonical.0),
+    })
+}
+
+/// Reads one machine; also its canonical form.
+fn machine(
+    path: &str,
+    value: Value,
+    gpus: Option<u32>,
+    base: &Path,
+) -> Result<(MachineSpec, Value), Problem> {
+    let mut section = Section::open(path, value, &MACHINE)?;
+    for secret in ["password", "sshPassphrase"] {
+        if section.string(secret)?.is_some() {
+            let problem =
+                "is not available in this build; use a key, and ssh-agent for its passphrase";
+            return Err(section.fault(secret, problem));
+        }
+    }
+    let host = word(&mut section, "host")?;
+    let host =
+        host.ok_or_else(|| section.fault("host", "is missing; for example gpu1.example.org"))?;
+    let port = port(&mut section)?;
+    let user = word(&mut section, "user")?;
+    let key = section.string("sshKeyFile")?.map(|file| own_path(&file, base));
+    if let Some(file) = key.as_ref().filter(|file| !file.is_file()) {
+        return Err(section.fault("sshKeyFile", format!("{} is no file", file.display())));
+    }
+    let strict = strict(&mut section)?;
+    let proxy_jump = word(&mut section, "proxyJump")?;
+    let options = options(&mut section)?;
+    let use_active_gpu = section.boolean("useActiveGpu")?.unwrap_or(false);
+    let per_gpu = section.integer("maxTrialNumberPerGpu", 1)?.unwrap_or(1);
+    if per_gpu != 1 && gpus.unwrap_or(0) == 0 {
+        let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
+        return Err(section.fault("maxTrialNumberPerGpu", problem));
+    }
+    let gpu_indices = section.indices("gpuIndices")?;
+    let python_path = section.string("pythonPath")?;
+    let directory = section.string("remoteDirectory")?;
+    if directory.as_ref().is_some_and(|folder| !folder.starts_with('/')) {
+        return Err(section.fault("remoteDirectory", "expected an absolute path of the machine"));
+    }
+    let name = section.string("name")?.unwrap_or_else(|| {
+        let user = user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        format!("{user}{host}{}", port.map(|port| format!(":{port}")).unwrap_or_default())
+    });
+    let machine = MachineSpec {
+        name,
+        host,
+        port,
+        user,
+        key_file: key,
+        strict,
+        proxy_jump,
+        options,
+        directory,
+        use_active_gpu,
+        max_trial_number_per_gpu: per_gpu,
+        gpu_indices,
+        python_path,
+    };
+    let canonical = canonical(&machine);
+    Ok((machine, canonical))
+}
+
+fn port(section: &mut Section) -> Result<Option<u16>, Problem> {
+    let port = section.integer("port", 1)?.map(u16::try_from).transpose();
+    port.map_err(|_| section.fault("port", "expected a port, 1 to 65535"))
+}
+
+/// Reads `knownHosts`: true if a machine whose key is not known is refused.
+fn strict(section: &mut Section) -> Result<bool, Problem> {
+    match section.string("knownHosts")?.as_deref() {
+        None | Some("acceptNew") => Ok(false),
+        Some("strict") => Ok(true),
+        Some(other) => {
+            let problem = format!("`{other}` is not allowed; allowed: acceptNew, strict");
+            Err(section.fault("knownHosts", problem))
+        }
+    }
+}
+
+/// Returns a machine as it is stored.
+fn canonical(machine: &MachineSpec) -> Value {
+    let mut canonical = Canonical(Map::new());
+    canonical.put("host", &machine.host);
+    canonical.put("port", machine.port);
+    canonical.put("user", &machine.user);
+    canonical.put("sshKeyFile", machine.key_file.as_ref().map(|file| file.to_string_lossy()));
+    canonical.put("knownHosts", if machine.strict { "strict" } else { "acceptNew" });
+    canonical.put("proxyJump", &machine.proxy_jump);
+    canonical.put("sshOptions", (!machine.options.is_empty()).then_some(&machine.options));
+    canonical.put("useActiveGpu", machine.use_active_gpu);
+    canonical.put("maxTrialNumberPerGpu", machine.max_trial_number_per_gpu);
+    canonical.put("gpuIndices", &machine.gpu_indices);
+    canonical.put("pythonPath", &machine.python_path);
+    canonical.put("remoteDirectory", &machine.directory);
+    canonical.put("name", &machine.name);
+    Value::Object(canonical.0)
+}
+
+/// A word that ssh cannot take for an option.
+fn word(section: &mut Section, name: &str) -> Result<Option<String>, Problem> {
+    let word = section.string(name)?;
+    match word.as_deref() {
+        Some(text) if text.starts_with('-') || text.contains(char::is_whitespace) => {
+            Err(section.fault(name, format!("`{text}` begins with a dash or has blanks")))
+        }
+        Some(_) | None => Ok(word),
+    }
+}
+
+/// `sshOptions`; one that turns the check of host keys off is refused.
+fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
+    let Some(value) = section.take("sshOptions") else { return Ok(Vec::new()) };
+    let options: Option<Vec<String>> = serde_json::from_value(value).ok();
+    let problem = "expected a list of options, such as [\"ForwardAgent=no\"]";
+    let options = options.ok_or_else(|| section.fault("sshOptions", problem))?;
+    for option in &options {
+        let word = option.split(['=', ' ']).next().unwrap_or_default().to_lowercase();
+        if word == "stricthostkeychecking" {
+            let problem =
+                format!("`{option}` is not allowed; set `knownHosts` to acceptNew or strict");
+            return Err(section.fault("sshOptions", problem));
+        }
+    }
+    Ok(options)
+}
+
+/// A path of this machine: `~/` is the user's home, a relative one is below the experiment file's folder.
+fn own_path(text: &str, base: &Path) -> PathBuf {
+    match (text.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => base.join(text),
+    }
+}

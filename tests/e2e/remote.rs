@@ -1,0 +1,130 @@
+//! Trials on machines behind SSH: real `ssh`, real `sshd`, agents that outlive the connection.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, wait_for};
+
+/// Writes down where it runs, reports before and after the gate, and ends as TERM asks it to.
+const TRAIN: &str = r#"#!/bin/sh
+trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
+echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
+echo score=0.25
+read _ <"$BED/gate"
+echo score=0.5
+"#;
+
+fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
+    bed.script("code/train.sh", TRAIN);
+    let command = format!("BED='{}' ./train.sh", bed.folder().display());
+    let service = json!({"platform": "remote", "machineList": machines});
+    Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
+}
+
+fn started(bed: &TestBed, trials: usize) -> Vec<String> {
+    wait_for("the trials to start", BOUND, || {
+        let started: Vec<_> = bed.read("started").lines().map(str::to_owned).collect();
+        (started.len() >= trials).then_some(started)
+    })
+}
+
+/// Every trial ran once, and what it printed is what is stored.
+fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
+    done.expect_done(trials, 0);
+    let started = started(bed, trials);
+    assert_eq!(started.len(), trials, "no trial ran twice: {started:?}");
+    for trial in &done.trials {
+        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
+        assert_eq!(trial.final_result, 0.5, "{trial:?}");
+    }
+}
+
+#[test]
+fn a_search_uses_all_machines_and_every_metric_arrives() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    let both = [machines.add("one"), machines.add("two")];
+    let running = search(&bed, &both, 12).start(&bed);
+    // The first trials go to the machine that is there first; the later ones to the one with the fewest.
+    for machine in ["one", "two"] {
+        wait_for("both machines to be ready", BOUND, || {
+            let mut folders = fs::read_dir(bed.path(machine)).ok()?.flatten();
+            folders.find(|folder| folder.path().join("manager.url").exists())
+        });
+    }
+    started(&bed, 2);
+    gate.open(12);
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&bed, &done, 12);
+    let mut used = BTreeMap::<_, usize>::new();
+    for line in started(&bed, 12) {
+        *used.entry(line.split(' ').next().unwrap().to_owned()).or_default() += 1;
+    }
+    assert_eq!(used.keys().collect::<Vec<_>>(), ["one", "two"]);
+    let trials = fs::read_dir(bed.path("one").join(&done.id).join("trials")).unwrap();
+    assert_eq!(trials.count(), used["one"], "a trial's files are on its machine");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_connection_that_is_cut_loses_nothing_and_comes_back() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    let running = search(&bed, &[machines.add("one")], 2).start(&bed);
+    started(&bed, 2);
+    machines.cut("one");
+    gate.open(2);
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&bed, &done, 2);
+    assert!(bed.read("one.pids").lines().count() > 1, "it was connected again");
+}
+
+#[test]
+fn a_manager_that_is_killed_finds_its_trials_on_their_machines() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    let both = [machines.add("one"), machines.add("two")];
+    let running = search(&bed, &both, 2).start(&bed);
+    started(&bed, 2);
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    // The trials end while nobody listens.
+    gate.open(2);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let done = Outcome::of_resume(&bed, id.to_str().unwrap());
+    expect_whole(&bed, &done, 2);
+}
+
+#[test]
+fn a_machine_with_another_host_key_is_refused_and_the_search_goes_on_elsewhere() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let both = [machines.add("changed"), machines.add("same")];
+    machines.replace("changed");
+    let done = search(&bed, &both, 2).run(&bed);
+    expect_whole(&bed, &done, 2);
+    let elsewhere = started(&bed, 2).iter().all(|line| line.starts_with("same "));
+    assert!(elsewhere, "{}", bed.read("started"));
+    assert!(done.stderr.contains("Host key verification failed"), "{}", done.stderr);
+}
+
+#[test]
+fn an_interrupted_search_ends_its_trials_politely() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let _gate = Gate::new(&bed.path("gate"));
+    let running = search(&bed, &[machines.add("one")], 2).start(&bed);
+    started(&bed, 2);
+    running.signal(Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
+    bed.wait_until_empty();
+}

@@ -1,0 +1,95 @@
+//! Machines that are reached by the real `ssh` and `sshd`. Each `sshd` serves one connection on its standard streams, so
+//! that no port and no daemon is needed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::TestBed;
+
+const SSHD: &str = "/usr/sbin/sshd";
+
+/// Machines in a bed, each with a host key and a folder of its own.
+#[derive(Debug)]
+pub struct Machines<'a> {
+    bed: &'a TestBed,
+}
+
+impl<'a> Machines<'a> {
+    /// Makes the user's key. `None`: this machine has no `sshd`, which `TRIALKEEPER_TEST_NEED_SSHD` forbids.
+    pub fn new(bed: &'a TestBed) -> Option<Self> {
+        if !Path::new(SSHD).exists() {
+            assert!(
+                std::env::var_os("TRIALKEEPER_TEST_NEED_SSHD").is_none(),
+                "{SSHD} is missing; install openssh-server"
+            );
+            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+            {
+                eprintln!("skipped: there is no {SSHD}");
+            }
+            return None;
+        }
+        if nix::unistd::geteuid().is_root() {
+            fs::create_dir_all("/run/sshd").expect("root may make sshd's folder");
+        }
+        let machines = Self { bed };
+        machines.make_key("id");
+        Some(machines)
+    }
+
+    /// Makes a machine, and returns it as `machineList` has it.
+    pub fn add(&self, name: &str) -> Value {
+        self.make_key(&format!("{name}-host"));
+        let path = |file: &str| self.bed.path(file).display().to_string();
+        // bash reads the developer's `.bashrc` where SHLVL says that it is the first shell of a connection.
+        let config = format!(
+            "HostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\nStrictModes no\n\
+             PasswordAuthentication no\nPermitRootLogin yes\nSetEnv TEST_BED={} MACHINE={name} SHLVL=1\n",
+            path(&format!("{name}-host")),
+            path("id.pub"),
+            self.bed.folder().display(),
+        );
+        let config = self.bed.write(&format!("{name}.conf"), &config).display().to_string();
+        let pids = path(&format!("{name}.pids"));
+        let line =
+            format!("#!/bin/sh\necho $$ >>{pids}\nexec {SSHD} -i -f {config} -E {config}.log\n");
+        let connect = self.bed.script(&format!("{name}.sh"), &line).display().to_string();
+        json!({
+            "name": name,
+            "host": name,
+            "sshKeyFile": path("id"),
+            "remoteDirectory": path(name),
+            "sshOptions": [format!("ProxyCommand={connect}"), format!("UserKnownHostsFile={}", path("known_hosts"))],
+        })
+    }
+
+    /// Cuts all connections to a machine; its trials live on.
+    pub fn cut(&self, name: &str) {
+        let pids = self.bed.read(&format!("{name}.pids"));
+        for pid in pids.lines().filter_map(|line| line.parse().ok()) {
+            // One that has gone is cut already.
+            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
+    }
+
+    /// Gives a machine another host key, as one that is not the machine it was.
+    pub fn replace(&self, name: &str) {
+        let host = fs::read_to_string(self.bed.path(&format!("{name}-host.pub")));
+        let known = format!("{name} {}", host.expect("the machine was added"));
+        self.bed.write("known_hosts", &known);
+        self.make_key(&format!("{name}-host"));
+    }
+
+    fn make_key(&self, name: &str) {
+        let path = self.bed.path(name);
+        // ssh-keygen asks before it overwrites.
+        fs::remove_file(&path).ok();
+        let mut keygen = Command::new("ssh-keygen");
+        let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
+        assert!(made.expect("ssh-keygen is there").success());
+    }
+}
