@@ -80,6 +80,11 @@ impl Allowance {
         Ok(Bytes::from_owner(Held { bytes, _share: share }))
     }
 
+    /// Gives a piece of a stream its share, once there is one. A small piece needs none.
+    pub(super) async fn hold(&self, bytes: Vec<u8>) -> Bytes {
+        if bytes.len() <= SMALL { bytes.into() } else { self.wait(bytes.len()).await.hold(bytes) }
+    }
+
     /// Waits for a share of `size` bytes, to be given to the bytes that are read then.
     pub(super) async fn wait(&self, size: usize) -> Share {
         let take = async |from: &Arc<Semaphore>| {
@@ -163,8 +168,16 @@ mod tests {
             let one = one.clone();
             async move { one.wait(1).await.hold(vec![b'y']) }
         });
+        assert_eq!(one.hold(vec![b'z'; SMALL]).await.len(), SMALL, "a small piece does not wait");
+        let piece = tokio::spawn({
+            let one = one.clone();
+            async move { one.hold(vec![b'z'; SMALL + 1]).await.len() }
+        });
+        tokio::task::yield_now().await;
+        assert!(!piece.is_finished(), "a larger one does");
         drop(larger);
         assert_eq!(waiting.await.unwrap(), "y");
+        assert_eq!(piece.await.unwrap(), SMALL + 1);
         assert_eq!(answers.all.available_permits(), IN_ALL / PERMIT, "all came back");
     }
 

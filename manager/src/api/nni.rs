@@ -328,28 +328,31 @@ struct MetricQuery {
 async fn all_metrics(
     _: User,
     State(shared): State<Shared>,
+    Extension(allowance): Extension<Allowance>,
     Asked(query): Asked<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trials = snapshot.trials.iter().map(|trial| trial.as_ref().clone()).collect();
-    Ok(records(shared, trials, query.r#type))
+    Ok(records(shared, trials, query.r#type, allowance))
 }
 
 async fn one_metrics(
     _: User,
     State(shared): State<Shared>,
     Named(id): Named,
+    Extension(allowance): Extension<Allowance>,
     Asked(query): Asked<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?.clone();
-    Ok(records(shared, vec![trial], query.r#type))
+    Ok(records(shared, vec![trial], query.r#type, allowance))
 }
 
 async fn range_metrics(
     _: User,
     State(shared): State<Shared>,
     UrlPath((min, max)): UrlPath<(String, String)>,
+    Extension(allowance): Extension<Allowance>,
     Asked(query): Asked<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let number = |text: &str| {
@@ -363,12 +366,17 @@ async fn range_metrics(
     let range = min..=max;
     let trials = snapshot.trials.iter().filter(|trial| range.contains(&trial.sequence));
     let trials = trials.map(|trial| trial.as_ref().clone()).collect();
-    Ok(records(shared, trials, query.r#type))
+    Ok(records(shared, trials, query.r#type, allowance))
 }
 
 /// All metric records of these trials, read as the client takes them: there may be millions.
-fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWord>) -> Response {
-    let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(2);
+fn records(
+    shared: Shared,
+    trials: Vec<TrialSummary>,
+    kind: Option<MetricKindWord>,
+    allowance: Allowance,
+) -> Response {
+    let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     // It ends with the client, with the last trial, or when the store fails.
     tokio::spawn(async move {
         let mut text = String::from("[");
@@ -399,10 +407,11 @@ fn records(shared: Shared, trials: Vec<TrialSummary>, kind: Option<MetricKindWor
                         text.push_str(&record(&trial, &row, step).to_string());
                     }
                 }
-                if text.len() > 1
-                    && sender.send_data(std::mem::take(&mut text).into()).await.is_err()
-                {
-                    return;
+                if text.len() > 1 {
+                    let piece = allowance.hold(std::mem::take(&mut text).into_bytes()).await;
+                    if sender.send_data(piece).await.is_err() {
+                        return;
+                    }
                 }
             }
             // NNI's pages read all metrics once, and ask for the latest from then on.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -14,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use trial_protocol::{Stream, TrialJobId};
 use utoipa::{IntoParams, ToSchema};
 
+use super::super::answers::Allowance;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Asked, Named};
@@ -50,6 +52,7 @@ pub(super) struct FollowQuery {
 /// An open stream.
 struct Line {
     sender: Sender<Bytes, std::io::Error>,
+    allowance: Allowance,
     shared: Shared,
     /// Tells when the store falls ill or is well again, which is no commit.
     ailment: watch::Receiver<Option<store::Error>>,
@@ -68,7 +71,8 @@ impl Line {
 
     async fn say(&mut self, text: String) -> Result<(), Gone> {
         self.spoke = Instant::now();
-        self.sender.send_data(text.into()).await.map_err(|_| Gone)
+        let piece = self.allowance.hold(text.into_bytes()).await;
+        self.sender.send_data(piece).await.map_err(|_| Gone)
     }
 
     /// Stays, once the manager goes, until the client has gone, which was told all and may look once more at what it shows.
@@ -118,12 +122,13 @@ impl Line {
 /// Opens a stream that `follow` writes.
 fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
     shared: Shared,
+    allowance: Allowance,
     follow: impl FnOnce(Line) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
     let ailment = shared.state.store.watch_ailment();
-    let told = follow(Line { sender, shared, ailment, spoke: Instant::now() });
+    let told = follow(Line { sender, allowance, shared, ailment, spoke: Instant::now() });
     // It ends with the client, whom it notices by its silence, or with the manager.
     streams.spawn(async move { drop(told.await) });
     let headers = [
@@ -157,6 +162,7 @@ pub(super) async fn events(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
+    Extension(allowance): Extension<Allowance>,
     Asked(query): Asked<FollowQuery>,
 ) -> Result<Response, Error> {
     let after = match resumes_after(&headers, &query)? {
@@ -166,7 +172,7 @@ pub(super) async fn events(
     let mut commits = shared.state.store.watch();
     commits.mark_unchanged();
     let first = shared.state.board.refresh().await?;
-    Ok(stream(shared, move |mut line| async move {
+    Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = first.revision;
         let mut snapshot = first;
         // Whoever resumes is told what changed meanwhile, and of all that is still moving.
@@ -278,6 +284,7 @@ pub(super) async fn trial_events(
     State(shared): State<Shared>,
     headers: HeaderMap,
     Named(trial): Named,
+    Extension(allowance): Extension<Allowance>,
     Asked(query): Asked<FollowQuery>,
 ) -> Result<Response, Error> {
     let seen = match resumes_after(&headers, &query)? {
@@ -288,7 +295,7 @@ pub(super) async fn trial_events(
     attempt(&shared, &trial, None).await?;
     let mut commits = shared.state.store.watch();
     commits.mark_unchanged();
-    Ok(stream(shared, move |mut line| async move {
+    Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = seen;
         let mut revision = None;
         let mut ear = Ear::default();
@@ -301,7 +308,11 @@ pub(super) async fn trial_events(
             if !unheard::is(summary.state) && std::mem::take(&mut ear).told && !ended {
                 seen.again();
             }
-            while one_look(&mut line, &trial, &mut seen, ended).await? {}
+            // Once the client was shown output that the agent has not brought, the agent's own waits until the trial's
+            // state says that the agent is heard: the client must first be told to begin anew.
+            if !(unheard::is(summary.state) && ear.told) {
+                while one_look(&mut line, &trial, &mut seen, ended).await? {}
+            }
             if revision != Some(summary.revision) {
                 revision = Some(summary.revision);
                 line.tell("trial", &seen.write(), summary).await?;
