@@ -117,9 +117,9 @@ fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
             "SELECT count(*) FROM attempt a WHERE a.ended <> EXISTS \
              (SELECT 1 FROM report WHERE attempt = a.key AND lane = 0 AND kind = 'ended')",
         ),
-        // Stored by an earlier build. Nothing can read the stream that holds one.
+        // Stored by an earlier build.
         (
-            "parts of trials' output end beyond 2^63-1 bytes, so the output of these trials cannot be shown",
+            "parts of trials' output end beyond 2^63-1 bytes, and are not shown",
             "SELECT count(*) FROM log_chunk WHERE offset_bytes > 9223372036854775807 - length(bytes)",
         ),
     ] {

@@ -160,4 +160,8 @@ async fn a_log_chunk_that_ends_beyond_all_numbers_is_refused_and_found_in_an_old
         matches!(&found[..], [line] if line.starts_with("1 parts of trials' output")),
         "{found:?}"
     );
+    let part = bed.store.log_part(speaker.key, Stream::Stdout, 0, 100).await.unwrap();
+    assert_eq!((part.bytes.as_slice(), part.end), (&b"y\n"[..], 2), "the rest is shown");
+    let tail = bed.store.log_tail(speaker.key, Stream::Stdout, 1).await.unwrap();
+    assert_eq!(tail, 1);
 }
