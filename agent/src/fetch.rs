@@ -18,7 +18,7 @@ use crate::dialect::pod::Door;
 use crate::dialect::{self, Verdict};
 use crate::gunzip::Gunzip;
 use crate::http;
-use crate::unpack::{self, unpack};
+use crate::unpack::{self, remove_unchanged, unpack};
 
 /// Why something is not here.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,15 @@ pub enum Error {
     Damaged {
         /// For how long it was tried.
         tried: Duration,
+    },
+    /// A code archive of this machine.
+    #[error("cannot open the code archive {}", .path.display())]
+    Archive {
+        /// The archive.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
     },
     /// It cannot be put where it belongs.
     #[error("cannot keep the code in {}", .path.display())]
@@ -176,16 +185,31 @@ impl Manager {
             sleep_until(next).await;
         }
         let to = into.to_owned();
-        let unpacked = tokio::task::spawn_blocking(move || {
-            let mut archive = archive;
-            archive
-                .rewind()
-                .and_then(|()| Gunzip::new(BufReader::new(archive)))
-                .map_err(unpack::Error::Archive)
-                .and_then(|archive| unpack(archive, &to))
-                .map_err(|source| Error::Unpack { path: to, source })
-        });
+        let unpacked = tokio::task::spawn_blocking(move || unpack_code(archive, &to));
         unpacked.await.unwrap_or_else(|lost| Err(failed(io::Error::other(lost))))
+    }
+}
+
+/// Opens a code archive of this machine.
+pub fn open_archive(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|source| Error::Archive { path: path.to_owned(), source })
+}
+
+/// Unpacks the code archive `archive`, from its start, into the directory `into`, which is made if absent.
+pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
+    archive
+        .rewind()
+        .and_then(|()| Gunzip::new(BufReader::new(archive)))
+        .map_err(unpack::Error::Archive)
+        .and_then(|archive| unpack(archive, into))
+        .map_err(|source| Error::Unpack { path: into.to_owned(), source })
+}
+
+/// Removes from the directory `from` what [`unpack_code`] put there and nobody has changed since, then the folders that
+/// are empty. Whatever cannot be looked at or removed is left.
+pub fn remove_unchanged_code(archive: File, from: &Path) {
+    if let Ok(archive) = Gunzip::new(BufReader::new(archive)) {
+        remove_unchanged(archive, from);
     }
 }
 

@@ -178,7 +178,6 @@ impl Job {
     }
 
     fn command(&self, params: &Value) -> Result<Command, Refusal> {
-        let code = self.root.join("code");
         let mut command = Command::new(std::env::current_exe()?);
         command.args([WORD, DETACHED]);
         for word in params["args"].as_array().ok_or_else(|| bad("args"))? {
@@ -193,7 +192,7 @@ impl Job {
         for (name, value) in params["environment"].as_object().into_iter().flatten() {
             command.env(name, value.as_str().ok_or_else(|| bad("environment"))?);
         }
-        command.current_dir(code);
+        command.current_dir(&self.dir);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(command)
     }

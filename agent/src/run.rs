@@ -52,6 +52,7 @@ mod launch;
 mod prepare;
 mod pumps;
 
+use ahead::remove_code;
 use channel::{SdkChannel, Served};
 use delivery::Delivery;
 use launch::{Launched, Will, launch};
@@ -101,32 +102,12 @@ pub fn run(args: &RunArgs) -> ExitCode {
             "cannot adopt orphans ({source}); what leaves the trial's group is not ended"
         );
     }
-    let mut watch = Watch::start(prepared, claim, runtime);
+    let (pod, dir) = (settings.pod.clone(), prepared.dir.clone());
+    let watch = Watch::start(prepared, claim, runtime);
     // From here on the trial runs.
 
-    let held_back = match held_back {
-        Ok(held_back) => Some(held_back),
-        Err(source) => {
-            tracing::warn!("signals are not heard at first: {source}");
-            None
-        }
-    };
-    if let Some(code) = held_back.as_ref().and_then(|held_back| watch.unless_brief(held_back)) {
-        return code;
-    }
-    let runtime = std::mem::take(&mut watch.runtime).into_inner();
-    let runtime = match runtime.unwrap_or_else(new_runtime) {
-        Ok(runtime) => runtime,
-        Err(source) => {
-            tracing::error!("cannot watch the trial: {source}");
-            // Does not return if the trial runs.
-            hand_over();
-            return ExitCode::from(KEEPER_FAULT);
-        }
-    };
-    let code = runtime.block_on(watch.keep(clock));
-    // A name that is still being resolved, say, must not keep us here.
-    runtime.shutdown_background();
+    let code = watch.to_end(held_back, clock);
+    remove_code(&pod, dir.as_deref());
     code
 }
 
@@ -226,6 +207,34 @@ impl Watch {
             runtime,
             papers,
         }
+    }
+
+    /// Watches the trial to its end, and returns the exit code.
+    fn to_end(mut self, held_back: io::Result<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
+        let held_back = match held_back {
+            Ok(held_back) => Some(held_back),
+            Err(source) => {
+                tracing::warn!("signals are not heard at first: {source}");
+                None
+            }
+        };
+        if let Some(code) = held_back.as_ref().and_then(|held_back| self.unless_brief(held_back)) {
+            return code;
+        }
+        let runtime = std::mem::take(&mut self.runtime).into_inner();
+        let runtime = match runtime.unwrap_or_else(new_runtime) {
+            Ok(runtime) => runtime,
+            Err(source) => {
+                tracing::error!("cannot watch the trial: {source}");
+                // Does not return if the trial runs.
+                hand_over();
+                return ExitCode::from(KEEPER_FAULT);
+            }
+        };
+        let code = runtime.block_on(self.keep(clock));
+        // A name that is still being resolved, say, must not keep us here.
+        runtime.shutdown_background();
+        code
     }
 
     /// Sees a trial to its end, and returns the exit code, if it ends at once without having said anything to

@@ -59,6 +59,11 @@ impl<R: Read> Archive<R> {
         Self { source, left: 0, padding: 0 }
     }
 
+    /// Returns the size in bytes of the present entry's content, as far as it was not read yet. 0 for what has none.
+    pub fn content_bytes(&self) -> u64 {
+        self.left
+    }
+
     /// The next entry; passes over what is left of the present one. `None`: there is none.
     pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
         let mut records = Records::default();

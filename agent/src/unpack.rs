@@ -1,4 +1,5 @@
-//! Puts an archive's entries into a directory, and nothing anywhere else, whatever the archive says.
+//! Puts an archive's entries into a directory, and nothing anywhere else, whatever the archive says; and removes them
+//! again where they are unchanged.
 //!
 //! A name is relative and has no `..`; nothing is written through a link; links come last, and none leads out of
 //! the directory, not through other links either. What was there under an entry's name is replaced. An archive of more than
@@ -8,7 +9,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink,
+};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -117,6 +120,47 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: Room) -> Result<(),
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed(&path))?;
     }
     Ok(())
+}
+
+/// Removes the files and links of `archive` that are in `from` as they were unpacked, then the directories that are empty.
+/// A file is as it was while its size and the time of its last change are the archive's. Whatever cannot be looked at or
+/// removed is left.
+pub fn remove_unchanged(archive: impl Read, from: &Path) {
+    let mut archive = Archive::new(archive);
+    let mut folders = vec![from.to_owned()];
+    while let Ok(Some(entry)) = archive.next_entry() {
+        let Some(inside) = inside(Path::new(std::ffi::OsStr::from_bytes(&entry.name))) else {
+            continue;
+        };
+        // A folder that became a link leads elsewhere.
+        let above = inside.parent().unwrap_or(Path::new("")).ancestors();
+        let is_folder =
+            |part: &Path| fs::symlink_metadata(from.join(part)).is_ok_and(|it| it.is_dir());
+        if inside.as_os_str().is_empty() || !above.into_iter().all(is_folder) {
+            continue;
+        }
+        let path = from.join(&inside);
+        let unchanged = match &entry.kind {
+            Kind::Directory => {
+                folders.push(path);
+                continue;
+            }
+            Kind::File => fs::symlink_metadata(&path).is_ok_and(|it| {
+                it.is_file()
+                    && it.len() == archive.content_bytes()
+                    && u64::try_from(it.mtime()).is_ok_and(|changed| changed == entry.mtime)
+            }),
+            Kind::Link(target) => {
+                fs::read_link(&path).is_ok_and(|found| found.as_os_str().as_bytes() == target)
+            }
+        };
+        if unchanged {
+            fs::remove_file(&path).ok();
+        }
+    }
+    for folder in folders.iter().rev() {
+        fs::remove_dir(folder).ok();
+    }
 }
 
 /// PURE: a name without `.`; `None` if it is absolute or has a `..`.

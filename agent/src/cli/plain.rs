@@ -21,7 +21,7 @@ pub(super) const PREFIX: &str = "TRIALKEEPER_";
 /// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.
 type Setting = (&'static str, fn(&mut RunArgs, &str) -> Option<()>);
 
-const SETTINGS: [Setting; 29] = [
+const SETTINGS: [Setting; 30] = [
     ("shell", |run, text| put(&mut run.shell, Some(text.into()))),
     ("experiment", |run, text| put(&mut run.experiment, read(text))),
     ("trial", |run, text| put(&mut run.trial, read(text))),
@@ -49,6 +49,7 @@ const SETTINGS: [Setting; 29] = [
     ("sample_interval", |run, text| {
         set(&mut run.watch.sample_interval, sample_interval(text).ok())
     }),
+    ("code_archive", |run, text| put(&mut run.pod.code_archive, read(text))),
     ("start_timeout", |run, text| set(&mut run.pod.start_timeout, duration(text).ok())),
     ("fetch", |run, text| set(&mut run.pod.fetch, text.split(',').map(choice).collect())),
     ("roles", |run, text| set(&mut run.pod.roles, text.split(',').map(read).collect())),
@@ -187,6 +188,7 @@ fn defaults() -> RunArgs {
         pod: PodArgs {
             fetch: Vec::new(),
             code_dir: None,
+            code_archive: None,
             start_timeout: Duration::from_mins(10),
             role: None,
             role_index: None,
@@ -238,6 +240,7 @@ mod tests {
         ("flush",           "60s",                      Some("s")),
         ("heartbeat",       "500ms",                    Some("1ms")),
         ("sample_interval", "0",                        Some("1ms")),
+        ("code_archive",    "/e/code.tar.gz",           None),
         ("start_timeout",   "601s",                     Some("s600")),
         ("fetch",           "parameters,code",          Some("code,,code")),
         ("roles",           "worker:2,ps:1:2222",       Some("worker")),

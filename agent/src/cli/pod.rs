@@ -18,6 +18,10 @@ pub struct PodArgs {
     /// Where fetched code goes, and where the trial then runs [default: code, in the output directory].
     #[arg(long, env = "TRIALKEEPER_CODE_DIR", value_name = "DIR")]
     pub code_dir: Option<PathBuf>,
+    /// A code archive on this machine: it is unpacked where fetched code would go, and files that the trial leaves
+    /// unchanged are removed after it.
+    #[arg(long, env = "TRIALKEEPER_CODE_ARCHIVE", value_name = "FILE")]
+    pub code_archive: Option<PathBuf>,
     /// How long fetching, and waiting for the other pods, may take in all.
     #[arg(long, env = "TRIALKEEPER_START_TIMEOUT", value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub start_timeout: Duration,

@@ -13,7 +13,7 @@ use crate::errors::chain;
 use crate::fetch::{self, Manager};
 use crate::peers;
 use crate::rendezvous::meet;
-use crate::settings::Settings;
+use crate::settings::{Pod, Settings};
 use crate::signals::{Caught, Signals};
 
 /// What was got so far.
@@ -58,23 +58,30 @@ impl<'a> Ahead<'a> {
         self.step(self.settings.pod.fetch_parameters, async |manager| manager.parameters().await)
     }
 
-    /// Where the code is, where it is to be fetched; `dir` is the run's directory.
+    /// Returns the directory with the trial's code, after fetching or unpacking it; `None` if neither is to be done. `dir` is
+    /// the run's directory.
     pub(super) fn code(&mut self, dir: Option<&Path>) -> Option<PathBuf> {
         let pod = &self.settings.pod;
-        if !pod.fetch_code {
+        if !pod.fetch_code && pod.code_archive.is_none() {
             return None;
         }
-        let Some(into) = pod.code_dir.clone().or_else(|| Some(dir?.join("code"))) else {
+        let Some(into) = code_dir(pod, dir) else {
             let why = "there is no place for the code; name one with --code-dir".to_owned();
             self.obstacle.get_or_insert(why);
             return None;
         };
-        self.step(true, async |manager| {
-            manager.code(&into).await?;
-            // The trial is run there, and what it is told must hold wherever it goes.
+        // The trial is run there, and what it is told must hold wherever it goes.
+        let absolute = |()| {
             std::path::absolute(&into)
                 .map_err(|source| fetch::Error::Write { path: into.clone(), source })
-        })
+        };
+        let Some(archive) = &pod.code_archive else {
+            return self.step(true, async |manager| manager.code(&into).await.and_then(absolute));
+        };
+        let unpacked = fetch::open_archive(archive)
+            .and_then(|archive| fetch::unpack_code(archive, &into))
+            .and_then(absolute);
+        unpacked.map_err(|error| self.obstacle.get_or_insert(chain(&error))).ok()
     }
 
     /// The trial's variables about its pod and its peers.
@@ -114,6 +121,21 @@ impl<'a> Ahead<'a> {
             }
         });
         done.map_err(|why| self.obstacle = Some(why)).ok()
+    }
+}
+
+/// Returns the directory for a trial's code; `dir` is the run's directory.
+fn code_dir(pod: &Pod, dir: Option<&Path>) -> Option<PathBuf> {
+    pod.code_dir.clone().or_else(|| Some(dir?.join("code")))
+}
+
+/// Removes unpacked code that the trial has not changed. What it has made stays.
+pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
+    if let Some(archive) = &pod.code_archive
+        && let Ok(archive) = fetch::open_archive(archive)
+        && let Some(into) = code_dir(pod, dir)
+    {
+        fetch::remove_unchanged_code(archive, &into);
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Pod {
     pub fetch_parameters: bool,
     /// Where fetched code goes. `None`: `code` in the output directory.
     pub code_dir: Option<PathBuf>,
+    /// A code archive on this machine, to be unpacked instead of fetched.
+    pub code_archive: Option<PathBuf>,
     /// The time that all of this may take.
     pub start_timeout: Duration,
     /// Which pod of the trial this is, where anybody said so.
@@ -43,6 +45,9 @@ pub enum Error {
         "the parameters are given with --parameters and are to be fetched (--fetch parameters); choose one"
     )]
     TwoParameters,
+    /// Two sources of the code.
+    #[error("the code is to be fetched (--fetch code) and unpacked (--code-archive); choose one")]
+    TwoCodes,
     /// The pods could not know one another.
     #[error("--roles needs --attempt (TRIALKEEPER_ATTEMPT), the same for all pods of the trial")]
     NoAttempt,
@@ -94,6 +99,10 @@ pub(super) fn resolve(
     if fetch_parameters && args.parameters.is_some() {
         return Err(Error::TwoParameters);
     }
+    let fetch_code = pod.fetch.contains(&Fetch::Code);
+    if fetch_code && pod.code_archive.is_some() {
+        return Err(Error::TwoCodes);
+    }
     let role = pod.role.clone().or_else(|| text(variable("FC_TASKROLE_NAME")));
     let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
@@ -129,9 +138,10 @@ pub(super) fn resolve(
         Some(_) | None => attempt,
     };
     let pod = Pod {
-        fetch_code: pod.fetch.contains(&Fetch::Code),
+        fetch_code,
         fetch_parameters,
         code_dir: pod.code_dir.clone(),
+        code_archive: pod.code_archive.clone(),
         start_timeout: pod.start_timeout,
         task,
         meeting,
@@ -305,11 +315,12 @@ mod tests {
         let attempt = [managed.as_slice(), &["--attempt", "t-1"]].concat();
         let own = ["--role", "worker", "--role-index", "0"];
         #[rustfmt::skip]
-        let table: [(Vec<&str>, &str); 8] = [
+        let table: [(Vec<&str>, &str); 9] = [
             (vec!["--fetch", "code"], "--fetch is for a run under a manager"),
             ([&ids[..], &["--roles", "worker:1"]].concat(), "--roles is for a run under a manager"),
             ([&managed[..], &["--fetch", "code,parameters", "--parameters", "{}"]].concat(), "choose one"),
             ([&managed[..], &own, &["--roles", "worker:1"]].concat(), "--roles needs --attempt"),
+            ([&managed[..], &["--fetch", "code", "--code-archive", "code.tar.gz"]].concat(), "choose one"),
             ([&attempt[..], &["--roles", "worker:1"]].concat(), "--roles needs --role and --role-index"),
             ([&attempt[..], &["--metrics-from", "worker:1"]].concat(), "--metrics-from needs --role"),
             ([&attempt[..], &own, &["--roles", "ps:1"]].concat(), "worker:0 (--role and --role-index) is none of the trial's pods: ps:1"),

@@ -1,5 +1,3 @@
-use std::os::unix::fs::MetadataExt as _;
-
 use super::*;
 
 /// A ustar archive of `(flag, name, content or target)`.
@@ -138,4 +136,64 @@ fn no_more_is_unpacked_than_a_manager_packs() {
             .sum();
         assert!(kept <= content, "{kept} of {content} bytes");
     }
+}
+
+#[test]
+fn what_a_trial_left_unchanged_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("code");
+    let bytes = archive(&[
+        (b'5', "lib/", ""),
+        (b'0', "lib/same", "s"),
+        (b'0', "deep/er/same", "s"),
+        (b'0', "touched", "t"),
+        (b'0', "longer", "l"),
+        (b'0', "gone", "g"),
+        (b'0', "outputs/in", "i"),
+        (b'0', "moved/file", "m"),
+        (b'2', "link", "touched"),
+        (b'2', "turned", "touched"),
+    ]);
+    unpack(bytes.as_slice(), &into).unwrap();
+    fs::write(into.join("touched"), "T").unwrap();
+    let mut longer = OpenOptions::new().append(true).open(into.join("longer")).unwrap();
+    io::Write::write_all(&mut longer, b"!").unwrap();
+    longer.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
+    fs::remove_file(into.join("gone")).unwrap();
+    fs::write(into.join("outputs/model"), "").unwrap();
+    // A folder that became a link: what it leads to is not ours.
+    fs::rename(into.join("moved"), folder.path().join("elsewhere")).unwrap();
+    symlink(folder.path().join("elsewhere"), into.join("moved")).unwrap();
+    fs::remove_file(into.join("turned")).unwrap();
+    symlink("longer", into.join("turned")).unwrap();
+
+    remove_unchanged(bytes.as_slice(), &into);
+    let exists = |name: &str| fs::symlink_metadata(into.join(name)).is_ok();
+    for (name, stays) in [
+        ("lib", false),
+        ("deep/er/same", false),
+        ("touched", true),
+        ("longer", true),
+        ("outputs/in", false),
+        ("outputs/model", true),
+        ("moved/file", true),
+        ("link", false),
+        ("turned", true),
+    ] {
+        assert_eq!(exists(name), stays, "{name}");
+    }
+    remove_unchanged(&bytes[..bytes.len() / 2], &into);
+    remove_unchanged(&b"no archive"[..], &into);
+}
+
+#[test]
+fn nothing_is_left_of_a_trial_that_changed_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("code");
+    let bytes = archive(&[(b'5', "lib", ""), (b'5', "lib/empty", ""), (b'0', "lib/file", "f")]);
+    unpack(bytes.as_slice(), &into).unwrap();
+    let open = |name: &str| fs::set_permissions(into.join(name), Permissions::from_mode(0o700));
+    ["lib", "lib/empty"].map(|name| open(name).unwrap());
+    remove_unchanged(bytes.as_slice(), &into);
+    assert!(!into.exists());
 }
