@@ -14,6 +14,7 @@ pub mod legacy;
 mod local_user;
 mod nni;
 pub mod nni_node;
+pub mod percent;
 mod pod;
 mod portal;
 pub mod program;

@@ -20,15 +20,13 @@ use crate::layout::ExperimentDir;
 mod ask;
 mod clean;
 mod doctor;
+mod experiment;
 mod export;
 mod follow;
-mod named;
 mod nni_node;
 mod open;
 mod out;
-mod pages;
 mod progress;
-mod query;
 mod report;
 mod run;
 mod screen;
@@ -36,6 +34,7 @@ mod serve;
 mod signals;
 mod table;
 mod top;
+mod trial;
 mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
@@ -107,14 +106,14 @@ enum Command {
     },
     /// List, show, stop, export or remove experiments, and change their limits.
     #[command(subcommand, alias = "experiments")]
-    Experiment(query::ExperimentCommand),
+    Experiment(experiment::ExperimentCommand),
     /// List and show trials, print their output, stop them, run them again.
     #[command(subcommand, alias = "trials")]
-    Trial(query::TrialCommand),
+    Trial(trial::TrialCommand),
     /// Show a trial's metrics.
     Metrics {
         /// Which, by its id or its number.
-        trial: named::TrialName,
+        trial: ask::named::TrialName,
         #[command(flatten)]
         asked: ask::Asked,
     },
@@ -281,7 +280,7 @@ pub fn main() -> ExitCode {
             Asked::Run(common, What::Resume(id), keep_serving)
         }
         Command::Experiment(command) => Asked::Experiment(command),
-        Command::Ls { asked } => Asked::Experiment(query::ExperimentCommand::Ls { asked }),
+        Command::Ls { asked } => Asked::Experiment(experiment::ExperimentCommand::Ls { asked }),
         Command::Version => {
             let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
             return match out::written(line.as_bytes()) {
@@ -336,9 +335,9 @@ fn completions(shell: clap_complete::Shell) -> String {
 enum Asked {
     Run(Common, What, bool),
     Doctor(PathBuf, bool, Common),
-    Experiment(query::ExperimentCommand),
-    Trial(query::TrialCommand),
-    Metrics(named::TrialName, ask::Asked),
+    Experiment(experiment::ExperimentCommand),
+    Trial(trial::TrialCommand),
+    Metrics(ask::named::TrialName, ask::Asked),
     Top(ask::Place),
     Open(bool, ask::Place),
     Serve(String, u16, ask::Place),
@@ -354,9 +353,9 @@ impl Asked {
             Self::Doctor(file, probe, common) => {
                 Box::pin(doctor::doctor(&file, probe, common)).await
             }
-            Self::Experiment(command) => query::experiment(command).await,
-            Self::Trial(command) => query::trial(command).await,
-            Self::Metrics(trial, asked) => query::metrics(&trial, &asked).await,
+            Self::Experiment(command) => experiment::experiment(command).await,
+            Self::Trial(command) => trial::trial(command).await,
+            Self::Metrics(trial, asked) => trial::metrics(&trial, &asked).await,
             Self::Top(place) => top::top(&place).await,
             Self::Open(print, place) => open::open(&place, print).await,
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,

@@ -1,7 +1,7 @@
 //! The manager: scheduler, store, server and command line.
 //!
 //! Bottom up: `class_args, clock, code_archive, errors, ids, job_state, layout,
-//! local_socket, nearest, rendezvous, search_space` -> `assessor, tuner` -> `dispatcher` -> `config, token` -> `store, training_service`
+//! local_socket, nearest, rendezvous, search_space, trial_files` -> `assessor, tuner` -> `dispatcher` -> `config, token` -> `store, training_service`
 //! (neither knows the other) -> `notify` -> `experiment` -> `intake, view` -> `api` -> `app` -> `cli`. A module
 //! imports only from its left.
 
@@ -28,5 +28,6 @@ pub mod search_space;
 pub mod store;
 pub mod token;
 pub mod training_service;
+pub mod trial_files;
 pub mod tuner;
 pub mod view;

@@ -49,6 +49,8 @@ pub enum Error {
     TooSlow,
     /// 415: compressed in a way that we do not know.
     UnknownEncoding,
+    /// 404: a trial has no such file, or its folder is on another machine.
+    NoFile,
     /// 500: the code directory cannot be packed, or read any more.
     NoCode(String),
     /// 429: this trial asks too much at once.
@@ -105,6 +107,13 @@ impl Error {
                 "unsupported-encoding",
                 owned("a body may be compressed with gzip and nothing else"),
             ),
+            Self::NoFile => (
+                StatusCode::NOT_FOUND,
+                "unknown-file",
+                owned(
+                    "the trial has no such file here; the files of a trial that ran elsewhere are there",
+                ),
+            ),
             Self::NoCode(detail) => (StatusCode::INTERNAL_SERVER_ERROR, "no-code", detail.clone()),
             Self::TooMany => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -151,6 +160,7 @@ impl Error {
             | Self::NoCommonVersion { .. }
             | Self::TooLarge { .. }
             | Self::TooSlow
+            | Self::NoFile
             | Self::NoCode(_)
             | Self::UnknownEncoding => None,
         }

@@ -5,6 +5,7 @@ mod act;
 mod asked;
 pub(super) mod document;
 mod experiment;
+mod files;
 mod follow;
 mod log;
 mod trials;
@@ -17,6 +18,7 @@ use super::Shared;
 pub(super) use act::{Change, Changes};
 pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
+pub(super) use files::files;
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
 pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
 
@@ -37,6 +39,8 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/trials/{trial}/samples", get(trials::samples))
         .route("/api/v1/trials/{trial}/log", get(log::part))
         .route("/api/v1/trials/{trial}/log/{stream}", get(log::whole))
+        .route("/api/v1/trials/{trial}/files", get(files::list))
+        .route("/api/v1/trials/{trial}/file", get(files::file))
         .route("/api/v1/trials/{trial}/events", get(follow::trial_events))
         .route("/api/v1/trials/{trial}/kill", post(act::kill))
         .route("/api/v1/trials/{trial}/retry", post(act::retry))

@@ -1,5 +1,8 @@
 //! Who answers the command line: the experiment's manager where one runs, else its store.
 
+pub(super) mod named;
+pub(super) mod pages;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};

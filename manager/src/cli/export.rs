@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::query::ExportForm;
+use super::experiment::ExportForm;
 use crate::view;
 use crate::view::curve::points_of;
 

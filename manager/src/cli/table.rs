@@ -400,5 +400,14 @@ pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
     table(heads, rows, style)
 }
 
+/// The files of a trial, and the folder that they are in.
+pub(super) fn files(all: &Value, style: TextStyle) -> String {
+    let rows = items(all, "files")
+        .map(|one| vec![text(one, "name"), text(one, "bytes"), moment(one, "modified_ms")]);
+    let heads = [("file", Fit::Text), ("bytes", Fit::Number), ("changed", Fit::Text)];
+    let more = if all["cut"] == true { "and more\n" } else { "" };
+    format!("{}{more}in {}\n", table(heads, rows, style), text(all, "folder"))
+}
+
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 
-use super::super::{Error, Shared};
+use super::super::{Error, Shared, percent};
 use super::parts::Has;
 
 /// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
@@ -64,7 +64,7 @@ impl FromRequestParts<Shared> for Viewer {
 /// Where one logs in, and goes back from to a page of ours.
 fn login_path(way_back: Option<&str>) -> String {
     match way_back.map(local).filter(|page| *page != "/") {
-        Some(page) => format!("/login?next={}", super::words::escaped(page)),
+        Some(page) => format!("/login?next={}", percent::encoded(page)),
         None => "/login".to_owned(),
     }
 }

@@ -6,8 +6,10 @@ use maud::{Markup, html};
 use serde_json::Value;
 use trial_protocol::{Class, Evidence, GpuSample, TrialExit, TrialJobId, Verdict};
 
-use super::super::user::{LogQuery, Named, ValuesQuery, log_view, metric_page};
-use super::super::{Error, Shared};
+use super::super::user::{
+    LogQuery, Named, ValuesQuery, files as trial_files, log_view, metric_page,
+};
+use super::super::{Error, Shared, percent};
 use super::page::{Refusal, Viewer, page};
 use super::words;
 use crate::job_state::JobState;
@@ -48,12 +50,13 @@ pub(super) async fn trial(
     // A page that is there hears the rest from the stream of events.
     let rest =
         if viewer.has.page() { Rest::default() } else { rest(&shared, &id, &detail).await? };
+    let story = [timeline(&detail), command(&detail), files(&shared, &id).await, attempts(&detail)];
     let content = html! {
         div #summary data-live data-part=(top.mark) data-trial=(summary.id) data-metric=[summary.metric.as_deref()]
             data-after=[rest.after] data-ended[summary.state.is_final()] { (top.content) }
         (rest.content)
         div #story data-live {
-            @for part in [timeline(&detail), command(&detail), attempts(&detail)] {
+            @for part in story.into_iter().filter(|part| !part.0.is_empty()) {
                 @let part = viewer.has.part(part);
                 section data-part=(part.mark) { (part.content) }
             }
@@ -239,6 +242,33 @@ fn command(detail: &TrialDetail) -> Markup {
             @if let Some(version) = &detail.agent_version { p.hint { "started by trialkeeper " (words::tame(version)) } }
         } @else {
             p.hint { "It has not been started." }
+        }
+    }
+}
+
+/// Lists the files that a trial left on the manager's machine, if it left any there.
+async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
+    let Some(found) = trial_files(shared, id).await.ok().filter(|found| !found.files.is_empty())
+    else {
+        return Markup::default();
+    };
+    let address = |name: &str| format!("/api/v1/trials/{id}/file?name={}", percent::encoded(name));
+    html! {
+        h2 { "Files" }
+        p.hint { "In " code { (words::tame(&found.folder)) } @if found.cut { ", and more than these" } }
+        div.scroll tabindex="0" role="region" aria-label="Files" {
+            table {
+                thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (UTC)" } } }
+                tbody {
+                    @for file in &found.files {
+                        tr {
+                            td { a href=(address(&file.name)) download { (words::tame(&file.name)) } }
+                            td.number { (file.bytes) }
+                            td { (words::moment(file.modified_ms)) }
+                        }
+                    }
+                }
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::TrialJobId;
 
 use super::super::user::{Asked, ListQuery, trial_page};
-use super::super::{Error, Shared};
+use super::super::{Error, Shared, percent};
 use super::page::{Refusal, Viewer, page};
 use super::parts::Has;
 use super::words;
@@ -70,7 +70,7 @@ fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
     let kept = kept.filter_map(|(name, value)| Some((name, value?)));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> =
-        pairs.map(|(name, value)| format!("{name}={}", words::escaped(value))).collect();
+        pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
     format!("/trials?{}", pairs.join("&"))
 }
 

@@ -165,19 +165,6 @@ pub(super) fn state(state: JobState) -> &'static str {
     }
 }
 
-/// Percent-encoded (RFC 3986, section 2.1).
-pub(super) fn escaped(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::new(), |mut escaped, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").unwrap_or_default();
-        }
-        escaped
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

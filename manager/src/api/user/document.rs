@@ -7,7 +7,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
 use super::super::{auth, ticket};
-use super::{act, experiment, follow, log, trials};
+use super::{act, experiment, files, follow, log, trials};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -28,6 +28,8 @@ use super::{act, experiment, follow, log, trials};
         trials::samples,
         log::part,
         log::whole,
+        files::list,
+        files::file,
         follow::trial_events,
         act::kill,
         act::retry,

@@ -5,13 +5,13 @@ use std::str::FromStr;
 use serde_json::Value;
 use trial_protocol::{IdError, TrialJobId};
 
-use super::ask::Error;
+use super::Error;
 use super::pages;
 use crate::api::client::{self, Client};
 
 /// A trial's id, or its number: `a1b2c`, `0`, `#0`.
 #[derive(Debug, Clone)]
-pub(super) struct TrialName(String);
+pub(in crate::cli) struct TrialName(String);
 
 impl FromStr for TrialName {
     type Err = IdError;
@@ -27,7 +27,7 @@ impl FromStr for TrialName {
 impl TrialName {
     /// The id of the trial that is meant. Whether there is a trial of an id that cannot be a number, whoever is asked
     /// about it says.
-    pub(super) async fn find(&self, client: &Client) -> Result<TrialJobId, Error> {
+    pub(in crate::cli) async fn find(&self, client: &Client) -> Result<TrialJobId, Error> {
         let id = TrialJobId::new(self.0.as_str());
         let Some(number) = number(&self.0) else { return id.map_err(Error::Named) };
         if let Ok(id) = id {
@@ -48,7 +48,7 @@ impl TrialName {
     }
 
     /// Likewise for several.
-    pub(super) async fn find_all(
+    pub(in crate::cli) async fn find_all(
         names: &[Self],
         client: &Client,
     ) -> Result<Vec<TrialJobId>, Error> {

@@ -1,17 +1,15 @@
 //! Lists that the API gives a page at a time, whole.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
-use super::ask::Error;
+use super::Error;
 use crate::api::client::Client;
 
 /// Trials that are asked for at a time.
 const PAGE: usize = 1000;
 
 /// All trials that a query finds, at most `limit`.
-pub(super) async fn found(
+pub(in crate::cli) async fn found(
     client: &Client,
     query: &str,
     limit: Option<usize>,
@@ -31,7 +29,7 @@ pub(super) async fn found(
 }
 
 /// All metrics of a trial's current attempt.
-pub(super) async fn all_metrics(client: &Client, trial: &str) -> Result<Vec<Value>, Error> {
+pub(in crate::cli) async fn all_metrics(client: &Client, trial: &str) -> Result<Vec<Value>, Error> {
     let mut metrics = Vec::new();
     let mut after = -1;
     loop {
@@ -46,20 +44,8 @@ pub(super) async fn all_metrics(client: &Client, trial: &str) -> Result<Vec<Valu
     }
 }
 
-/// Percent-encoded (RFC 3986, section 2.1).
-pub(super) fn escaped(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut escaped, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~,".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").unwrap_or_default();
-        }
-        escaped
-    })
-}
-
 /// Returns the SHA-256 of the code that a trial was started with. `None`: it is not recorded.
-pub(super) async fn code_of(
+pub(in crate::cli) async fn code_of(
     client: &Client,
     experiment: &Value,
     id: &str,

@@ -1,0 +1,111 @@
+//! The files of a trial that ran on the manager's machine.
+
+use std::io;
+use std::path::Path;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
+use tokio_util::io::ReaderStream;
+use trial_protocol::TrialJobId;
+use utoipa::IntoParams;
+
+use super::super::auth::User;
+use super::super::{Error, Shared, percent};
+use super::asked::{Asked, Named};
+use super::trials::attempt;
+use crate::trial_files::{self, TrialFiles};
+
+/// Bytes that are read at a time: a client that does not read makes the manager hold these.
+const PIECE: usize = 64 << 10;
+
+/// Lists the files that a trial left in its folder
+///
+/// The agent's own files and the trial's output are not among them.
+#[utoipa::path(
+    get, path = "/api/v1/trials/{trial}/files", tag = "trials",
+    params(("trial", description = "the trial's id")),
+    responses(
+        (status = 200, body = TrialFiles),
+        (status = 404, description = "no such trial, or it ran on another machine"),
+    ),
+)]
+pub(super) async fn list(
+    _: User,
+    State(shared): State<Shared>,
+    Named(id): Named,
+) -> Result<Json<TrialFiles>, Error> {
+    Ok(Json(files(&shared, &id).await?))
+}
+
+/// Returns the files of a trial.
+pub(in crate::api) async fn files(shared: &Shared, id: &TrialJobId) -> Result<TrialFiles, Error> {
+    look(shared, id, trial_files::list).await
+}
+
+/// The file that is asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileQuery {
+    /// The file's name as in the list.
+    name: String,
+}
+
+/// Gives one of these files
+#[utoipa::path(
+    get, path = "/api/v1/trials/{trial}/file", tag = "trials",
+    params(("trial", description = "the trial's id"), FileQuery),
+    responses(
+        (status = 200, content_type = "application/octet-stream"),
+        (status = 404, description = "no such trial or file"),
+    ),
+)]
+pub(super) async fn file(
+    _: User,
+    State(shared): State<Shared>,
+    Named(id): Named,
+    Asked(FileQuery { name }): Asked<FileQuery>,
+) -> Result<Response, Error> {
+    let saved_as = percent::encoded(name.rsplit('/').next().unwrap_or_default());
+    let file = look(&shared, &id, move |folder| {
+        let file = trial_files::open(folder, &name)?;
+        let bytes = file.metadata()?.len();
+        Ok((file, bytes))
+    });
+    let (file, bytes) = file.await?;
+    // A file that a running trial lengthens is given as it is now.
+    let content = tokio::fs::File::from_std(file).take(bytes);
+    // A page that a trial wrote must not run beside ours. The name is encoded as in RFC 8187.
+    let disposition = HeaderValue::from_str(&format!("attachment; filename*=UTF-8''{saved_as}"));
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+        (header::CONTENT_LENGTH, HeaderValue::from(bytes)),
+        (header::CONTENT_DISPOSITION, disposition.expect("an encoded name is ASCII")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    let body = Body::from_stream(ReaderStream::with_capacity(content, PIECE));
+    Ok((headers, body).into_response())
+}
+
+/// Looks at the folder of a trial, beside the runtime.
+async fn look<T: Send + 'static>(
+    shared: &Shared,
+    id: &TrialJobId,
+    look: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, Error> {
+    // An unknown trial is named as such.
+    attempt(shared, id, None).await?;
+    let folder = shared.state.place.folder.join(id.as_str());
+    let looked = tokio::task::spawn_blocking(move || look(&folder)).await;
+    looked.map_err(io::Error::other).flatten().map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            return Error::NoFile;
+        }
+        Error::Unreadable(format!("the trial's files cannot be read: {error}"))
+    })
+}

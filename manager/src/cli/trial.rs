@@ -1,0 +1,272 @@
+//! `trial` and `metrics`: asked of a manager or of a store, shown as tables or as data.
+
+use std::io::Write as _;
+
+use clap::{Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use trial_protocol::{ExperimentId, TrialJobId};
+
+use super::ask::named::TrialName;
+use super::ask::pages::{all_metrics, found};
+use super::ask::{Asked, Error, Place};
+use super::experiment::exit_code;
+use super::out::{print, written};
+use super::progress::counted;
+use super::table::columns::TextStyle;
+use super::{follow, show, table};
+use crate::api::client::{self, Client};
+use crate::api::percent;
+use crate::app;
+
+/// How talkative an agent's log is; each level includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Level {
+    /// What failed.
+    Error,
+    /// And what looks wrong.
+    Warn,
+    /// And what the agent does.
+    Info,
+    /// And every try.
+    Debug,
+}
+
+/// Something about a trial.
+#[derive(Debug, Subcommand)]
+pub(super) enum TrialCommand {
+    /// List trials.
+    #[command(alias = "list")]
+    Ls {
+        /// Of which experiment; the same as --experiment.
+        id: Option<ExperimentId>,
+        /// Only these states, such as FAILED,RUNNING, in any case.
+        #[arg(long)]
+        state: Option<String>,
+        /// Only trials whose verdict has this cause, such as oom-cuda; unknown: those without a verdict.
+        #[arg(long)]
+        cause: Option<String>,
+        /// Only trials that contain this text.
+        #[arg(long = "contains", alias = "holds", value_name = "TEXT")]
+        holds: Option<String>,
+        /// Sorted by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
+        #[arg(long, default_value = "sequence")]
+        sort: String,
+        /// The largest first.
+        #[arg(long)]
+        descending: bool,
+        /// At most so many.
+        #[arg(long)]
+        limit: Option<usize>,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Show one trial.
+    Show {
+        /// Which, by its id or its number.
+        trial: TrialName,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Say why a trial stands where it does: verdict, evidence, timeline.
+    Why {
+        /// Which, by its id or its number.
+        trial: TrialName,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Print a trial's output.
+    Logs {
+        /// Which, by its id or its number.
+        trial: TrialName,
+        /// Go on as it grows, until the trial ends.
+        #[arg(long, short)]
+        follow: bool,
+        /// Standard error instead of standard output.
+        #[arg(long)]
+        stderr: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the files that a trial left, and their folder.
+    Files {
+        /// Which, by its id or its number.
+        trial: TrialName,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Stop trials.
+    Kill {
+        /// Which, by their ids or numbers.
+        #[arg(required = true)]
+        trials: Vec<TrialName>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Have the agents of trials send what they still gather.
+    Flush {
+        /// Which, by their ids or numbers.
+        #[arg(required = true)]
+        trials: Vec<TrialName>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Have the agents of trials log from a level on, until they are told otherwise.
+    LogLevel {
+        /// From which level on.
+        #[arg(value_enum)]
+        level: Level,
+        /// Which, by their ids or numbers.
+        #[arg(required = true)]
+        trials: Vec<TrialName>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Run trials that have ended once more: now, or by `resume` where nobody runs the experiment.
+    Retry {
+        /// Which, by their ids or numbers.
+        #[arg(required_unless_present = "failed")]
+        trials: Vec<TrialName>,
+        /// All that failed.
+        #[arg(long)]
+        failed: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Does something about trials and returns the exit code.
+pub(super) async fn trial(command: TrialCommand) -> u8 {
+    let done = match command {
+        TrialCommand::Ls { id, state, cause, holds, sort, descending, limit, asked } => {
+            let asked = asked.of(id);
+            let mut query = format!("sort={}", percent::encoded(&sort));
+            if descending {
+                query.push_str("&order=desc");
+            }
+            for (name, value) in [("state", state), ("cause", cause), ("q", holds)] {
+                query.extend(value.map(|value| format!("&{name}={}", percent::encoded(&value))));
+            }
+            trials(&asked, &query, limit).await
+        }
+        TrialCommand::Show { trial, asked } => one(&asked, &trial, table::trial).await,
+        TrialCommand::Why { trial, asked } => one(&asked, &trial, table::why).await,
+        TrialCommand::Logs { trial, follow, stderr, place } => {
+            logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
+        }
+        TrialCommand::Files { trial, asked } => files(&asked, &trial).await,
+        TrialCommand::Kill { trials, place } => each(&place, trials, "kill", None).await,
+        TrialCommand::Flush { trials, place } => each(&place, trials, "flush", None).await,
+        TrialCommand::LogLevel { level, trials, place } => {
+            let level = level.to_possible_value().map(|word| word.get_name().to_owned());
+            each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
+        }
+        TrialCommand::Retry { trials, failed, place } => retry(&place, &trials, failed).await,
+    };
+    exit_code(done)
+}
+
+/// Shows a trial's metrics and returns the exit code.
+pub(super) async fn metrics(trial: &TrialName, asked: &Asked) -> u8 {
+    let shown = async {
+        let client = asked.place.client().await?;
+        let id = trial.find(&client).await?;
+        let found = all_metrics(&client, id.as_str()).await?;
+        print(asked.output, &Value::Array(found), table::metrics)
+    };
+    exit_code(shown.await)
+}
+
+async fn trials(asked: &Asked, query: &str, limit: Option<usize>) -> Result<(), Error> {
+    let rows = found(&asked.place.client().await?, query, limit).await?;
+    print(asked.output, &Value::Array(rows), table::trials)
+}
+
+async fn one(
+    asked: &Asked,
+    trial: &TrialName,
+    table: impl FnOnce(&Value, TextStyle) -> String,
+) -> Result<(), Error> {
+    let client = asked.place.client().await?;
+    let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
+    let answer = client.ask("GET", &path, None).await?;
+    print(asked.output, &answer, table)
+}
+
+async fn logs(place: &Place, trial: &TrialName, follow: bool, stream: &str) -> Result<(), Error> {
+    let client = place.client().await?;
+    let trial = trial.find(&client).await?;
+    if follow {
+        return follow::follow(place, client, &trial, stream).await;
+    }
+    let path = format!("/api/v1/trials/{trial}/log/{stream}");
+    let bytes = client.bytes("GET", &path, None).await?;
+    written(&bytes)
+}
+
+async fn files(asked: &Asked, trial: &TrialName) -> Result<(), Error> {
+    let client = asked.place.client().await?;
+    let path = format!("/api/v1/trials/{}/files", trial.find(&client).await?);
+    let answer = client.ask("GET", &path, None).await?;
+    print(asked.output, &answer, table::files)
+}
+
+async fn each(
+    place: &Place,
+    trials: Vec<TrialName>,
+    verb: &str,
+    body: Option<&Value>,
+) -> Result<(), Error> {
+    let client = place.manager().await?;
+    let ids = TrialName::find_all(&trials, &client).await?;
+    ask_each(&client, &ids, verb, body).await
+}
+
+/// Asks it of each trial. The refusal of one keeps nothing from the others; each is shown, the last one by whoever asked.
+async fn ask_each(
+    client: &Client,
+    trials: &[TrialJobId],
+    verb: &str,
+    body: Option<&Value>,
+) -> Result<(), Error> {
+    let mut refused: Option<Error> = None;
+    for trial in trials {
+        match client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await {
+            Ok(_) => {}
+            Err(error @ client::Error::Refused { status: 404 | 409, .. }) => {
+                if let Some(before) = refused.replace(error.into()) {
+                    show(&before);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+/// Has ended trials run once more: now by their manager, or, where nobody runs the experiment, by the next `resume`.
+async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), Error> {
+    let client = place.client().await?;
+    let ids = if failed {
+        let failed = found(&client, "state=FAILED", None).await?;
+        let ids =
+            failed.iter().filter_map(|trial| TrialJobId::new(trial.get("id")?.as_str()?).ok());
+        ids.collect()
+    } else {
+        TrialName::find_all(trials, &client).await?
+    };
+    if matches!(client, Client::Far { .. }) {
+        return ask_each(&client, &ids, "retry", None).await;
+    }
+    let (experiment, dir) = place.dir().await?;
+    app::again(&dir, &ids).await.map_err(app::Error::from)?;
+    let marked = match ids.len() {
+        0 => "no trial has failed".to_owned(),
+        count => {
+            let (trials, them) = (counted(count, "trial"), if count == 1 { "it" } else { "them" });
+            format!("{trials} to run once more; `trial-manager resume {experiment}` runs {them}")
+        }
+    };
+    // A closed standard error is no reason to fail.
+    drop(writeln!(std::io::stderr().lock(), "{marked}"));
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! The files that a trial left in its folder on this machine. The agent's own are not among them.
+//!
+//! A trial may put anything there while it is looked at. No link is followed, and nothing but a file is opened.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Component, Path};
+use std::time::UNIX_EPOCH;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The most files of a trial that are listed.
+const MAX_FILES: usize = 1_000;
+/// The most entries that are looked at for a list.
+const MAX_ENTRIES: usize = 20_000;
+/// The agent's and the SDK's files in a trial's folder, which have their own places in API and pages or hold a secret.
+const AGENT_FILES: [&str; 10] = [
+    ".nni",
+    "agent.log",
+    "collectors.json",
+    "parameter.cfg",
+    "parameters.json",
+    "spool",
+    "stderr",
+    "stdout",
+    "token",
+    "trialkeeper.log",
+];
+/// The beginnings of names of the agent's files that come in several versions.
+const AGENT_PREFIXES: [&str; 4] = ["stdout.", "stderr.", "verdict", "token."];
+
+/// A file of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TrialFile {
+    /// Its path below the trial's folder.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The time of its last change, in milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// The files of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TrialFiles {
+    /// The trial's folder, on the manager's machine.
+    pub folder: String,
+    /// The files, by name. Files whose names are not UTF-8 are left out.
+    pub files: Vec<TrialFile>,
+    /// True if there are more than 1,000.
+    pub cut: bool,
+}
+
+/// Lists the files of a trial, by name. Blocks on the disk.
+///
+/// # Errors
+///
+/// The folder cannot be read: `NotFound` where the trial ran elsewhere.
+pub fn list(folder: &Path) -> io::Result<TrialFiles> {
+    folder.metadata()?;
+    let walk = ignore::WalkBuilder::new(folder)
+        .standard_filters(false)
+        .follow_links(false)
+        .sort_by_file_name(OsStr::cmp)
+        .filter_entry(|entry| !is_agents(entry.depth(), entry.file_name()))
+        .build();
+    let (mut files, mut cut) = (Vec::new(), false);
+    for (looked_at, entry) in walk.enumerate() {
+        if files.len() == MAX_FILES || looked_at == MAX_ENTRIES {
+            cut = true;
+            break;
+        }
+        // A file may vanish while it is looked at.
+        let Ok(entry) = entry else { continue };
+        let Ok(metadata) = entry.metadata() else { continue };
+        let name = entry.path().strip_prefix(folder).ok().and_then(Path::to_str);
+        let Some(name) = name.filter(|_| metadata.is_file()) else { continue };
+        let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let modified = modified.and_then(|at| i64::try_from(at.as_millis()).ok());
+        files.push(TrialFile {
+            name: name.to_owned(),
+            bytes: metadata.len(),
+            modified_ms: modified.unwrap_or(0),
+        });
+    }
+    Ok(TrialFiles { folder: folder.to_string_lossy().into_owned(), files, cut })
+}
+
+/// Opens the file `name` of a trial. Blocks on the disk.
+///
+/// # Errors
+///
+/// `NotFound` for a name that [`list`] would not give, such as one that leads out of the folder.
+pub fn open(folder: &Path, name: &str) -> io::Result<File> {
+    let unknown = || io::Error::from(io::ErrorKind::NotFound);
+    let mut parts = Vec::new();
+    for part in Path::new(name).components() {
+        let Component::Normal(part) = part else { return Err(unknown()) };
+        parts.push(part);
+    }
+    let agents = parts.iter().zip(1..).any(|(part, depth)| is_agents(depth, part));
+    let (last, above) = parts.split_last().filter(|_| !agents).ok_or_else(unknown)?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut at: OwnedFd = File::open(folder)?.into();
+    for part in above {
+        at = open_part(&at, part, flags | OFlag::O_DIRECTORY)?;
+    }
+    // A pipe must not hold up its opener.
+    let file = File::from(open_part(&at, last, flags | OFlag::O_NONBLOCK)?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(unknown()) }
+}
+
+fn open_part(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd> {
+    openat(folder.as_fd(), name, flags, Mode::empty()).map_err(|error| match error {
+        // A link, a folder that is none, and what cannot be opened for reading.
+        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO | Errno::EINVAL | Errno::ENAMETOOLONG => {
+            io::ErrorKind::NotFound.into()
+        }
+        error => error.into(),
+    })
+}
+
+/// PURE: returns whether an entry at a depth below the trial's folder is not the trial's own.
+fn is_agents(depth: usize, name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return depth == 1 };
+    name == "__pycache__"
+        || depth == 1
+            && (AGENT_FILES.contains(&name)
+                || AGENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        };
+        for name in [
+            "model.pt",
+            "code/b/stdout",
+            "code/__pycache__/a.pyc",
+            "spool/lock",
+            ".nni/metrics",
+            ".hidden",
+            "stdout",
+            "stderr.1",
+            "token",
+            "verdict.json",
+            "parameter.cfg",
+        ] {
+            write(name);
+        }
+        symlink("/etc/passwd", folder.path().join("passwd")).unwrap();
+        symlink("/etc", folder.path().join("etc")).unwrap();
+        nix::unistd::mkfifo(&folder.path().join("pipe"), Mode::S_IRWXU).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_trials_own_files_are_listed() {
+        let folder = folder();
+        let listed = list(folder.path()).unwrap();
+        let names: Vec<_> = listed.files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, [".hidden", "code/b/stdout", "model.pt"]);
+        assert_eq!((listed.files[2].bytes, listed.cut), (8, false));
+        assert!(listed.files[2].modified_ms > 1_700_000_000_000);
+        let elsewhere = list(&folder.path().join("none")).unwrap_err();
+        assert_eq!(elsewhere.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_long_list_is_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..=MAX_FILES {
+            fs::write(folder.path().join(number.to_string()), "").unwrap();
+        }
+        let listed = list(folder.path()).unwrap();
+        assert_eq!((listed.files.len(), listed.cut), (MAX_FILES, true));
+    }
+
+    #[test]
+    fn only_listed_files_are_opened() {
+        let folder = folder();
+        for name in [".hidden", "code/b/stdout", "model.pt"] {
+            let file = open(folder.path(), name).unwrap();
+            assert_eq!(io::read_to_string(file).unwrap(), name);
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "/etc/passwd",
+            "../x",
+            "code/../model.pt",
+            "passwd",
+            "etc/passwd",
+            "pipe",
+            "code",
+            "token",
+            "spool/lock",
+            "none",
+            "model.pt/x",
+            "./token",
+            "a\0b",
+        ] {
+            let refused = open(folder.path(), name).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::NotFound, "{name:?}");
+        }
+    }
+}
