@@ -42,9 +42,10 @@ use crate::api::auth::Gate;
 use crate::api::session::Sessions;
 use crate::clock::{Clock, SystemClock};
 use crate::code_archive::CodeArchive;
+use crate::code_archive::version::CodeTracker;
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
-use crate::experiment::code_recorder::CodeRecorder;
+use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
 use crate::experiment::conduct::{Conductor, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -239,10 +240,14 @@ async fn begin(
         servers.spawn(api::serve(listener, api::legacy::router(&intake), stopped));
     }
     let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
-    if spec.training_service.needs_code() {
-        // Now, so that whoever edits it afterwards does not change what trials run.
-        code.get().await?;
-    }
+    // An archive is made now: edits made later do not change what trials run.
+    let recorded = match &spec.training_service {
+        service if service.needs_code() => code.version().await?.map(CodeSource::Archive),
+        TrainingServiceSpec::Local(_) => {
+            Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
+        }
+        TrainingServiceSpec::Remote(_) | TrainingServiceSpec::Kubernetes(_) => None,
+    };
     let pods = api::Pods::new(code);
     let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
     let door = Door::build(&settings, address, &dir, advertise, ready.server())?;
@@ -320,15 +325,13 @@ async fn begin(
     let bell = notify::Bell::default();
     let notifier = telling::office(&id, &spec, &store, &bell, Some(dir.degraded()))
         .map(|office| notify::Notifier::start(&office));
-    // Trials elsewhere run the archive, which is made once.
-    let recorded = matches!(spec.training_service, TrainingServiceSpec::Local(_));
     let conductor = Conductor {
         id: id.clone(),
         spec: spec.clone(),
         store: store.clone(),
         advice,
         service: Arc::clone(&service),
-        code: recorded.then(|| CodeRecorder::start(&store, &spec.trial_code_directory)),
+        code: recorded.map(|source| CodeRecorder::start(&store, source)),
         secret,
         handle: handle.clone(),
         inbox: Inbox::new(handle.clone(), events),

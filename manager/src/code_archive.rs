@@ -20,6 +20,7 @@ use tokio::sync::OnceCell;
 use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
 use self::listing::{Entry, Kind};
+use self::version::{CodeTracker, CodeVersion};
 
 /// What is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries and 300 MiB.
 const LIMITS: Limits = Limits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
@@ -153,6 +154,29 @@ impl CodeArchive {
             })
         };
         self.0.made.get_or_try_init(make).await.cloned()
+    }
+}
+
+impl CodeArchive {
+    /// Makes the archive unless it is there, and returns the version of the code in it. `None`: an earlier build made the
+    /// archive, or its version could not be kept.
+    pub async fn version(&self) -> Result<Option<CodeVersion>, Error> {
+        let note = self.0.file.with_extension("json");
+        let is_new = !self.0.file.exists();
+        self.get().await?;
+        if !is_new {
+            let text = tokio::fs::read(note).await.ok();
+            return Ok(text.and_then(|text| serde_json::from_slice(&text).ok()));
+        }
+        let tracker = CodeTracker::new(self.0.directory.clone());
+        let failed = |source| Error::Read { path: self.0.directory.clone(), source };
+        let version = tracker.look_with_git().await.1.map_err(failed)?;
+        let text =
+            serde_json::to_vec(&version).expect("a version has no map with other keys than text");
+        if let Err(error) = tokio::fs::write(&note, text).await {
+            tracing::warn!("the version of the code is not kept in {}: {error}", note.display());
+        }
+        Ok(Some(version))
     }
 }
 

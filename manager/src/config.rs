@@ -141,17 +141,17 @@ impl TrainingServiceSpec {
         }
     }
 
-    /// Returns whether trials fetch their code from the manager.
+    /// Returns whether trials run a copy of the code that the manager makes when the search starts.
     pub fn needs_code(&self) -> bool {
         match self {
-            Self::Local(_) => false,
+            Self::Local(spec) => spec.code_snapshot,
             Self::Remote(_) => true,
             Self::Kubernetes(spec) => spec.storage.needs_code(),
         }
     }
 }
 
-/// How trials share this machine's GPUs.
+/// How trials share this machine's GPUs and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSpec {
     /// `useActiveGpu`: whether trials may use a GPU that others use, too. `None`: not said, which is
@@ -161,6 +161,8 @@ pub struct LocalSpec {
     pub max_trial_number_per_gpu: u64,
     /// `gpuIndices`: which GPUs there are for trials. `None`: all.
     pub gpu_indices: Option<Vec<u64>>,
+    /// `codeSnapshot`: whether each trial runs in a copy of the code that is made when the search starts.
+    pub code_snapshot: bool,
 }
 
 /// Why an experiment file is refused: names the file, each field that is wrong and what is allowed.

@@ -3,37 +3,99 @@
 use std::fs;
 
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, get, wait_for};
+
+/// The search's code: a script that waits at the gate, writes a file beside itself and reports `score`.
+fn write_script(bed: &TestBed, gate: &Gate, score: u32) {
+    let gate = gate.path().display();
+    let text =
+        format!("#!/bin/sh\nread _ <{gate}; echo $NNI_TRIAL_SEQ_ID >model; echo score={score}\n");
+    bed.script("code/new.sh", &text);
+    fs::rename(bed.path("code/new.sh"), bed.path("code/train.sh")).unwrap();
+}
+
+fn address(bed: &TestBed) -> String {
+    wait_for("the manager's address", BOUND, || {
+        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
+        let url = fs::read_to_string(folder.join("manager.url")).ok()?;
+        Some(url.trim().to_owned())
+    })
+}
+
+/// Reads a path of the manager's API. `None`: it is not there.
+fn read(bed: &TestBed, path: &str) -> Option<Value> {
+    let (status, body) = get(&address(bed), path)?;
+    (status == 200).then(|| serde_json::from_str::<Value>(&body).unwrap())
+}
+
+/// The id of a trial and the hash of its code, once that is recorded.
+fn code_of(bed: &TestBed, sequence: u64) -> (String, String) {
+    wait_for("the trial's code", BOUND, || {
+        let trials = read(bed, "/api/v1/trials")?;
+        let all = trials["trials"].as_array()?;
+        let trial = all.iter().find(|trial| trial["sequence"] == sequence)?;
+        let id = trial["id"].as_str()?.to_owned();
+        let detail = read(bed, &format!("/api/v1/trials/{id}"))?;
+        Some((id, detail["code"]["sha256"].as_str()?.to_owned()))
+    })
+}
+
+fn shown(bed: &TestBed, words: &[&str]) -> String {
+    let mut command = bed.manager();
+    command.args(words).arg("--data-dir").arg(bed.data());
+    let shown: Running = bed.start(&mut command);
+    String::from_utf8(shown.finish(BOUND).stdout).unwrap()
+}
+
+#[test]
+fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    write_script(&bed, &gate, 1);
+    let search =
+        Search::new("./train.sh", 3).with("trialConcurrency", 1).with("codeSnapshot", true);
+    let manager = search.start(&bed);
+    let (_, first) = code_of(&bed, 0);
+    write_script(&bed, &gate, 2);
+    gate.open(1);
+    let (second, code) = code_of(&bed, 1);
+    assert_eq!(code, first, "an edit changes nothing");
+    gate.open(1);
+    code_of(&bed, 2);
+    let files = format!("/api/v1/trials/{second}/files");
+    let listed = wait_for("the trial's files without the code", BOUND, || {
+        let listed = read(&bed, &files)?;
+        let names = listed["files"].as_array()?;
+        (names.len() == 1).then_some(listed)
+    });
+    assert_eq!(listed["files"][0]["name"], "code/model");
+    let file = |name: &str| read(&bed, &format!("/api/v1/trials/{second}/file?name={name}"));
+    assert_eq!(file("code/model"), Some(1.into()), "the file's content");
+    for other in ["token", "../secret", "code/train.sh"] {
+        assert_eq!(file(other), None, "{other}");
+    }
+    gate.open(1);
+    let done = Outcome::of(manager.finish(BOUND));
+    done.expect_done(3, 0);
+    assert!(!bed.path("code/model").exists(), "trials do not share a folder");
+    let scores = shown(&bed, &["trial", "ls", "-e", &done.id, "--output", "json"]);
+    let scores: Value = serde_json::from_str(&scores).unwrap();
+    let scores: Vec<_> = scores.as_array().unwrap().iter().map(|trial| &trial["final"]).collect();
+    assert_eq!(scores, [1, 1, 1]);
+    let files = shown(&bed, &["trial", "files", "2", "-e", &done.id]);
+    assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
+}
 
 #[test]
 fn a_script_that_is_edited_in_mid_search_is_reported() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let script = |score: u32| {
-        let text = format!("#!/bin/sh\nread _ <{}; echo score={score}\n", gate.path().display());
-        bed.script("code/new.sh", &text);
-        fs::rename(bed.path("code/new.sh"), bed.path("code/train.sh")).unwrap();
-    };
+    let script = |score| write_script(&bed, &gate, score);
     script(1);
     let manager = Search::new("./train.sh", 4).with("trialConcurrency", 1).start(&bed);
-    let url = wait_for("the manager's address", BOUND, || {
-        let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?.path();
-        fs::read_to_string(folder.join("manager.url")).ok()
-    });
-    let read = |path: &str| {
-        let (status, body) = get(url.trim(), path)?;
-        (status == 200).then(|| serde_json::from_str::<Value>(&body).unwrap())
-    };
-    // The code of the trial `sequence`, which waits at the gate.
-    let code = |sequence: u64| {
-        wait_for("the trial's code", BOUND, || {
-            let trials = read("/api/v1/trials")?;
-            let all = trials["trials"].as_array()?;
-            let trial = all.iter().find(|trial| trial["sequence"] == sequence)?;
-            let detail = read(&format!("/api/v1/trials/{}", trial["id"].as_str()?))?;
-            detail["code"]["sha256"].as_str().map(str::to_owned)
-        })
-    };
+    let read = |path: &str| read(&bed, path);
+    // The trial waits at the gate.
+    let code = |sequence| code_of(&bed, sequence).1;
     let first = code(0);
     gate.open(1);
     assert_eq!(code(1), first, "nothing was edited");
@@ -44,26 +106,20 @@ fn a_script_that_is_edited_in_mid_search_is_reported() {
     gate.open(1);
     assert_ne!(code(3), first);
     let said = "trials 2-3 (train.sh) ran other code than trials 0-1";
-    let shown = read("/api/v1/experiment").unwrap();
-    assert_eq!(shown["code_difference"], said);
+    let now = read("/api/v1/experiment").unwrap();
+    assert_eq!(now["code_difference"], said);
     assert_eq!(
-        (&shown["code"][0]["trials"], &shown["code"][1]["trials"]),
+        (&now["code"][0]["trials"], &now["code"][1]["trials"]),
         (&"0-1".into(), &"2-3".into())
     );
-    let (_, page) = get(url.trim(), "/").unwrap();
+    let (_, page) = get(&address(&bed), "/").unwrap();
     assert!(page.contains(said), "{page}");
     gate.open(1);
     let done = Outcome::of(manager.finish(BOUND));
     done.expect_done(4, 0);
-    let mut show = bed.manager();
-    show.args(["experiment", "show", &done.id]).arg("--data-dir").arg(bed.data());
-    let shown = bed.start(&mut show).finish(BOUND);
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains(said), "{shown}");
-    let mut export = bed.manager();
-    export.args(["experiment", "export", &done.id, "--form", "csv", "--data-dir"]).arg(bed.data());
-    let table = bed.start(&mut export).finish(BOUND);
-    let table = String::from_utf8(table.stdout).unwrap();
+    let experiment = shown(&bed, &["experiment", "show", &done.id]);
+    assert!(experiment.contains(said), "{experiment}");
+    let table = shown(&bed, &["experiment", "export", &done.id, "--format", "csv"]);
     let hashes: Vec<_> = table.lines().map(|line| line.rsplit(',').next().unwrap()).collect();
     assert_eq!(hashes[0], "code_sha256", "{table}");
     assert_eq!([hashes[1], hashes[2]], [first.as_str(); 2]);

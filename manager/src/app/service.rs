@@ -144,9 +144,11 @@ impl Ready {
                     );
                     spec.trial_concurrency = room;
                 }
+                let archive = || place.dir.code_archive();
                 let settings = local::Settings {
                     agent,
                     experiment: id.clone(),
+                    code_archive: sharing.code_snapshot.then(archive),
                     dir: place.dir,
                     code_directory: spec.trial_code_directory.clone(),
                     objective: spec.objective.clone(),

@@ -118,7 +118,7 @@ impl CodeTracker {
     /// # Errors
     ///
     /// The directory itself cannot be found.
-    pub fn look(&mut self) -> io::Result<CodeVersion> {
+    fn look(&mut self) -> io::Result<CodeVersion> {
         let root = self.directory.canonicalize()?;
         let (mut now, mut left, mut cut) = (BTreeMap::new(), LIMITS.bytes, false);
         for found in listing::walk(&root) {
@@ -160,11 +160,21 @@ impl CodeTracker {
         Ok(version)
     }
 
-    /// Keeps what git said of the last version.
-    pub fn set_git(&mut self, git: Option<GitState>) {
-        if let Some(last) = &mut self.last {
-            last.git = git;
+    /// Returns the directory's current version, with [`CodeVersion::git`], and the tracker for the next look. The error:
+    /// the directory itself cannot be found.
+    pub async fn look_with_git(mut self) -> (Self, io::Result<CodeVersion>) {
+        let known = self.last.as_ref().map(|last| last.sha256.clone());
+        let looked = tokio::task::spawn_blocking(move || {
+            let version = self.look();
+            (self, version)
+        });
+        let (mut tracker, version) = looked.await.expect("a look at a directory does not panic");
+        let Ok(mut version) = version else { return (tracker, version) };
+        if known.as_ref() != Some(&version.sha256) {
+            version.git = git_state(&tracker.directory).await;
+            tracker.last = Some(version.clone());
         }
+        (tracker, Ok(version))
     }
 
     fn read(&self, path: &Path, name: &Path, metadata: &Metadata, left: &mut u64) -> Seen {
@@ -240,7 +250,7 @@ fn changes(before: &BTreeMap<PathBuf, Seen>, now: &BTreeMap<PathBuf, Seen>) -> V
 
 /// Returns the state of the git work tree that `directory` is in. `None`: there is none, no git, no commit yet, or no
 /// answer in time.
-pub async fn git_state(directory: &Path) -> Option<GitState> {
+async fn git_state(directory: &Path) -> Option<GitState> {
     let (head, whole) = git(directory, &["rev-parse", "HEAD", "--abbrev-ref", "HEAD"]).await?;
     let head = String::from_utf8(head).ok().filter(|_| whole)?;
     let mut lines = head.lines();

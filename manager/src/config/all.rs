@@ -33,7 +33,14 @@ const DEPENDENT: [(&[&str], &[&str]); 3] = [
     ),
     (
         &["trainingService"],
-        &["trialCommand", "trialCodeDirectory", "trialGpuNumber", "nniManagerIp", "sharedStorage"],
+        &[
+            "trialCommand",
+            "trialCodeDirectory",
+            "codeSnapshot",
+            "trialGpuNumber",
+            "nniManagerIp",
+            "sharedStorage",
+        ],
     ),
 ];
 

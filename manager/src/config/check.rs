@@ -9,14 +9,15 @@ use serde_json::{Map, Value, json};
 use super::direction::{Direction, Statement};
 use super::section::{Problem, Section, kind};
 use super::{
-    ExperimentSpec, MOST_AT_A_TIME, algorithms, command, document, notifications, service, units,
+    ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document,
+    notifications, service, units,
 };
 use crate::class_args::OptimizeMode;
 use crate::nearest::advice;
 use crate::search_space::SearchSpace;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 29] = [
+const FIELDS: [&str; 30] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -40,6 +41,7 @@ const FIELDS: [&str; 29] = [
     "trainingService",
     "sharedStorage",
     "objective",
+    "codeSnapshot",
     "pythonInterpreter",
     "targetMetric",
     "maxConsecutiveFailures",
@@ -116,8 +118,9 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
     canonical.put("pythonInterpreter", &python_interpreter);
     let tuner_patience = patience(&mut top, &mut canonical)?;
-    let service = service::service(&mut top, &shared, &code, base)?;
+    let mut service = service::service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
+    canonical.put("codeSnapshot", code_snapshot(&mut top, &mut service.spec)?);
     if top.take("sharedStorage").is_some() {
         let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
         return Err(top.fault("sharedStorage", problem));
@@ -159,6 +162,27 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         notifications,
         canonical: Value::Object(canonical.0),
     })
+}
+
+/// Reads `codeSnapshot` into the training service and returns it. `None`: the file does not say.
+fn code_snapshot(
+    top: &mut Section,
+    service: &mut TrainingServiceSpec,
+) -> Result<Option<bool>, Problem> {
+    let Some(wanted) = top.boolean("codeSnapshot")? else { return Ok(None) };
+    match service {
+        TrainingServiceSpec::Local(local) => local.code_snapshot = wanted,
+        _ if wanted == service.needs_code() => {}
+        _ if wanted => {
+            let problem = "is true, but trials take the code from where `trainingService.storage` says; leave one of them out";
+            return Err(top.fault("codeSnapshot", problem));
+        }
+        _ => {
+            let problem = "is false, but trials elsewhere always run a copy that is made when the search starts; leave it out";
+            return Err(top.fault("codeSnapshot", problem));
+        }
+    }
+    Ok(Some(wanted))
 }
 
 /// The canonical form as it grows. What is not set is not in it.

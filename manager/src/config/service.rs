@@ -146,6 +146,7 @@ fn local(
             use_active_gpu,
             max_trial_number_per_gpu: per_gpu,
             gpu_indices,
+            code_snapshot: false,
         }),
         commands: vec![(command_path, command.clone())],
         command,

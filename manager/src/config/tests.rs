@@ -365,6 +365,38 @@ proptest! {
 }
 
 #[test]
+fn trials_elsewhere_run_a_snapshot_anyway() {
+    let remote = json!({"platform": "remote", "machineList": [{"host": "h"}]});
+    let local = json!({"platform": "local"});
+    #[rustfmt::skip]
+    let table = [
+        (&local,  Value::Null,  Ok(false)),
+        (&local,  json!(false), Ok(false)),
+        (&local,  json!(true),  Ok(true)),
+        (&remote, Value::Null,  Ok(true)),
+        (&remote, json!(true),  Ok(true)),
+        (&remote, json!(false), Err("codeSnapshot: is false, but trials elsewhere always run a copy")),
+        (&local,  json!("yes"), Err("codeSnapshot: expected true or false")),
+    ];
+    for (service, wanted, expected) in table {
+        let spec =
+            loaded(&with(&json!({"trainingService": service, "codeSnapshot": wanted})).to_string());
+        let says = format!("{service} {wanted}");
+        match (spec, expected) {
+            (Ok(spec), Ok(copies)) => {
+                assert_eq!(spec.training_service.needs_code(), copies, "{says}");
+                assert_eq!(
+                    spec.canonical.get("codeSnapshot"),
+                    Some(&wanted).filter(|it| !it.is_null())
+                );
+            }
+            (Err(problem), Err(expected)) => assert!(problem.starts_with(expected), "{problem}"),
+            (spec, expected) => panic!("{says}: {:?}, not {expected:?}", spec.map(|_| ())),
+        }
+    }
+}
+
+#[test]
 fn an_experiment_has_one_direction() {
     use OptimizeMode::{Maximize, Minimize};
     let tuner = |name: &str, mode: Option<&str>| match mode {

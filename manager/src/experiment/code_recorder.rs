@@ -1,7 +1,7 @@
-//! Records which code each attempt is started with. It works beside the experiment's task and never delays a trial: the
-//! directory is read just after the attempt's start.
+//! Records which code each attempt is started with. It works beside the experiment's task and never delays a trial: a
+//! directory that trials share is read just after the attempt's start.
 
-use std::path::{Path, PathBuf};
+use std::io;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 use trial_protocol::{AttemptId, TrialJobId};
 
-use crate::code_archive::version::{CodeTracker, CodeVersion, git_state};
+use crate::code_archive::version::{CodeTracker, CodeVersion};
 use crate::store::Store;
 
 /// The time that the end of a search waits for records that are still to be made.
@@ -26,10 +26,10 @@ pub struct CodeRecorder {
 }
 
 impl CodeRecorder {
-    /// Starts to record what is in `directory`.
-    pub fn start(store: &Store, directory: &Path) -> Self {
+    /// Starts to record the code of attempts.
+    pub fn start(store: &Store, source: CodeSource) -> Self {
         let (attempts, waiting) = mpsc::unbounded_channel();
-        let task = tokio::spawn(record_all(store.clone(), directory.to_owned(), waiting));
+        let task = tokio::spawn(record_all(store.clone(), source, waiting));
         Self { attempts, task }
     }
 
@@ -52,39 +52,44 @@ impl CodeRecorder {
     }
 }
 
-async fn record_all(
-    store: Store,
-    directory: PathBuf,
-    mut waiting: mpsc::UnboundedReceiver<(TrialJobId, AttemptId)>,
-) {
-    let (mut tracker, mut last, mut attempts) =
-        (CodeTracker::new(directory.clone()), None, Vec::new());
-    while waiting.recv_many(&mut attempts, TOGETHER).await > 0 {
-        let looked = tokio::task::spawn_blocking(move || {
-            let version = tracker.look();
-            (tracker, version)
-        });
-        let Ok((used, version)) = looked.await else { return };
-        tracker = used;
-        let attempts = std::mem::take(&mut attempts);
-        let mut version = match version {
-            Ok(version) => version,
-            Err(error) => {
-                warn!("cannot read the code directory {}: {error}", directory.display());
-                continue;
+/// The code that trials run.
+#[derive(Debug)]
+pub enum CodeSource {
+    /// A directory that they share, as it is when they start.
+    Directory(CodeTracker),
+    /// Copies of one archive.
+    Archive(CodeVersion),
+}
+
+impl CodeSource {
+    async fn look(self) -> (Self, io::Result<CodeVersion>) {
+        match self {
+            Self::Directory(tracker) => {
+                let (tracker, version) = tracker.look_with_git().await;
+                (Self::Directory(tracker), version)
             }
-        };
-        if is_new(last.as_ref(), &version) {
-            version.git = git_state(&directory).await;
-            tracker.set_git(version.git.clone());
-            last = Some(version.clone());
-        }
-        if let Err(error) = store.record_code(attempts, version).await {
-            warn!("which code a trial was started with is not recorded: {error}");
+            Self::Archive(version) => (Self::Archive(version.clone()), Ok(version)),
         }
     }
 }
 
-fn is_new(last: Option<&CodeVersion>, version: &CodeVersion) -> bool {
-    last.is_none_or(|last| last.sha256 != version.sha256)
+async fn record_all(
+    store: Store,
+    mut source: CodeSource,
+    mut waiting: mpsc::UnboundedReceiver<(TrialJobId, AttemptId)>,
+) {
+    let mut attempts = Vec::new();
+    while waiting.recv_many(&mut attempts, TOGETHER).await > 0 {
+        let attempts = std::mem::take(&mut attempts);
+        let (used, version) = source.look().await;
+        source = used;
+        match version {
+            Ok(version) => {
+                if let Err(error) = store.record_code(attempts, version).await {
+                    warn!("the code that a trial was started with is not recorded: {error}");
+                }
+            }
+            Err(error) => warn!("cannot read the code directory: {error}"),
+        }
+    }
 }

@@ -64,8 +64,10 @@ pub struct Settings {
     pub experiment: ExperimentId,
     /// Its folder.
     pub dir: ExperimentDir,
-    /// Working directory of the trials.
+    /// The directory that agents are started in, and trials unless there is an archive.
     pub code_directory: PathBuf,
+    /// An archive that each agent unpacks for its trial. `None`: trials share the code directory.
+    pub code_archive: Option<PathBuf>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
     /// Certificate authority of the manager's own certificate, where connections are encrypted.
@@ -141,6 +143,9 @@ impl Shared {
         command.arg("--spool-dir").arg(dir.spool());
         command.arg("--parameters").arg(dir.parameters());
         command.arg("--log-file").arg(dir.agent_log());
+        if let Some(archive) = &self.settings.code_archive {
+            command.arg("--code-archive").arg(archive);
+        }
         if let Some(objective) = &self.settings.objective {
             command.args(["--objective", objective]);
         }

@@ -271,6 +271,7 @@ impl Shared {
         say("--output-dir", place("job", ""));
         say("--spool-dir", place("job", "spool"));
         say("--parameters", place("job", "parameter.cfg"));
+        say("--code-archive", place("shared", "code.tar.gz"));
         say("--log-file", place("job", "agent.log"));
         say("--log-collection", json!("http"));
         if let Some(objective) = &self.settings.objective {

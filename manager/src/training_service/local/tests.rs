@@ -43,6 +43,7 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         experiment: experiment.clone(),
         dir: ExperimentDir::new(root.path(), &experiment),
         code_directory: root.path().to_owned(),
+        code_archive: None,
         objective: Some("loss".to_owned()),
         ca_file: None,
         secret_variables: Vec::new(),

@@ -172,7 +172,7 @@ async fn bootstrap(
         .run(&format!(
             r#"cache={cache}; root={root}; echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/{experiment}"
 if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {MARK}agent; fi
-if [ -d "$root/{experiment}/code" ]; then echo {MARK}code; fi"#
+if [ -f "$root/{experiment}/code.tar.gz" ]; then echo {MARK}code; fi"#
         ))
         .await?;
     let mut said = said.lines().filter_map(|line| line.strip_prefix(MARK));
@@ -195,8 +195,8 @@ chmod 700 "$new"; mv "$new" {file}"#
     }
     if !rest.contains(&"code") {
         let script = format!(
-            r#"set -e; umask 077; mkdir -p {folder}; new={folder}/code.new; rm -rf "$new"; mkdir "$new"
-tar -xzf - -C "$new"; mv "$new" {folder}/code"#
+            r#"set -e; umask 077; mkdir -p {folder}; new={folder}/code.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
+mv "$new" {folder}/code.tar.gz"#
         );
         ssh.send(&script, luggage.code).await?;
     }
