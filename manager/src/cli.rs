@@ -248,6 +248,7 @@ struct Common {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    ask::complete::answer(Cli::command);
     let level = log_level();
     // Libraries call errors what we try again, and say of the rest where it matters what to do about it.
     let libraries = if level >= Level::DEBUG { level.into() } else { LevelFilter::OFF };
@@ -294,7 +295,9 @@ pub fn main() -> ExitCode {
         Command::Open { id, print, place } => Asked::Open(print, place.of(id)),
         Command::Serve { id, host, port, place } => Asked::Serve(host, port, place.of(id)),
         Command::Completions { shell } => {
-            return match out::written(completions(shell).as_bytes()) {
+            let program = std::env::args().next().unwrap_or_default();
+            let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);
+            return match script.and_then(|script| out::written(script.as_bytes())) {
                 Ok(()) => ExitCode::from(DONE),
                 Err(error) => fail(&error, NOTHING_SUCCEEDED),
             };
@@ -315,19 +318,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(code)
         }
         Err(error) => fail(&error, NOTHING_SUCCEEDED),
-    }
-}
-
-/// Returns what a shell needs to complete this program's arguments.
-fn completions(shell: clap_complete::Shell) -> String {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "trial-manager", &mut text);
-    let text = String::from_utf8_lossy(&text).into_owned();
-    // clap_complete 4.6 calls a command of a program with a hyphen by two names in Bash, and finds none below the first.
-    if shell == clap_complete::Shell::Bash {
-        text.replace("trial__subcmd__manager", "trial__manager")
-    } else {
-        text
     }
 }
 

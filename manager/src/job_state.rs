@@ -27,7 +27,8 @@ pub enum JobState {
 }
 
 impl JobState {
-    const ALL: [Self; 9] = [
+    /// All states.
+    pub const ALL: [Self; 9] = [
         Self::Waiting,
         Self::Running,
         Self::Succeeded,

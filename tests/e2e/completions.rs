@@ -2,41 +2,84 @@
 
 use std::process::Command;
 
-use trialkeeper_tests::TestBed;
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
-/// What Bash offers for the last of these words.
-fn offered(bed: &TestBed, words: &[&str]) -> Vec<String> {
-    let (Some(last), Some(before)) = (words.last(), words.get(words.len().wrapping_sub(2))) else {
-        panic!("two words at least: {words:?}")
+/// A shell, and a script that prints what it offers for `@WORDS@`, the last of which is number `@LAST@` and reads
+/// `@TYPED@`. `@PROGRAM@` is the manager.
+const SHELLS: [(&str, &str); 3] = [
+    (
+        "bash",
+        r#"source <('@PROGRAM@' completions bash); COMP_WORDS=(@WORDS@); COMP_CWORD=@LAST@
+_clap_complete_trial_manager trial-manager '@TYPED@'; printf '%s\n' "${COMPREPLY[@]}""#,
+    ),
+    (
+        "zsh",
+        r#"compdef() { }; _describe() { print -rl -- "${(@P)3}" }
+source <('@PROGRAM@' completions zsh); words=(@WORDS@); CURRENT=$((@LAST@ + 1)); _clap_dynamic_completer_trial_manager"#,
+    ),
+    ("fish", r#"'@PROGRAM@' completions fish | source; complete -C (string join ' ' -- @WORDS@)"#),
+];
+
+/// Returns what a shell offers for the last of these words, sorted. `None`: the shell is not here, which
+/// `TRIALKEEPER_TEST_NEED_SHELLS` forbids.
+fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Option<Vec<String>> {
+    let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
+    let script = script
+        .replace("@PROGRAM@", &bed.programs().join("trial-manager").display().to_string())
+        .replace("@WORDS@", &quoted.join(" "))
+        .replace("@LAST@", &(words.len() - 1).to_string())
+        .replace("@TYPED@", words.last().expect("there is one"));
+    let mut command = Command::new(shell);
+    command.args(["-c", &script]).env("HOME", bed.path("home")).env_remove("ZDOTDIR");
+    let output = match command.env("TRIAL_MANAGER_DATA_DIR", bed.data()).output() {
+        Ok(output) => output,
+        Err(error) => {
+            let needed = std::env::var_os("TRIALKEEPER_TEST_NEED_SHELLS").is_some();
+            assert!(!needed && shell != "bash", "{shell}: {error}");
+            return None;
+        }
     };
-    let script = format!(
-        "source <('{}' completions bash); COMP_WORDS=({}); COMP_CWORD={}; \
-         _trial__manager trial-manager '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-        bed.programs().join("trial-manager").display(),
-        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
-        words.len() - 1,
-    );
-    let output = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && why.is_empty(), "{shell}: {why}");
     let said = String::from_utf8(output.stdout).expect("it is text");
-    said.lines().map(str::to_owned).collect()
+    // Zsh and fish put a description behind a value.
+    let value = |line: &str| line.split([':', '\t']).next().unwrap_or_default().to_owned();
+    let mut offered: Vec<_> = said.lines().map(value).filter(|value| !value.is_empty()).collect();
+    offered.sort();
+    Some(offered)
 }
 
 #[test]
-fn bash_completes_below_the_first_word() {
+fn shells_complete_commands_and_values() {
     let bed = TestBed::new();
+    let running = Search::new("echo score=1; test {{x}} != 3", 2)
+        .with("searchSpace", serde_json::json!({"x": {"_type": "choice", "_value": [1, 3]}}))
+        .with("tuner", serde_json::json!({"name": "GridSearch"}))
+        .start(&bed);
+    let done = Outcome::of(running.finish(BOUND));
+    let mut ids: Vec<&str> = done.trials.iter().map(|trial| trial.id.as_str()).collect();
+    ids.sort_unstable();
+    let none = bed.path("none").display().to_string();
+    let elsewhere = ["trial-manager", "trial", "show", "--data-dir", &none, "a"];
     #[rustfmt::skip]
-    let table: [(&[&str], &[&str]); 5] = [
-        (&["trial-manager", "exp"],                           &["experiment"]),
-        (&["trial-manager", "trial", "l"],                    &["log-level", "logs", "ls"]),
-        (&["trial-manager", "experiment", "sh"],              &["show"]),
-        (&["trial-manager", "trial", "ls", "--st"],           &["--state"]),
-        (&["trial-manager", "experiment", "export", "--fo"],  &["--format"]),
+    let table: [(&[&str], &[&str]); 11] = [
+        (&["trial-manager", "exp"],                            &["experiment"]),
+        (&["trial-manager", "trial", "l"],                     &["log-level", "logs", "ls"]),
+        (&["trial-manager", "experiment", "sh"],               &["show"]),
+        (&["trial-manager", "trial", "ls", "--st"],            &["--state"]),
+        (&["trial-manager", "experiment", "export", "--fo"],   &["--format"]),
+        (&["trial-manager", "trial", "ls", "--state", "FAILED,run"], &["FAILED,RUNNING"]),
+        (&["trial-manager", "trial", "ls", "--sort", "par"],   &["parameters.x"]),
+        (&["trial-manager", "trial", "ls", "--cause", "ex"],   &["exit"]),
+        (&["trial-manager", "experiment", "show", "-e", &done.id[..2]], &[&done.id]),
+        (&["trial-manager", "trial", "kill", &ids[0][..3]],    &[ids[0]]),
+        (&elsewhere,                                           &[]),
     ];
-    for (words, expected) in table {
-        let mut offered = offered(&bed, words);
-        offered.sort();
-        assert_eq!(offered, expected, "{words:?}");
+    for shell in SHELLS {
+        for (words, expected) in table {
+            let Some(offered) = offered(&bed, shell, words) else { break };
+            assert_eq!(offered, expected, "{}: {words:?}", shell.0);
+        }
     }
 }
 
@@ -50,7 +93,7 @@ fn what_people_type_first_is_taken() {
         (&["list"],                  ""),
         (&["experiments", "list"],   ""),
         (&["experiment", "ls"],      ""),
-        (&["completions", "bash"],   "_trial__manager"),
+        (&["completions", "bash"],   "\n_clap_complete_trial_manager"),
     ];
     for (words, expected) in table {
         let mut command = bed.manager();

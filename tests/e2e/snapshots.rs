@@ -115,11 +115,6 @@ fn what_is_read_is_shown_as_it_was() {
         ("resume-yaml", "resume small --port 0 -o yaml"),
         ("backup", "backup small copy.db"),
         ("clean", "clean small"),
-        ("completions-bash", "completions bash"),
-        ("completions-elvish", "completions elvish"),
-        ("completions-fish", "completions fish"),
-        ("completions-powershell", "completions powershell"),
-        ("completions-zsh", "completions zsh"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
         snapshots.compare(name, &said(&bed, &words, &place));

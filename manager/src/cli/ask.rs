@@ -1,5 +1,6 @@
 //! Who answers the command line: the experiment's manager where one runs, else its store.
 
+pub(super) mod complete;
 pub(super) mod named;
 pub(super) mod pages;
 

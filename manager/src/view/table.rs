@@ -41,6 +41,9 @@ pub enum Column {
 }
 
 impl Column {
+    /// The names of columns, parameters aside.
+    pub const NAMES: [&str; 8] =
+        ["sequence", "id", "state", "final", "latest", "started", "ended", "duration"];
     /// The words for columns; anything after `parameters.` is a parameter's name.
     pub const WORDS: &str = "sequence, id, state, final, latest, started, ended, duration or \
                              parameters.NAME";

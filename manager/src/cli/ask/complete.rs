@@ -1,0 +1,211 @@
+//! Completes arguments in a shell: the program's own words, and ids, states and names of what is there.
+//!
+//! The script that `completions` prints has the shell run this program with [`VARIABLE`] set, and the words so far as its
+//! arguments. A shell waits for the answer, so it comes soon or holds less.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::time::Duration;
+
+use clap::{Arg, Command, Parser};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{CompleteEnv, Shells};
+use serde_json::Value;
+
+use super::pages::found;
+use super::{Place, experiments};
+use crate::cli::data_dir;
+use crate::job_state::JobState;
+use crate::view;
+use crate::view::table::Column;
+
+/// The variable with which the script names the shell.
+const VARIABLE: &str = "TRIAL_MANAGER_COMPLETE";
+/// The program's name, as it is typed.
+const PROGRAM: &str = "trial-manager";
+/// The longest that a shell waits for a manager or a store.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most trials whose ids are offered.
+const MAX_TRIALS: usize = 1_000;
+
+/// Answers a shell and ends the program, if a shell has asked.
+pub(in crate::cli) fn answer(command: fn() -> Command) {
+    CompleteEnv::with_factory(move || with_values(command())).var(VARIABLE).bin(PROGRAM).complete();
+}
+
+/// Returns the script with which a shell asks. `program` is how this program was called.
+///
+/// # Errors
+///
+/// The shell is not known to the library, which cannot be for those of the command line.
+pub(in crate::cli) fn script(shell: clap_complete::Shell, program: &str) -> io::Result<String> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(&shell.to_string()).ok_or(io::ErrorKind::Unsupported)?;
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, PROGRAM, PROGRAM, program, &mut script)?;
+    String::from_utf8(script).map_err(io::Error::other)
+}
+
+/// Lets the arguments of all commands offer their values.
+fn with_values(command: Command) -> Command {
+    let command = command.mut_args(with_value);
+    let names: Vec<_> = command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_values))
+}
+
+fn with_value(arg: Arg) -> Arg {
+    let values: fn() -> Vec<CompletionCandidate> = match arg.get_id().as_str() {
+        "experiment" | "id" => experiment_ids,
+        "trial" | "trials" => trial_ids,
+        "state" => || JobState::ALL.map(|state| CompletionCandidate::new(state.as_str())).into(),
+        "cause" => causes,
+        "sort" => columns,
+        _ => return arg,
+    };
+    arg.add(ArgValueCompleter::new(move |typed: &OsStr| last_of_list(typed, values())))
+}
+
+/// PURE: offers values for the last entry of a list such as `FAILED,RUN`. States may be typed in any case.
+fn last_of_list(typed: &OsStr, values: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else { return Vec::new() };
+    let (before, last) = typed
+        .rsplit_once(',')
+        .map_or(("", typed), |(before, last)| (&typed[..=before.len()], last));
+    let fits = |value: &CompletionCandidate| {
+        let value = value.get_value().as_encoded_bytes();
+        value.get(..last.len()).is_some_and(|start| start.eq_ignore_ascii_case(last.as_bytes()))
+    };
+    values.into_iter().filter(fits).map(|value| value.add_prefix(before)).collect()
+}
+
+fn experiment_ids() -> Vec<CompletionCandidate> {
+    let found = ask(async |place| experiments(&data_dir(place.data_dir)).await);
+    let described = found.unwrap_or_default().into_iter().rev().map(|found| {
+        let row = found.row.ok().flatten();
+        let name = row.as_ref().and_then(|row| row.canonical.get("experimentName")?.as_str());
+        let text = row.as_ref().map(|row| format!("{} {}", row.state, name.unwrap_or_default()));
+        // A name steers no terminal.
+        let text =
+            text.map(|text| text.replace(|c: char| c.is_control() || view::turns_writing(c), " "));
+        CompletionCandidate::new(found.id.as_str())
+            .help(text.map(|text| text.trim_end().to_owned().into()))
+    });
+    described.collect()
+}
+
+fn trials() -> Vec<Value> {
+    let asked = ask(async |place| {
+        let client = place.client().await.ok()?;
+        found(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()
+    });
+    asked.flatten().unwrap_or_default()
+}
+
+fn trial_ids() -> Vec<CompletionCandidate> {
+    let described = trials().into_iter().filter_map(|trial| {
+        let state = trial["state"].as_str().unwrap_or_default();
+        let text = format!("trial {}, {state}", trial["sequence"]);
+        Some(CompletionCandidate::new(trial["id"].as_str()?).help(Some(text.into())))
+    });
+    described.collect()
+}
+
+fn causes() -> Vec<CompletionCandidate> {
+    let mut causes: Vec<_> =
+        trials().iter().filter_map(|trial| Some(trial["cause"].as_str()?.to_owned())).collect();
+    causes.sort();
+    causes.dedup();
+    causes.into_iter().map(CompletionCandidate::new).collect()
+}
+
+fn columns() -> Vec<CompletionCandidate> {
+    let trials = trials();
+    let parameters = trials.first().map(|trial| view::flat(&trial["parameters"]));
+    let parameters = parameters.into_iter().flatten().map(|(name, _)| format!("parameters.{name}"));
+    let columns = Column::NAMES.map(str::to_owned).into_iter().chain(parameters);
+    columns.map(CompletionCandidate::new).collect()
+}
+
+/// Asks about the experiments that the words so far mean. `None`: no answer in time.
+fn ask<T>(question: impl AsyncFnOnce(Place) -> T) -> Option<T> {
+    let place = place(std::env::args_os())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let answered =
+        runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, question(place)).await });
+    runtime.shutdown_background();
+    answered.ok()
+}
+
+/// A command line that says which experiment is meant, and nothing else.
+#[derive(Debug, Parser)]
+struct PlaceWords {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// PURE but for variables: the experiment that the words on a command line mean.
+fn place(words: impl Iterator<Item = OsString>) -> Option<Place> {
+    const FLAGS: [&str; 5] =
+        ["--experiment", "--data-dir", "--manager", "--token-file", "--ca-file"];
+    let mut kept = vec![OsString::from(PROGRAM)];
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        let is_flag = text == "-e" || FLAGS.contains(&text.as_ref());
+        let is_whole = FLAGS.iter().any(|flag| {
+            text.strip_prefix(flag).is_some_and(|value| value.starts_with('=') && value.len() > 1)
+        });
+        if is_whole {
+            kept.push(word);
+        } else if is_flag && let Some(value) = words.next_if(|value| !value.is_empty()) {
+            kept.extend([word, value]);
+        }
+    }
+    PlaceWords::try_parse_from(kept).ok().map(|words| words.place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_say_which_experiment() {
+        #[rustfmt::skip]
+        let table: [(&[&str], Option<&str>, Option<&str>); 6] = [
+            (&["trial-manager", "trial", "show", ""],                        None,        None),
+            (&["trial-manager", "trial", "show", "-e", "abc", ""],           Some("abc"), None),
+            (&["trial-manager", "trial", "show", "--experiment=abc", "0"],   Some("abc"), None),
+            (&["trial-manager", "ls", "--data-dir", "/d", "--experiment"],   None,        Some("/d")),
+            (&["trial-manager", "trial", "show", "--experiment", ""],        None,        None),
+            (&["trial-manager", "trial", "show", "--data-dir=/d", "-x", "1"], None,       Some("/d")),
+        ];
+        for (words, experiment, folder) in table {
+            let place = place(words.iter().map(OsString::from)).unwrap();
+            let id = place.experiment.as_ref().map(ToString::to_string);
+            assert_eq!(id.as_deref(), experiment, "{words:?}");
+            assert_eq!(place.data_dir.as_deref().and_then(|path| path.to_str()), folder);
+        }
+        assert!(place(["-e", "not/an id"].into_iter().map(OsString::from)).is_none());
+    }
+
+    #[test]
+    fn the_last_entry_of_a_list_is_completed() {
+        let offered = |typed: &str| -> Vec<String> {
+            let values = ["FAILED", "RUNNING"].map(CompletionCandidate::new).into();
+            let offered = last_of_list(OsStr::new(typed), values);
+            offered.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect()
+        };
+        #[rustfmt::skip]
+        let table: [(&str, &[&str]); 6] = [
+            ("",            &["FAILED", "RUNNING"]),
+            ("r",           &["RUNNING"]),
+            ("FAILED,",     &["FAILED,FAILED", "FAILED,RUNNING"]),
+            ("FAILED,RU",   &["FAILED,RUNNING"]),
+            ("x",           &[]),
+            ("FAILEDé",     &[]),
+        ];
+        for (typed, expected) in table {
+            assert_eq!(offered(typed), expected, "{typed:?}");
+        }
+    }
+}
