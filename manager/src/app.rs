@@ -182,8 +182,7 @@ async fn begin(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (ready, listener, store, mut spec, seed) = match new {
         Some(spec) => {
-            let ready =
-                Ready::find(settings.agent.clone(), &spec.training_service, &id, true).await?;
+            let ready = Ready::find(settings.agent.clone(), &spec, &id, true).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
             private_folder(dir.path()).map_err(|source| {
                 // The folder that the user can do something about.
@@ -213,8 +212,7 @@ async fn begin(
                 drop(std::fs::remove_dir_all(dir.path()));
                 return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
             };
-            let ready =
-                Ready::find(settings.agent.clone(), &spec.training_service, &id, false).await?;
+            let ready = Ready::find(settings.agent.clone(), &spec, &id, false).await?;
             let listener = bind(&settings, &ready, settings.port).await?;
             restored::announce(&store, &dir).await?;
             (ready, listener, store, spec, seed)
@@ -246,7 +244,9 @@ async fn begin(
         TrainingServiceSpec::Local(_) => {
             Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
         }
-        TrainingServiceSpec::Remote(_) | TrainingServiceSpec::Kubernetes(_) => None,
+        TrainingServiceSpec::Remote(_)
+        | TrainingServiceSpec::Plugin(_)
+        | TrainingServiceSpec::Kubernetes(_) => None,
     };
     let pods = api::Pods::new(code);
     let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
@@ -360,8 +360,8 @@ async fn begin(
 }
 
 /// Looks whether trials can be run as the experiment says, and starts nothing.
-pub async fn look(agent: Option<PathBuf>, service: &TrainingServiceSpec) -> Result<(), Error> {
-    Ready::find(agent, service, &ids::experiment(), true).await.map(drop)
+pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
+    Ready::find(agent, spec, &ids::experiment(), true).await.map(drop)
 }
 
 /// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.

@@ -14,6 +14,7 @@ mod foreign;
 pub mod kubernetes;
 mod location;
 mod notifications;
+mod plugin;
 mod registered;
 mod remote;
 mod section;
@@ -36,6 +37,7 @@ use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
 use self::location::Places;
 pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec};
+pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
 use crate::search_space::SearchSpace;
@@ -128,6 +130,8 @@ pub enum TrainingServiceSpec {
     Local(LocalSpec),
     /// Machines that are reached over SSH.
     Remote(RemoteSpec),
+    /// A program of the user's own.
+    Plugin(PluginSpec),
     /// Frameworks on Kubernetes.
     Kubernetes(Box<KubernetesSpec>),
 }
@@ -137,6 +141,7 @@ impl TrainingServiceSpec {
     pub fn advertise(&self) -> Option<&str> {
         match self {
             Self::Local(_) | Self::Remote(_) => None,
+            Self::Plugin(spec) => spec.advertise.as_deref(),
             Self::Kubernetes(spec) => spec.advertise.as_deref(),
         }
     }
@@ -145,7 +150,7 @@ impl TrainingServiceSpec {
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Local(spec) => spec.code_snapshot,
-            Self::Remote(_) => true,
+            Self::Remote(_) | Self::Plugin(_) => true,
             Self::Kubernetes(spec) => spec.storage.needs_code(),
         }
     }

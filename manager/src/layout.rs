@@ -86,6 +86,11 @@ impl ExperimentDir {
         self.0.join("dispatcher")
     }
 
+    /// The folder of a plugin's records. Trials' ids are shorter.
+    pub fn plugin(&self) -> PathBuf {
+        self.0.join("training-service")
+    }
+
     /// The folder of one trial.
     pub fn trial(&self, trial: &TrialJobId) -> TrialDir {
         TrialDir(self.0.join(trial.as_str()))

@@ -13,6 +13,7 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 pub mod azure_key;
 pub mod kubernetes;
 pub mod local;
+pub mod plugin;
 pub mod remote;
 pub mod share;
 

@@ -117,12 +117,11 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
 }
 
 fn open_part(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd> {
-    openat(folder.as_fd(), name, flags, Mode::empty()).map_err(|error| match error {
-        // A link, a folder that is none, and what cannot be opened for reading.
-        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO | Errno::EINVAL | Errno::ENAMETOOLONG => {
-            io::ErrorKind::NotFound.into()
-        }
-        error => error.into(),
+    // A link, a folder that is none, and what cannot be opened for reading.
+    const UNFIT: [Errno; 5] =
+        [Errno::ELOOP, Errno::ENOTDIR, Errno::ENXIO, Errno::EINVAL, Errno::ENAMETOOLONG];
+    openat(folder.as_fd(), name, flags, Mode::empty()).map_err(|error| {
+        if UNFIT.contains(&error) { io::ErrorKind::NotFound.into() } else { error.into() }
     })
 }
 

@@ -91,6 +91,9 @@ pub enum Error {
     /// The machines' service.
     #[error("the connections to the machines cannot be prepared")]
     Remote(#[from] crate::training_service::remote::Error),
+    /// The training service of the user's own.
+    #[error(transparent)]
+    Plugin(#[from] crate::training_service::plugin::Error),
     /// The cluster cannot be used.
     #[error(transparent)]
     Cluster(#[from] client::Error),
@@ -171,6 +174,7 @@ impl Error {
             | Self::NoAgent { .. }
             | Self::Gpus(_)
             | Self::Remote(_)
+            | Self::Plugin(_)
             | Self::Cluster(_)
             | Self::Preflight(_)
             | Self::Advertise(_)

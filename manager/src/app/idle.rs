@@ -7,7 +7,7 @@ use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::{Error, service};
 use crate::clock::{Clock as _, SystemClock};
-use crate::config::{self, TrainingServiceSpec};
+use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::command::Refused;
 use crate::ids;
 use crate::job_state::JobState;
@@ -15,20 +15,33 @@ use crate::layout::ExperimentDir;
 use crate::store::{Span, Store, TrialChange};
 use crate::training_service::kubernetes::cleanup;
 use crate::training_service::kubernetes::client::{self, Access};
+use crate::training_service::plugin;
 
-/// Deletes everything that an experiment left in its cluster, whoever runs or ran it. `place` says where that is if its
-/// store does not, or is lost.
+/// Deletes everything that an experiment left in its cluster or at its plugin's platform. `place` is the cluster, where
+/// the experiment's store does not name it or is lost.
 pub async fn clean(
     dir: &ExperimentDir,
     id: &ExperimentId,
     place: Option<Access>,
 ) -> Result<(), Error> {
-    // What ran on this machine left nothing but its folder.
     let access = match place {
-        Some(place) => Some(place),
-        None => stored_place(dir, id).await?,
+        Some(place) => place,
+        None => match stored_spec(dir, id).await? {
+            None => return Ok(()),
+            Some(spec) => match &spec.training_service {
+                TrainingServiceSpec::Kubernetes(service) => service::access(service),
+                TrainingServiceSpec::Plugin(service) => {
+                    let (code, secrets) = (&spec.trial_code_directory, spec.secret_variables());
+                    for left in plugin::clean_up(service, code, secrets, id, dir).await? {
+                        warn!("the plugin has left {left}");
+                    }
+                    return Ok(());
+                }
+                // What ran on this machine left nothing but its folder.
+                TrainingServiceSpec::Local(_) | TrainingServiceSpec::Remote(_) => return Ok(()),
+            },
+        },
     };
-    let Some(access) = access else { return Ok(()) };
     let cluster = client::Cluster::connect(&access).await?;
     cleanup::clean_all(&cluster, id).await?;
     if !cleanup::gone(&cluster, id).await? {
@@ -38,7 +51,10 @@ pub async fn clean(
     Ok(())
 }
 
-async fn stored_place(dir: &ExperimentDir, id: &ExperimentId) -> Result<Option<Access>, Error> {
+async fn stored_spec(
+    dir: &ExperimentDir,
+    id: &ExperimentId,
+) -> Result<Option<ExperimentSpec>, Error> {
     if !dir.database().exists() {
         let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
@@ -46,11 +62,7 @@ async fn stored_place(dir: &ExperimentDir, id: &ExperimentId) -> Result<Option<A
     let store = Store::open(&dir.database())?;
     let row = store.experiment().await?;
     store.close().await;
-    let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
-    Ok(match spec.map(|spec| spec.training_service) {
-        Some(TrainingServiceSpec::Kubernetes(spec)) => Some(service::access(&spec)),
-        Some(TrainingServiceSpec::Local(_) | TrainingServiceSpec::Remote(_)) | None => None,
-    })
+    Ok(row.map(|row| config::from_canonical(&row.canonical)).transpose()?)
 }
 
 /// Marks ended trials to run once more, all or none: the next `resume` finds them waiting. Those that wait already are

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tracing::warn;
+use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
 use super::{Error, agent_program, reach};
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
-use crate::config::{ExperimentSpec, LocalSpec, TrainingServiceSpec};
+use crate::config::{ExperimentSpec, LocalSpec, PluginSpec, RemoteSpec, TrainingServiceSpec};
 use crate::layout::ExperimentDir;
 use crate::token::Secret;
 use crate::training_service::kubernetes::client::{Access, Cluster, SECRETS, a_few_times};
@@ -17,6 +17,7 @@ use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::kubernetes::{self, KubernetesService, manifest, preflight};
 use crate::training_service::local::gpus::{self, Gpus, Wanted};
 use crate::training_service::local::{self, Local};
+use crate::training_service::plugin::{self, Plugin};
 use crate::training_service::remote::{self, Remote};
 use crate::training_service::share::Share;
 use crate::training_service::{JobEvents, TrainingService, azure_key};
@@ -31,6 +32,11 @@ pub(super) enum Ready {
     },
     /// Machines are asked when the search has begun; this agent is copied there.
     Remote {
+        /// The agent program.
+        agent: PathBuf,
+    },
+    /// The plugin has answered; this agent is handed to it.
+    Plugin {
         /// The agent program.
         agent: PathBuf,
     },
@@ -62,13 +68,16 @@ impl Ready {
     /// started just now: the agents of those that run wait for somebody to take their results.
     pub(super) async fn find(
         agent: Option<PathBuf>,
-        service: &TrainingServiceSpec,
+        spec: &ExperimentSpec,
         id: &ExperimentId,
         is_new: bool,
     ) -> Result<Self, Error> {
-        match service {
+        match &spec.training_service {
             TrainingServiceSpec::Local(_) => Ok(Self::Local { agent: find_agent(agent)? }),
             TrainingServiceSpec::Remote(_) => Ok(Self::Remote { agent: find_agent(agent)? }),
+            TrainingServiceSpec::Plugin(service) => {
+                Ok(Self::Plugin { agent: find_plugin(agent, spec, service, is_new).await? })
+            }
             TrainingServiceSpec::Kubernetes(spec) => {
                 let cluster = Cluster::connect(&access(spec)).await?;
                 let kind = workload(spec.workload);
@@ -114,7 +123,7 @@ impl Ready {
     /// The API server that trials are near to, where they are not on this machine.
     pub(super) fn server(&self) -> Option<&str> {
         match self {
-            Self::Local { .. } | Self::Remote { .. } => None,
+            Self::Local { .. } | Self::Remote { .. } | Self::Plugin { .. } => None,
             Self::Kubernetes { cluster, .. } => Some(cluster.server()),
         }
     }
@@ -122,7 +131,7 @@ impl Ready {
     /// The agent program that trials elsewhere may fetch.
     pub(super) fn program(&self) -> Option<PathBuf> {
         match self {
-            Self::Local { .. } | Self::Remote { .. } => None,
+            Self::Local { .. } | Self::Remote { .. } | Self::Plugin { .. } => None,
             Self::Kubernetes { agent, .. } => agent.clone(),
         }
     }
@@ -165,24 +174,82 @@ impl Ready {
                 start_on_kubernetes(id, cluster, service, objective, place).await
             }
             (Self::Remote { agent }, TrainingServiceSpec::Remote(service)) => {
-                let settings = remote::Settings {
-                    agent,
-                    experiment: id.clone(),
-                    dir: place.dir,
-                    machines: service.machines.clone(),
-                    gpus_each: spec.trial_gpu_number,
-                    objective: spec.objective.clone(),
-                    ca_file: place.ca_file,
-                    url: place.url,
-                    secret: place.secret,
-                    events: place.events,
-                };
-                Ok(Arc::new(Remote::start(settings)?))
+                Ok(Arc::new(Remote::start(remote_settings(id, agent, spec, service, place))?))
             }
-            (Self::Local { .. } | Self::Remote { .. } | Self::Kubernetes { .. }, _) => {
+            (Self::Plugin { agent }, TrainingServiceSpec::Plugin(service)) => {
+                Ok(Arc::new(Plugin::start(plugin_settings(id, agent, spec, service, place))?))
+            }
+            (
+                Self::Local { .. }
+                | Self::Remote { .. }
+                | Self::Plugin { .. }
+                | Self::Kubernetes { .. },
+                _,
+            ) => {
                 unreachable!("what was found is what the same spec asked for")
             }
         }
+    }
+}
+
+/// Looks whether a plugin can work, and for the agent that it is handed.
+async fn find_plugin(
+    agent: Option<PathBuf>,
+    spec: &ExperimentSpec,
+    service: &PluginSpec,
+    is_new: bool,
+) -> Result<PathBuf, Error> {
+    let agent = find_agent(agent)?;
+    if is_new {
+        let secrets = spec.secret_variables();
+        let name = plugin::probe(service, &spec.trial_code_directory, secrets).await?;
+        info!("trials run at the plugin {name}");
+    }
+    Ok(agent)
+}
+
+fn remote_settings(
+    id: &ExperimentId,
+    agent: PathBuf,
+    spec: &ExperimentSpec,
+    service: &RemoteSpec,
+    place: Place,
+) -> remote::Settings {
+    remote::Settings {
+        agent,
+        experiment: id.clone(),
+        dir: place.dir,
+        machines: service.machines.clone(),
+        gpus_each: spec.trial_gpu_number,
+        objective: spec.objective.clone(),
+        ca_file: place.ca_file,
+        url: place.url,
+        secret: place.secret,
+        events: place.events,
+    }
+}
+
+fn plugin_settings(
+    id: &ExperimentId,
+    agent: PathBuf,
+    spec: &ExperimentSpec,
+    service: &PluginSpec,
+    place: Place,
+) -> plugin::Settings {
+    plugin::Settings {
+        spec: service.clone(),
+        code_directory: spec.trial_code_directory.clone(),
+        experiment: id.clone(),
+        name: spec.name.clone(),
+        dir: place.dir,
+        agent,
+        gpus_each: spec.trial_gpu_number,
+        objective: spec.objective.clone(),
+        ca_file: place.ca_file,
+        url: place.url,
+        secret_variables: spec.secret_variables(),
+        secret: place.secret,
+        events: place.events,
     }
 }
 

@@ -45,12 +45,13 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     for (name, found) in app::look_outside(&spec).await {
         good &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
-    let found = app::look(common.agent.clone(), &spec.training_service).await;
+    let found = app::look(common.agent.clone(), &spec).await;
     let place = match &spec.training_service {
         TrainingServiceSpec::Local(_) => "this machine has what trials need",
         TrainingServiceSpec::Remote(_) => {
             "there is an agent for the machines; they are asked when the search begins"
         }
+        TrainingServiceSpec::Plugin(_) => "the plugin answers and takes its settings",
         TrainingServiceSpec::Kubernetes(spec) => spec.workload.good_news(),
     };
     good &= checks.check("place", found.map(|()| place.to_owned()).map_err(|error| chain(&error)));

@@ -172,12 +172,14 @@ fn code_snapshot(
     let Some(wanted) = top.boolean("codeSnapshot")? else { return Ok(None) };
     match service {
         TrainingServiceSpec::Local(local) => local.code_snapshot = wanted,
-        _ if wanted == service.needs_code() => {}
-        _ if wanted => {
+        service if wanted == service.needs_code() => {}
+        TrainingServiceSpec::Kubernetes(_) if wanted => {
             let problem = "is true, but trials take the code from where `trainingService.storage` says; leave one of them out";
             return Err(top.fault("codeSnapshot", problem));
         }
-        _ => {
+        TrainingServiceSpec::Remote(_)
+        | TrainingServiceSpec::Plugin(_)
+        | TrainingServiceSpec::Kubernetes(_) => {
             let problem = "is false, but trials elsewhere always run a copy that is made when the search starts; leave it out";
             return Err(top.fault("codeSnapshot", problem));
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::check::{Canonical, Shared};
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, kind};
-use super::{LocalSpec, TrainingServiceSpec, kubernetes, remote};
+use super::{LocalSpec, TrainingServiceSpec, kubernetes, plugin, remote};
 use crate::nearest::folded;
 
 /// NNI 3.0's `LocalConfig`.
@@ -101,6 +101,7 @@ pub(super) fn service(
     match platform(&value)? {
         Platform::Local => local(value, shared, shared_code, base),
         Platform::Remote => remote::section(value, shared, shared_code, base),
+        Platform::Plugin => plugin::section(value, shared, shared_code, base),
         Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
         Platform::Kubeflow => kubernetes::kubeflow(value, shared, shared_code, base),
     }
@@ -163,15 +164,18 @@ pub(super) enum Platform {
     Local,
     /// Machines that are reached over SSH.
     Remote,
+    /// A program of the user's own.
+    Plugin,
     /// Kubernetes, with objects of this kind.
     Kubernetes(WorkloadKind),
     /// Kubernetes, with objects of the training operator's; the section says of which kind.
     Kubeflow,
 }
 
-const PLATFORMS: [(&str, Platform); 5] = [
+const PLATFORMS: [(&str, Platform); 6] = [
     ("local", Platform::Local),
     ("remote", Platform::Remote),
+    ("plugin", Platform::Plugin),
     ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
     ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
     ("kubeflow", Platform::Kubeflow),

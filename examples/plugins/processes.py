@@ -1,0 +1,46 @@
+"""A training service whose jobs are processes of this machine: the shortest one that is whole.
+
+`trainingService: {platform: plugin, command: [python3, processes.py]}`. For real searches `platform: local` does more.
+"""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from trialkeeper.service import Gone, Running, TrainingService, agent_lives
+
+
+class Processes(TrainingService):
+    poll_seconds = 0.2
+    children: dict = {}
+
+    def start(self, job):
+        # A session of its own: the job outlives this process.
+        child = subprocess.Popen(job.argv, cwd=job.folder, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.children[str(child.pid)] = child
+        return str(child.pid)
+
+    def find(self, job):
+        # The agent's lock names its process and its attempt.
+        lock = Path(job.folder, "spool", "lock")
+        words = lock.read_text().split() if agent_lives(job.folder) else []
+        return words[0] if words[1:2] == [job.attempt] else None
+
+    def stop(self, handle, job, force):
+        if agent_lives(job.folder):
+            os.kill(int(handle), signal.SIGKILL if force else signal.SIGTERM)
+
+    def poll(self, jobs):
+        return {handle: self.look(handle, job) for handle, job in jobs.items()}
+
+    def look(self, handle, job):
+        child = self.children.get(handle)
+        if child is not None:
+            return Running() if child.poll() is None else Gone.of(child.returncode)
+        # An earlier process of ours has started it.
+        return Running() if agent_lives(job.folder) else Gone.of(None)
+
+
+if __name__ == "__main__":
+    Processes().serve()

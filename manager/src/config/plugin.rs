@@ -1,0 +1,85 @@
+//! The section `trainingService` of `platform: plugin`: a program that runs trials somewhere.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::TrainingServiceSpec;
+use super::check::{Canonical, Shared};
+use super::section::{Problem, Section};
+use super::service::{Inherited, Service, no_command};
+
+const PLUGIN_FIELDS: [&str; 9] = [
+    "platform",
+    "command",
+    "settings",
+    "trialCommand",
+    "trialCodeDirectory",
+    "trialGpuNumber",
+    "nniManagerIp",
+    "debug",
+    "reuseMode",
+];
+
+/// A training service of the user's own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PluginSpec {
+    /// `command`: a program and its arguments, at least one word. It is run in the trial code directory.
+    pub command: Vec<String>,
+    /// `settings`: an object that is handed to the program as it is.
+    pub settings: Value,
+    /// `nniManagerIp`: the address under which trials reach the manager. `None`: a guess, or `--advertise`.
+    pub advertise: Option<String>,
+}
+
+pub(super) fn section(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: &Path,
+) -> Result<Service, Problem> {
+    let mut section = Section::open("trainingService", value, &PLUGIN_FIELDS)?;
+    section.take("platform");
+    let Inherited { own, command, code, gpus, debug } =
+        Inherited::take(&mut section, shared, shared_code, base)?;
+    let Some((command_path, command)) = command else { return Err(no_command()) };
+    let program = program(&mut section)?;
+    let settings = match section.take("settings") {
+        None | Some(Value::Null) => Value::Object(Map::new()),
+        Some(settings @ Value::Object(_)) => settings,
+        Some(_) => {
+            return Err(section.fault("settings", "expected an object, such as {partition: gpu}"));
+        }
+    };
+    let reuse = section.boolean("reuseMode")?;
+    let advertise = own.ip.or_else(|| shared.ip.clone());
+    let mut canonical = Canonical(Map::new());
+    canonical.put("platform", "plugin");
+    canonical.put("command", &program);
+    canonical.put("settings", &settings);
+    canonical.put("trialCommand", &command);
+    canonical.put("trialCodeDirectory", code.to_string_lossy());
+    canonical.put("trialGpuNumber", gpus);
+    canonical.put("nniManagerIp", &advertise);
+    canonical.put("debug", debug);
+    canonical.put("reuseMode", reuse);
+    Ok(Service {
+        spec: TrainingServiceSpec::Plugin(PluginSpec { command: program, settings, advertise }),
+        commands: vec![(command_path, command.clone())],
+        command,
+        code,
+        gpus,
+        canonical: Value::Object(canonical.0),
+    })
+}
+
+/// Reads `command`.
+fn program(section: &mut Section) -> Result<Vec<String>, Problem> {
+    let expected = "expected a program and its arguments, such as [python3, my_service.py]";
+    let Some(value) = section.take("command") else {
+        return Err(section.fault("command", format!("is missing; {expected}")));
+    };
+    let words: Option<Vec<String>> = serde_json::from_value(value).ok();
+    let good = |words: &Vec<String>| words.first().is_some_and(|program| !program.is_empty());
+    words.filter(good).ok_or_else(|| section.fault("command", expected))
+}

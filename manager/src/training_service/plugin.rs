@@ -1,0 +1,440 @@
+//! Trials at a training service of the user's own: a program that speaks JSON-RPC on its standard streams
+//! (`docs/plugins.md`).
+//!
+//! The program may die at any time and is started again for ever. Each attempt has a task (`job.rs`) that tells every new
+//! process what the process has to know: whatever is asked may be asked again.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use futures_util::{StreamExt as _, stream};
+use serde_json::json;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+use self::handshake::{Capabilities, initialize, program, unanswered};
+pub use self::handshake::{clean_up, probe};
+use self::job::{Job, Order};
+use self::link::{Link, Program, Started};
+use self::wire::{Key, Message};
+use super::local::{private_folder, write_file};
+use super::{Adopted, JobEvents, JobNews, Output, TrainingService, TrialJobSpec};
+use crate::config::PluginSpec;
+use crate::layout::ExperimentDir;
+use crate::token::Secret;
+
+mod handshake;
+mod job;
+mod link;
+mod parameters;
+mod wire;
+
+/// The longest that an answer may take, by request.
+const OPEN_TIMEOUT: Duration = Duration::from_mins(10);
+const SUBMIT_TIMEOUT: Duration = Duration::from_mins(1);
+const ADOPT_TIMEOUT: Duration = Duration::from_mins(2);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(30);
+const RECOVER_TIMEOUT: Duration = Duration::from_mins(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that an agent may take to end after it was asked to: its own budgets and a margin.
+const AGENT_GRACE: Duration = Duration::from_secs(35);
+/// The time that a resumed experiment waits for a process before it takes a job for alive.
+const FIRST_LINK_TIMEOUT: Duration = Duration::from_mins(2);
+/// The pauses before a process is started again: the first, and the longest.
+const RESTART_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The life of a process after which the next pause is the first again.
+const STEADY_LIFE: Duration = Duration::from_mins(1);
+/// Bytes of output that are asked for at a time, and the time that the plugin may wait for them.
+const OUTPUT_BYTES: u64 = 256 << 10;
+const OUTPUT_WAIT: Duration = Duration::from_secs(20);
+/// The most requests without an answer that a plugin may ask for.
+const MAX_IN_FLIGHT: u64 = 64;
+
+/// The facts that a [`Plugin`] needs.
+#[derive(Debug)]
+pub struct Settings {
+    /// The section of the experiment file.
+    pub spec: PluginSpec,
+    /// Working directory of the program.
+    pub code_directory: PathBuf,
+    /// Which experiment.
+    pub experiment: ExperimentId,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its folder.
+    pub dir: ExperimentDir,
+    /// The agent program.
+    pub agent: PathBuf,
+    /// `trialGpuNumber`.
+    pub gpus_each: Option<u32>,
+    /// Name of the metric to optimise, where it is configured.
+    pub objective: Option<String>,
+    /// Certificate authority of the manager's own certificate, where connections are encrypted.
+    pub ca_file: Option<PathBuf>,
+    /// Base URL of the manager, as trials reach it.
+    pub url: String,
+    /// Variables of the manager's environment that the program is started without.
+    pub secret_variables: Vec<String>,
+    /// The secret that trials' tokens are made from.
+    pub secret: Arc<Secret>,
+    /// Where the end of each job is told.
+    pub events: JobEvents,
+}
+
+/// The reason that a plugin cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder of the plugin's.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program cannot be started, ends, or does not answer.
+    #[error("trainingService.command: {0}")]
+    Start(String),
+    /// The plugin refuses the settings, or speaks another version.
+    #[error("trainingService: the plugin `{program}` says: {message}")]
+    Refused {
+        /// The command.
+        program: String,
+        /// Its words.
+        message: String,
+    },
+}
+
+/// Runs trials at a training service of the user's own.
+#[derive(Debug, Clone)]
+pub struct Plugin {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    program: Program,
+    state_dir: PathBuf,
+    url_file: PathBuf,
+    link: watch::Sender<Option<Arc<Link>>>,
+    /// Why there is no process to speak to.
+    trouble: Mutex<String>,
+    capabilities: Mutex<Capabilities>,
+    jobs: Mutex<HashMap<TrialJobId, Known>>,
+    room: Notify,
+    ended: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// The task of a job.
+#[derive(Debug)]
+struct Known {
+    attempt: AttemptId,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Plugin {
+    /// Makes the service: starts the program, and starts it again whenever it ends.
+    ///
+    /// # Errors
+    ///
+    /// The folder for the program's files cannot be written.
+    pub fn start(settings: Settings) -> Result<Self, Error> {
+        let state_dir = settings.dir.plugin();
+        let write = |path: &Path, source| Error::Write { path: path.to_owned(), source };
+        private_folder(&state_dir).map_err(|source| write(&state_dir, source))?;
+        let url_file = url_file(&settings, &state_dir)?;
+        let program = program(
+            &settings.spec,
+            &settings.code_directory,
+            &state_dir,
+            settings.secret_variables.clone(),
+        );
+        let shared = Arc::new(Shared {
+            settings,
+            program,
+            state_dir,
+            url_file,
+            link: watch::Sender::new(None),
+            trouble: Mutex::new("the plugin is being started".to_owned()),
+            capabilities: Mutex::default(),
+            jobs: Mutex::default(),
+            room: Notify::new(),
+            ended: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        shared.tasks.spawn(keep(Arc::clone(&shared)));
+        Ok(Self { shared })
+    }
+}
+
+/// Returns the file that tells agents where the manager is. The manager's own has the socket beside it, which agents of
+/// this machine prefer.
+fn url_file(settings: &Settings, state_dir: &Path) -> Result<PathBuf, Error> {
+    let host = settings.url.split_once("://").map_or("", |(_, rest)| rest);
+    if ["127.", "localhost", "[::1]"].iter().any(|own| host.starts_with(own)) {
+        return Ok(settings.dir.manager_url());
+    }
+    let path = state_dir.join("manager.url");
+    write_file(&path, 0o600, &format!("{}\n", settings.url))
+        .map_err(|source| Error::Write { path: path.clone(), source })?;
+    Ok(path)
+}
+
+/// Keeps a process running until the service is closed.
+async fn keep(shared: Arc<Shared>) {
+    let mut pause = RESTART_PAUSES.0;
+    loop {
+        let began = Instant::now();
+        let why = match shared.open().await {
+            Ok(started) => shared.attend(started).await,
+            Err(error) => error.to_string(),
+        };
+        if shared.ended.is_cancelled() {
+            return;
+        }
+        if began.elapsed() > STEADY_LIFE {
+            pause = RESTART_PAUSES.0;
+        }
+        warn!("{why}; the plugin is started again in {} s", pause.as_secs());
+        shared.set_trouble(why);
+        if shared.ended.run_until_cancelled(sleep(pause)).await.is_none() {
+            return;
+        }
+        pause = (pause * 2).min(RESTART_PAUSES.1);
+    }
+}
+
+impl Shared {
+    /// Starts a process and makes it ready for jobs.
+    async fn open(&self) -> Result<Started, Error> {
+        let mut started = Link::start(&self.program).map_err(Error::Start)?;
+        let opened = self.shake_hands(&started.link).await;
+        if let Err(error) = opened {
+            link::end(&started.link, &mut started.child).await;
+            return Err(error);
+        }
+        Ok(started)
+    }
+
+    async fn shake_hands(&self, link: &Link) -> Result<(), Error> {
+        let Settings { experiment, name, spec, .. } = &self.settings;
+        let state_dir = &self.state_dir;
+        let hello =
+            initialize(&self.program, link, experiment, name.as_deref(), state_dir, spec).await?;
+        *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = hello.capabilities;
+        let in_flight = hello.limits["in_flight"].as_u64().unwrap_or(0).min(MAX_IN_FLIGHT);
+        link.allow_in_flight(usize::try_from(in_flight).unwrap_or(0));
+        let answer = link.ask("open", &self.luggage(), OPEN_TIMEOUT).await;
+        answer.map_err(|error| unanswered(&self.program, link, &error))?;
+        info!("the plugin `{}` is ready", self.program.shown());
+        Ok(())
+    }
+
+    /// Serves a process until it ends: returns why it did.
+    async fn attend(&self, started: Started) -> String {
+        let Started { link, mut notifications, mut child } = started;
+        self.link.send_replace(Some(Arc::clone(&link)));
+        self.room.notify_waiters();
+        let heard = async {
+            while let Some(message) = notifications.recv().await {
+                self.heard(message);
+            }
+        };
+        tokio::select! {
+            () = heard => {}
+            () = link.lost() => {}
+            () = self.ended.cancelled() => {
+                drop(timeout(CLOSE_TIMEOUT, link.ask("close", &json!({}), CLOSE_TIMEOUT)).await);
+            }
+        }
+        self.link.send_replace(None);
+        let why = link.why();
+        let how = link::end(&link, &mut child).await;
+        let why = if why.is_empty() { format!("it ended ({how})") } else { why };
+        format!("the plugin `{}`: {why}{}", self.program.shown(), self.program.last_words())
+    }
+
+    /// Passes on what a plugin says by itself.
+    fn heard(&self, message: Message) {
+        let (key, order) = match message {
+            Message::Gone(gone) => (gone.key.clone(), Order::Gone(gone)),
+            Message::Waits(waits) => (waits.key, Order::Waits(waits.why)),
+            Message::Room => return self.room.notify_waiters(),
+            Message::Log(text) => return info!("the plugin says: {text}"),
+            Message::Unknown(method) => {
+                return info!("the plugin sent a notification that is not known: {method}");
+            }
+            Message::Answer { .. } => return,
+        };
+        let jobs = self.jobs();
+        match jobs.get(&key.trial).filter(|known| known.attempt == key.attempt) {
+            // A job that has ended hears nothing more.
+            Some(known) => drop(known.orders.send(order)),
+            None => info!(trial = %key.trial, "the plugin speaks of an attempt that is over"),
+        }
+    }
+
+    /// Returns why there is no process to speak to. `None`: there is one.
+    fn absence(&self) -> Option<String> {
+        let is_there = self.link.borrow().as_ref().is_some_and(|link| !link.is_lost());
+        (!is_there).then(|| self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Waits for a process to speak to.
+    async fn linked(&self) -> Arc<Link> {
+        let mut links = self.link.subscribe();
+        let usable = |link: &Option<Arc<Link>>| link.as_ref().is_some_and(|link| !link.is_lost());
+        match links.wait_for(usable).await.map(|link| link.clone()) {
+            Ok(Some(link)) => link,
+            // The sender lives as long as we do.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, HashMap<TrialJobId, Known>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_trouble(&self, why: String) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn news(&self, news: JobNews) {
+        // The receiver lives as long as the experiment; after it the news have no reader.
+        drop(self.settings.events.send(news));
+    }
+
+    fn key(&self, trial: &TrialJobId, attempt: &AttemptId) -> Key {
+        let experiment = self.settings.experiment.clone();
+        Key { experiment, trial: trial.clone(), attempt: attempt.clone() }
+    }
+
+    /// Begins the task of a job.
+    fn begin(self: &Arc<Self>, key: Key, spec: Option<TrialJobSpec>) {
+        let (orders, waiting) = mpsc::unbounded_channel();
+        let known = Known { attempt: key.attempt.clone(), orders };
+        self.jobs().insert(key.trial.clone(), known);
+        let sent = spec.is_none();
+        let (trial, attempt) = (key.trial.clone(), key.attempt.clone());
+        let job = Job {
+            shared: Arc::clone(self),
+            key,
+            spec,
+            orders: waiting,
+            sent,
+            cancelled: None,
+            gone: None,
+        };
+        let (shared, ended) = (Arc::clone(self), self.ended.clone());
+        self.tasks.spawn(async move {
+            let Some(Some(event)) = ended.run_until_cancelled(job.run()).await else { return };
+            let is_same = |known: &Known| known.attempt == attempt;
+            let mut jobs = shared.jobs();
+            if jobs.get(&trial).is_some_and(is_same) {
+                jobs.remove(&trial);
+            }
+            drop(jobs);
+            shared.news(JobNews::Gone(event));
+        });
+    }
+
+    fn order(&self, trial: &TrialJobId, order: Order) {
+        if let Some(known) = self.jobs().get(trial) {
+            // A job that is gone needs no end.
+            drop(known.orders.send(order));
+        }
+    }
+}
+
+#[async_trait]
+impl TrainingService for Plugin {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), super::Error> {
+        let key = self.shared.key(&job.trial, &job.attempt);
+        self.shared.begin(key, Some(job.clone()));
+        Ok(())
+    }
+
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+        let shared = &self.shared;
+        let key = shared.key(trial, attempt);
+        if let Ok(link) = timeout(FIRST_LINK_TIMEOUT, shared.linked()).await {
+            let answer = link.ask("adopt", &shared.adoption(&key), ADOPT_TIMEOUT).await;
+            let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
+            if phase == Some("unknown") {
+                return Adopted::Unknown;
+            }
+        }
+        // Also where the plugin does not say: the job may run, and must not run twice.
+        shared.begin(key, None);
+        Adopted::Alive
+    }
+
+    async fn recover(&self, _: &TrialJobId) {
+        // Done before a job is told to be gone.
+    }
+
+    async fn cancel(&self, trial: &TrialJobId) {
+        self.shared.order(trial, Order::Cancel { force: false });
+    }
+
+    async fn finish(&self, trial: &TrialJobId) {
+        self.shared.order(trial, Order::Cancel { force: true });
+    }
+
+    async fn output(
+        &self,
+        trial: &TrialJobId,
+        ago: Option<Duration>,
+    ) -> Option<Result<Output, String>> {
+        let shared = Arc::clone(&self.shared);
+        let attempt = shared.jobs().get(trial)?.attempt.clone();
+        if !shared.capabilities().output {
+            return None;
+        }
+        let key = shared.key(trial, &attempt);
+        // What was printed before is not asked for where only news are wanted.
+        let from = if ago.is_some() { u64::MAX } else { 0 };
+        let pieces = stream::unfold(Some(from), move |from| {
+            let (shared, key) = (Arc::clone(&shared), key.clone());
+            async move { piece(&shared, &key, from?).await }
+        });
+        Some(Ok(pieces.boxed()))
+    }
+
+    async fn close(&self) {
+        self.shared.ended.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}
+
+/// Asks for a piece of a job's output from this byte on: the piece, and where the next one begins. `None` as the place:
+/// there is no next one.
+async fn piece(shared: &Shared, key: &Key, from: u64) -> Option<(Vec<u8>, Option<u64>)> {
+    let link = shared.linked().await;
+    let wait_ms = u64::try_from(OUTPUT_WAIT.as_millis()).unwrap_or(0);
+    let params = json!({
+        "key": key, "stream": "stdout", "offset": from, "max_bytes": OUTPUT_BYTES, "wait_ms": wait_ms,
+    });
+    let answer = link.ask("output", &params, OUTPUT_WAIT * 2).await.ok()?;
+    let data = BASE64_STANDARD.decode(answer["data"].as_str().unwrap_or_default()).ok()?;
+    let offset = answer["offset"].as_u64().unwrap_or(from);
+    let next = offset.saturating_add(u64::try_from(data.len()).unwrap_or(0));
+    Some((data, (answer["end"] != true).then_some(next)))
+}

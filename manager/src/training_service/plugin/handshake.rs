@@ -1,0 +1,210 @@
+//! The first requests to a plugin's process: who it is, and whether it can work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::warn;
+use trial_protocol::ExperimentId;
+
+use super::link::{self, AskError, Link, Program, Started};
+use super::wire::Remedy;
+use super::{CLOSE_TIMEOUT, Error};
+use crate::config::PluginSpec;
+use crate::layout::ExperimentDir;
+
+/// The version of the protocol that this build speaks.
+const PROTOCOL_VERSION: u64 = 1;
+/// The longest that an answer may take, by request.
+const INITIALIZE_TIMEOUT: Duration = Duration::from_mins(1);
+const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
+const CLEAN_UP_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// The optional requests that a plugin takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a member of its own on the wire")]
+pub(super) struct Capabilities {
+    #[serde(default)]
+    pub(super) check: bool,
+    #[serde(default)]
+    pub(super) clean_up: bool,
+    #[serde(default)]
+    pub(super) finish: bool,
+    #[serde(default)]
+    pub(super) output: bool,
+    #[serde(default)]
+    pub(super) recover: bool,
+}
+
+/// The answer to `initialize`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Hello {
+    protocol: u64,
+    #[serde(default)]
+    service: Value,
+    #[serde(default)]
+    pub(super) capabilities: Capabilities,
+    #[serde(default)]
+    pub(super) limits: Value,
+}
+
+/// Starts the program once, lets it look at its settings, and ends it: returns its name and version.
+///
+/// # Errors
+///
+/// The program cannot be started, does not speak the protocol, or finds errors in the settings.
+pub async fn probe(
+    spec: &PluginSpec,
+    code_directory: &Path,
+    secret_variables: Vec<String>,
+) -> Result<String, Error> {
+    let folder = tempfile::tempdir()
+        .map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
+    let program = program(spec, code_directory, folder.path(), secret_variables);
+    let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
+    let experiment = ExperimentId::new("probe").expect("the id is good");
+    let asked = async {
+        let hello = initialize(&program, &link, &experiment, None, folder.path(), spec).await?;
+        if hello.capabilities.check {
+            check(&program, &link).await?;
+        }
+        let name = hello.service["name"].as_str().unwrap_or("a plugin without a name").to_owned();
+        Ok(format!("{name} {}", hello.service["version"].as_str().unwrap_or_default()))
+    };
+    let asked = asked.await;
+    drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
+    link::end(&link, &mut child).await;
+    asked.map(|name| name.trim_end().to_owned())
+}
+
+/// Has the program end and remove everything of an experiment at its platform. Returns what is left, for a person.
+///
+/// # Errors
+///
+/// The program cannot be used, or cannot do it.
+pub async fn clean_up(
+    spec: &PluginSpec,
+    code_directory: &Path,
+    secret_variables: Vec<String>,
+    experiment: &ExperimentId,
+    dir: &ExperimentDir,
+) -> Result<Vec<String>, Error> {
+    let state_dir = dir.plugin();
+    let program = program(spec, code_directory, &state_dir, secret_variables);
+    let Started { link, mut child, .. } = Link::start(&program).map_err(Error::Start)?;
+    let cleaned = async {
+        let hello = initialize(&program, &link, experiment, None, &state_dir, spec).await?;
+        if !hello.capabilities.clean_up {
+            return Ok(Value::Null);
+        }
+        let answer = link.ask("clean_up", &json!({}), CLEAN_UP_TIMEOUT).await;
+        answer.map_err(|error| unanswered(&program, &link, &error))
+    };
+    let cleaned = cleaned.await;
+    drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
+    link::end(&link, &mut child).await;
+    let cleaned = cleaned?;
+    let left = cleaned["left"].as_array().into_iter().flatten();
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
+    Ok(left.map(|one| format!("{}: {}", text(one, "place"), text(one, "why"))).collect())
+}
+
+pub(super) fn program(
+    spec: &PluginSpec,
+    code_directory: &Path,
+    folder: &Path,
+    secret_variables: Vec<String>,
+) -> Program {
+    let mut command = spec.command.clone();
+    // A path is relative to the folder that the program is run in.
+    if let Some(program) = command.first_mut().filter(|program| program.contains('/')) {
+        *program = code_directory.join(&*program).to_string_lossy().into_owned();
+    }
+    Program {
+        command,
+        directory: code_directory.to_owned(),
+        log: folder.join("log"),
+        secret_variables,
+    }
+}
+
+pub(super) async fn initialize(
+    program: &Program,
+    link: &Link,
+    experiment: &ExperimentId,
+    name: Option<&str>,
+    state_dir: &Path,
+    spec: &PluginSpec,
+) -> Result<Hello, Error> {
+    let mut about = json!({"id": experiment});
+    if let Some(name) = name {
+        about["name"] = name.into();
+    }
+    let params = json!({
+        "protocol": {"min": PROTOCOL_VERSION, "max": PROTOCOL_VERSION},
+        "manager": {"name": "trial-manager", "version": env!("CARGO_PKG_VERSION")},
+        "experiment": about,
+        "state_dir": state_dir,
+        "settings": spec.settings,
+    });
+    let shown = program.shown();
+    let answer = link.ask("initialize", &params, INITIALIZE_TIMEOUT).await;
+    let answer = answer.map_err(|error| unanswered(program, link, &error))?;
+    let hello: Hello = serde_json::from_value(answer).map_err(|error| {
+        Error::Start(format!("`{shown}` answers initialize with what cannot be read: {error}"))
+    })?;
+    if hello.protocol != PROTOCOL_VERSION {
+        let other = hello.protocol;
+        return Err(Error::Start(format!(
+            "`{shown}` speaks version {other} of the protocol, and this trial-manager version {PROTOCOL_VERSION}"
+        )));
+    }
+    Ok(hello)
+}
+
+pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Error {
+    let shown = program.shown();
+    match error {
+        AskError::Refused(refusal) => {
+            let message = match refusal.remedy {
+                Remedy::OtherSettings => refusal.message.clone(),
+                Remedy::None
+                | Remedy::NextAttempt
+                | Remedy::Room(_)
+                | Remedy::Later(_)
+                | Remedy::Cancelled => format!("{} (it was asked to begin)", refusal.message),
+            };
+            Error::Refused { program: shown, message }
+        }
+        AskError::Lost => {
+            let why = link.why();
+            let why = if why.is_empty() { "it ended before it answered".to_owned() } else { why };
+            Error::Start(format!("`{shown}`: {why}{}", program.last_words()))
+        }
+    }
+}
+
+/// Has the plugin look at its settings and its platform. Warnings go to the log.
+async fn check(program: &Program, link: &Link) -> Result<(), Error> {
+    let answer = link.ask("check", &json!({}), CHECK_TIMEOUT).await;
+    let answer = answer.map_err(|error| unanswered(program, link, &error))?;
+    let mut errors = Vec::new();
+    for problem in answer["problems"].as_array().into_iter().flatten() {
+        let text = |name: &str| problem[name].as_str().unwrap_or_default();
+        let path =
+            if text("path").is_empty() { String::new() } else { format!("{}: ", text("path")) };
+        let advice =
+            if text("advice").is_empty() { String::new() } else { format!("; {}", text("advice")) };
+        let told = format!("{path}{}{advice}", text("message")).replace(char::is_control, " ");
+        if text("level") == "warning" {
+            warn!("the plugin `{}` says: {told}", program.shown());
+        } else {
+            errors.push(told);
+        }
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Refused { program: program.shown(), message: errors.join("; ") })
+}

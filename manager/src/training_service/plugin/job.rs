@@ -1,0 +1,266 @@
+//! One attempt at a plugin: submitted or adopted, told to every new process again, until it is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tracing::warn;
+use trial_protocol::Class;
+
+use super::link::{AskError, Link};
+use super::wire::{Gone, Key, Reason, Refusal, Remedy, Spool};
+use super::{
+    ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, RECOVER_TIMEOUT, SUBMIT_TIMEOUT, Shared,
+    TrialJobSpec,
+};
+use crate::training_service::{JobEvent, JobNews, JobWaits};
+
+/// Processes that are asked in turn for the reports of a job that is gone.
+const MAX_RECOVERIES: u32 = 5;
+/// The pause before a platform is asked again that cannot tell what became of a job, unless the plugin says another.
+const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
+
+/// A word to the task of a job.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// End it. `force`: its agent has ended already.
+    Cancel {
+        /// True to end what is left at once.
+        force: bool,
+    },
+    /// The plugin says that it is gone.
+    Gone(Box<Gone>),
+    /// The plugin says why it waits.
+    Waits(String),
+}
+
+/// A job, and what was done about it.
+pub(super) struct Job {
+    pub(super) shared: Arc<Shared>,
+    pub(super) key: Key,
+    /// `None`: an earlier manager has submitted it.
+    pub(super) spec: Option<TrialJobSpec>,
+    pub(super) orders: mpsc::UnboundedReceiver<Order>,
+    /// True if the plugin may have made it.
+    pub(super) sent: bool,
+    /// `Some(force)`: its end is wanted.
+    pub(super) cancelled: Option<bool>,
+    /// Its end, where the plugin told it before it answered.
+    pub(super) gone: Option<Box<Gone>>,
+}
+
+/// The state of a job after a process was told of it.
+enum Begun {
+    /// It is there; its end will be told.
+    Alive,
+    /// It has ended, or never will be there.
+    Ended(JobEvent),
+    /// The same once more, after a pause or when there is room.
+    Again(Duration, String),
+    /// The process ended.
+    Lost,
+}
+
+impl Job {
+    /// Sees the job to its end. `None`: the experiment ends first.
+    pub(super) async fn run(mut self) -> Option<JobEvent> {
+        loop {
+            if self.cancelled.is_some() && !self.sent {
+                return Some(self.unexplained());
+            }
+            let shared = Arc::clone(&self.shared);
+            if let Some(trouble) = shared.absence() {
+                self.waits(&trouble);
+            }
+            let link = tokio::select! {
+                link = shared.linked() => link,
+                order = self.orders.recv() => {
+                    self.take(order?, None);
+                    continue;
+                }
+            };
+            match self.begin(&link).await {
+                Begun::Alive => {}
+                Begun::Ended(event) => return Some(event),
+                Begun::Lost => continue,
+                Begun::Again(pause, why) => {
+                    self.waits(&why);
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        () = shared.room.notified() => {}
+                        order = self.orders.recv() => self.take(order?, Some(&link)),
+                    }
+                    continue;
+                }
+            }
+            if let Some(force) = self.cancelled {
+                self.send_cancel(&link, force);
+            }
+            loop {
+                if let Some(gone) = self.gone.take() {
+                    return Some(self.ended(&gone).await);
+                }
+                tokio::select! {
+                    biased;
+                    order = self.orders.recv() => self.take(order?, Some(&link)),
+                    () = link.lost() => break,
+                }
+            }
+        }
+    }
+
+    /// Takes an order. A cancel is passed on at once: it may overtake the submit.
+    fn take(&mut self, order: Order, link: Option<&Arc<Link>>) {
+        match order {
+            Order::Cancel { force } => {
+                self.cancelled = Some(force);
+                if let Some(link) = link.filter(|_| self.sent) {
+                    self.send_cancel(link, force);
+                }
+            }
+            Order::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
+            Order::Waits(why) => self.waits(&why),
+        }
+    }
+
+    /// Tells a process of the job.
+    async fn begin(&mut self, link: &Arc<Link>) -> Begun {
+        let spec = self.spec.clone().filter(|_| self.cancelled.is_none());
+        let (method, params, bound) = match &spec {
+            Some(spec) => match self.shared.submission(&self.key, spec) {
+                Ok(params) => ("submit", params, SUBMIT_TIMEOUT),
+                Err(why) => return self.refused(why, Some(Class::Transient)),
+            },
+            None => ("adopt", self.shared.adoption(&self.key), ADOPT_TIMEOUT),
+        };
+        self.sent = true;
+        let asker = Arc::clone(link);
+        let mut answer = std::pin::pin!(async move { asker.ask(method, &params, bound).await });
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => break answer,
+                Some(order) = self.orders.recv() => self.take(order, Some(link)),
+            }
+        };
+        match answer {
+            Err(AskError::Lost) => Begun::Lost,
+            Err(AskError::Refused(refusal)) => self.begun_refused(refusal),
+            Ok(_) if spec.is_some() => Begun::Alive,
+            Ok(answer) => self.adopted(&answer).await,
+        }
+    }
+
+    fn begun_refused(&mut self, Refusal { message, remedy }: Refusal) -> Begun {
+        match remedy {
+            Remedy::None | Remedy::OtherSettings => self.refused(message, Some(Class::Permanent)),
+            Remedy::NextAttempt => self.refused(message, Some(Class::Transient)),
+            Remedy::Cancelled => Begun::Ended(self.unexplained()),
+            Remedy::Room(pause) => {
+                self.sent = self.spec.is_none();
+                Begun::Again(pause, message)
+            }
+            Remedy::Later(pause) => Begun::Again(pause, message),
+        }
+    }
+
+    /// Reads the answer to `adopt`.
+    async fn adopted(&mut self, answer: &Value) -> Begun {
+        match answer["phase"].as_str() {
+            Some("running" | "waiting") => Begun::Alive,
+            Some("unreachable") => {
+                let pause = answer["after_ms"].as_u64();
+                let pause = pause.map_or(UNREACHABLE_PAUSE, Duration::from_millis);
+                Begun::Again(pause, "the platform cannot be reached".to_owned())
+            }
+            Some("gone") => {
+                let told = self
+                    .gone
+                    .take()
+                    .or_else(|| serde_json::from_value(answer["gone"].clone()).ok().map(Box::new));
+                match told {
+                    Some(gone) => Begun::Ended(self.ended(&gone).await),
+                    None => Begun::Ended(self.unexplained()),
+                }
+            }
+            _ if self.cancelled.is_some() => Begun::Ended(self.unexplained()),
+            _ => self.refused("the plugin does not know the job any more".to_owned(), None),
+        }
+    }
+
+    fn send_cancel(&self, link: &Arc<Link>, force: bool) {
+        let method = if force && self.shared.capabilities().finish { "finish" } else { "cancel" };
+        let params = json!({"key": self.key, "force": force, "grace_ms": AGENT_GRACE.as_millis()});
+        let (link, trial) = (Arc::clone(link), self.key.trial.clone());
+        self.shared.tasks.spawn(async move {
+            // A process that ended is followed by one that is told again.
+            if let Err(AskError::Refused(refusal)) = link.ask(method, &params, CANCEL_TIMEOUT).await
+            {
+                warn!(%trial, "the plugin does not end it: {refusal}");
+            }
+        });
+    }
+
+    /// Returns the end of a job that is gone, once what its agent left is delivered.
+    async fn ended(&self, gone: &Gone) -> JobEvent {
+        if gone.spool == Spool::Left && self.shared.capabilities().recover {
+            self.recover().await;
+        }
+        let words = || {
+            gone.message.clone().or_else(|| match gone.reason {
+                Reason::Timeout => Some("the platform's time limit ended it".to_owned()),
+                Reason::Oom => Some("it used more memory than the platform allows".to_owned()),
+                Reason::Preempted => Some("it was preempted".to_owned()),
+                Reason::NodeLost => Some("its machine was lost".to_owned()),
+                Reason::StartFailed => Some("it could not be started".to_owned()),
+                Reason::Revoked => Some("it was ended from outside".to_owned()),
+                Reason::Exit | Reason::Cancelled | Reason::Unknown => None,
+            })
+        };
+        let class = gone.class.or(match gone.reason {
+            Reason::Timeout => Some(Class::Permanent),
+            Reason::Oom => Some(Class::UserError),
+            Reason::Preempted | Reason::NodeLost | Reason::StartFailed => Some(Class::Transient),
+            Reason::Exit | Reason::Cancelled | Reason::Revoked | Reason::Unknown => None,
+        });
+        let taken = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
+        JobEvent {
+            exit_code: gone.exit.shell_code(),
+            message: words(),
+            class,
+            taken: taken.flatten(),
+            ..self.unexplained()
+        }
+    }
+
+    async fn recover(&self) {
+        for _ in 0..MAX_RECOVERIES {
+            let link = self.shared.linked().await;
+            match link.ask("recover", &json!({"key": self.key}), RECOVER_TIMEOUT).await {
+                Ok(_) => return,
+                Err(AskError::Lost) => {}
+                Err(AskError::Refused(refusal)) => {
+                    let trial = &self.key.trial;
+                    warn!(%trial, "what the agent left behind could not be delivered: {refusal}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn unexplained(&self) -> JobEvent {
+        JobEvent::unexplained(self.key.trial.clone(), self.key.attempt.clone())
+    }
+
+    fn refused(&self, message: String, class: Option<Class>) -> Begun {
+        Begun::Ended(JobEvent { message: Some(message), class, ..self.unexplained() })
+    }
+
+    fn waits(&self, why: &str) {
+        let (trial, attempt, why) =
+            (self.key.trial.clone(), self.key.attempt.clone(), why.to_owned());
+        self.shared.news(JobNews::Waits(JobWaits { trial, attempt, why }));
+    }
+}

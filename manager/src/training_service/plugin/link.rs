@@ -1,0 +1,374 @@
+//! A plugin's process: requests go in; answers and notifications come out until it ends or is given up.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::wire::{MESSAGE_BYTES, Message, Refusal, read, request};
+
+/// Notifications that are read ahead. Then the plugin is not read until they are handled.
+const MAX_NOTIFICATIONS: usize = 10_000;
+/// Lines that are no message and are quoted in the log; the rest is counted.
+const QUOTED_LINES: u64 = 3;
+/// The longest line that is passed over, in bytes. A plugin that goes on without an end of line is given up.
+const MAX_SKIPPED_BYTES: usize = 16 << 20;
+/// The times that a process has to end: after its standard input was closed, and after SIGTERM.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most of a plugin's last words that a message quotes, in bytes.
+const LAST_WORDS_BYTES: u64 = 2_000;
+/// The most that a plugin's log may hold before it is put aside, in bytes.
+const LOG_BYTES: u64 = 10 << 20;
+/// Requests that may be without an answer at a time, until the plugin says how many.
+const IN_FLIGHT: usize = 8;
+
+/// The program to start.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// Program and arguments.
+    pub(super) command: Vec<String>,
+    /// The folder that it is started in.
+    pub(super) directory: PathBuf,
+    /// The file for its standard error.
+    pub(super) log: PathBuf,
+    /// Variables of the manager's environment that it is started without.
+    pub(super) secret_variables: Vec<String>,
+}
+
+impl Program {
+    /// Returns the program as a person writes it.
+    pub(super) fn shown(&self) -> String {
+        self.command.join(" ")
+    }
+
+    /// Returns the last lines that it wrote to its standard error, for a message.
+    pub(super) fn last_words(&self) -> String {
+        let words = tail(&self.log).unwrap_or_default();
+        let words: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = words.len().saturating_sub(3);
+        if words.is_empty() { String::new() } else { format!(": {}", words[last..].join(" | ")) }
+    }
+}
+
+fn tail(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let from = file.metadata()?.len().saturating_sub(LAST_WORDS_BYTES);
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.take(LAST_WORDS_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Why a request has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum AskError {
+    /// The process has ended, or was given up. The request may have had its effect.
+    #[error("the plugin's process ended")]
+    Lost,
+    /// The plugin refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+type Reply = oneshot::Sender<Result<Value, Refusal>>;
+
+/// The way to a process that was started.
+#[derive(Debug)]
+pub(super) struct Link {
+    outgoing: mpsc::UnboundedSender<String>,
+    asked: Mutex<Asked>,
+    in_flight: Semaphore,
+    /// The process has ended, or is to be ended.
+    lost: CancellationToken,
+    why: Mutex<String>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    last_id: u64,
+    replies: HashMap<u64, Reply>,
+}
+
+/// A process that was started, and what it says.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) link: Arc<Link>,
+    pub(super) notifications: mpsc::Receiver<Message>,
+    pub(super) child: Child,
+}
+
+impl Link {
+    /// Starts the program.
+    pub(super) fn start(program: &Program) -> Result<Started, String> {
+        let failed = |error: io::Error| format!("`{}` cannot be started: {error}", program.shown());
+        let log = open_log(&program.log)
+            .map_err(|error| format!("cannot write {}: {error}", program.log.display()))?;
+        let (name, arguments) = program.command.split_first().expect("a command has a program");
+        let mut command = Command::new(name);
+        command.args(arguments).current_dir(&program.directory);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(name)) {
+            command.env_remove(name);
+        }
+        for name in &program.secret_variables {
+            command.env_remove(name);
+        }
+        command.env("TRIALKEEPER_PLUGIN", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+        // A group of its own: a Ctrl-C at the terminal is for the manager.
+        let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(failed)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(io::ErrorKind::BrokenPipe.into()));
+        };
+        let (outgoing, lines) = mpsc::unbounded_channel();
+        let (heard, notifications) = mpsc::channel(MAX_NOTIFICATIONS);
+        let link = Arc::new(Self {
+            outgoing,
+            asked: Mutex::default(),
+            in_flight: Semaphore::new(IN_FLIGHT),
+            lost: CancellationToken::new(),
+            why: Mutex::default(),
+        });
+        tokio::spawn(write_all(Arc::clone(&link), stdin, lines));
+        tokio::spawn(read_all(Arc::clone(&link), stdout, heard));
+        Ok(Started { link, notifications, child })
+    }
+
+    /// Lets so many requests be without an answer at a time, at least [`IN_FLIGHT`].
+    pub(super) fn allow_in_flight(&self, requests: usize) {
+        self.in_flight.add_permits(requests.saturating_sub(IN_FLIGHT));
+    }
+
+    /// Asks, and waits for the answer. A process that has not answered within `bound` is given up.
+    pub(super) async fn ask(
+        &self,
+        method: &'static str,
+        params: &Value,
+        bound: Duration,
+    ) -> Result<Value, AskError> {
+        let asked = async {
+            let _permit = self.in_flight.acquire().await.map_err(|_| AskError::Lost)?;
+            let (reply, answer) = oneshot::channel();
+            let id = {
+                let mut asked = self.asked();
+                asked.last_id += 1;
+                let id = asked.last_id;
+                asked.replies.insert(id, reply);
+                id
+            };
+            let line = request(id, method, params);
+            if line.len() > MESSAGE_BYTES {
+                self.asked().replies.remove(&id);
+                let message = format!("the request {method} is longer than {MESSAGE_BYTES} bytes");
+                return Err(Refusal { message, remedy: super::wire::Remedy::None }.into());
+            }
+            self.outgoing.send(line).map_err(|_| AskError::Lost)?;
+            match timeout(bound, answer).await {
+                Ok(Ok(answer)) => answer.map_err(AskError::Refused),
+                Ok(Err(_)) => Err(AskError::Lost),
+                Err(_) => {
+                    self.give_up(format!("no answer to {method} within {} s", bound.as_secs()));
+                    Err(AskError::Lost)
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = asked => answer,
+            () = self.lost.cancelled() => Err(AskError::Lost),
+        }
+    }
+
+    /// Waits until the process has ended or was given up.
+    pub(super) async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
+
+    /// Returns whether the process has ended or was given up.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.is_cancelled()
+    }
+
+    /// Returns why the process was given up; empty if it was not.
+    pub(super) fn why(&self) -> String {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn give_up(&self, why: String) {
+        let mut known = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_empty() {
+            *known = why;
+        }
+        self.lost.cancel();
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_ours(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"TRIALKEEPER_")
+}
+
+/// Opens the file for a plugin's standard error; a long one is put aside first.
+fn open_log(path: &Path) -> io::Result<File> {
+    if path.metadata().is_ok_and(|log| log.len() > LOG_BYTES) {
+        std::fs::rename(path, path.with_extension("1"))?;
+    }
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+async fn write_all(
+    link: Arc<Link>,
+    mut stdin: ChildStdin,
+    mut lines: mpsc::UnboundedReceiver<String>,
+) {
+    let written = async {
+        while let Some(line) = lines.recv().await {
+            if stdin.write_all(line.as_bytes()).await.is_err() || stdin.flush().await.is_err() {
+                break;
+            }
+        }
+    };
+    // Standard input is closed here: a plugin ends then.
+    link.lost.run_until_cancelled(written).await;
+    link.lost.cancel();
+}
+
+async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Message>) {
+    let mut reader = BufReader::with_capacity(64 << 10, stdout);
+    let (mut bytes, mut unreadable) = (Vec::new(), 0_u64);
+    loop {
+        let whole = match next_line(&mut reader, &mut bytes).await {
+            Ok(Some(whole)) => whole,
+            Ok(None) => break,
+            Err(error) => {
+                link.give_up(error.to_string());
+                break;
+            }
+        };
+        let message = if whole {
+            read(&bytes).map_err(|error| error.to_string())
+        } else {
+            Err(format!("is longer than {MESSAGE_BYTES} bytes"))
+        };
+        match message {
+            Ok(Message::Answer { id, result }) => {
+                let reply = link.asked().replies.remove(&id);
+                match reply {
+                    // The asker may have gone.
+                    Some(reply) => drop(reply.send(result)),
+                    None => info!("the plugin answered request {id}, which has no open question"),
+                }
+            }
+            Ok(message) => {
+                if heard.send(message).await.is_err() {
+                    break;
+                }
+            }
+            Err(why) => {
+                unreadable += 1;
+                if unreadable <= QUOTED_LINES {
+                    let start: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
+                    warn!("a line of the plugin {why}: {start:?}");
+                }
+            }
+        }
+    }
+    if unreadable > QUOTED_LINES {
+        warn!("{unreadable} lines of the plugin were no messages");
+    }
+    link.lost.cancel();
+    // Whoever still asks learns that there will be no answer.
+    link.asked().replies.clear();
+}
+
+/// Reads a line without its end. `false`: it was too long and was passed over. `None`: there are no more.
+async fn next_line(
+    reader: &mut (impl AsyncBufRead + Unpin),
+    line: &mut Vec<u8>,
+) -> io::Result<Option<bool>> {
+    line.clear();
+    let mut skipped = 0;
+    loop {
+        let bytes = reader.fill_buf().await?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let piece = end.unwrap_or(bytes.len());
+        if skipped == 0 && line.len() + piece < MESSAGE_BYTES {
+            line.extend_from_slice(&bytes[..piece]);
+        } else {
+            skipped += piece;
+        }
+        let taken = end.map_or(bytes.len(), |end| end + 1);
+        reader.consume(taken);
+        if end.is_some() {
+            return Ok(Some(skipped == 0));
+        }
+        if skipped > MAX_SKIPPED_BYTES {
+            return Err(io::Error::other(format!(
+                "{MAX_SKIPPED_BYTES} bytes came without an end of line"
+            )));
+        }
+    }
+}
+
+/// Ends a process: by closing its standard input, by SIGTERM to its group, by SIGKILL. Returns how it ended.
+pub(super) async fn end(link: &Link, child: &mut Child) -> String {
+    link.lost.cancel();
+    let mut status = timeout(END_TIMEOUT, child.wait()).await;
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        if status.is_ok() {
+            break;
+        }
+        if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            // It has just ended where this fails.
+            killpg(Pid::from_raw(pid), signal).ok();
+        }
+        status = timeout(END_TIMEOUT, child.wait()).await;
+    }
+    match status {
+        Ok(Ok(status)) => status.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it does not end".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn long_lines_are_passed_over() {
+        let long = vec![b'x'; MESSAGE_BYTES];
+        let text = [b"one\n".as_slice(), &long, b"\ntwo\r\n\nhalf"].concat();
+        let mut reader = BufReader::with_capacity(1_000, text.as_slice());
+        let (mut line, mut lines) = (Vec::new(), Vec::new());
+        while let Some(whole) = next_line(&mut reader, &mut line).await.unwrap() {
+            lines.push((whole, line.len()));
+        }
+        assert!(!lines[1].0 && lines[1].1 < MESSAGE_BYTES);
+        lines.remove(1);
+        assert_eq!(lines, [(true, 3), (true, 4), (true, 0)]);
+        let endless = vec![b'x'; MAX_SKIPPED_BYTES + 2 * MESSAGE_BYTES];
+        let mut reader = BufReader::new(endless.as_slice());
+        assert!(next_line(&mut reader, &mut line).await.is_err());
+    }
+}

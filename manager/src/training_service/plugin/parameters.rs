@@ -1,0 +1,95 @@
+//! The parameters of requests about jobs, and the files that they name.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::wire::Key;
+use super::{AGENT_GRACE, Settings, Shared};
+use crate::training_service::TrialJobSpec;
+use crate::training_service::local::{private_folder, write_file};
+
+impl Shared {
+    /// The parameters of `open`: the files that all jobs share.
+    pub(super) fn luggage(&self) -> Value {
+        let Settings { agent, dir, ca_file, .. } = &self.settings;
+        let file = |name: &str, path: &Path| json!({"name": name, "path": path});
+        let mut files =
+            vec![file("manager.url", &self.url_file), file("code.tar.gz", &dir.code_archive())];
+        files.extend(ca_file.as_ref().map(|path| file("ca.pem", path)));
+        json!({"agent": agent, "files": files})
+    }
+
+    /// Writes a job's files and returns the parameters of `submit`.
+    pub(super) fn submission(&self, key: &Key, spec: &TrialJobSpec) -> Result<Value, String> {
+        let dir = self.settings.dir.trial(&key.trial);
+        let write = |path: &Path, text: &str| {
+            write_file(path, 0o600, text)
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))
+        };
+        private_folder(dir.path())
+            .map_err(|error| format!("cannot make {}: {error}", dir.path().display()))?;
+        write(&dir.parameters(), &spec.parameter_record.to_string())?;
+        write(&dir.token(), &spec.token.0)?;
+        let mut resources = json!({});
+        if let Some(gpus) = self.settings.gpus_each {
+            resources["gpus"] = gpus.into();
+        }
+        Ok(json!({
+            "key": key,
+            "name": format!("tk-{}-{}", key.experiment, key.attempt).to_lowercase(),
+            "sequence": spec.sequence,
+            "folder": dir.path(),
+            "args": self.arguments(spec),
+            "files": [
+                {"name": "token", "path": dir.token(), "secret": true},
+                {"name": "parameter.cfg", "path": dir.parameters()},
+            ],
+            "resources": resources,
+            "grace_ms": AGENT_GRACE.as_millis(),
+        }))
+    }
+
+    /// The agent's arguments. Places are the plugin's to fill in.
+    fn arguments(&self, spec: &TrialJobSpec) -> Vec<Value> {
+        let shared = |name: &str| json!({"in": "shared", "name": name});
+        let job = |name: &str| json!({"in": "job", "name": name});
+        let work = |name: &str| json!({"in": "work", "name": name});
+        let mut args = vec![json!("run")];
+        let mut say = |flag: &str, value: Value| args.extend([json!(flag), value]);
+        say("--experiment", json!(spec.experiment));
+        say("--trial", json!(spec.trial));
+        say("--attempt", json!(spec.attempt));
+        say("--platform", json!("plugin"));
+        say("--sequence", json!(spec.sequence.to_string()));
+        say("--manager-file", shared("manager.url"));
+        say("--token-file", job("token"));
+        say("--output-dir", work(""));
+        say("--spool-dir", work("spool"));
+        say("--parameters", job("parameter.cfg"));
+        say("--code-archive", shared("code.tar.gz"));
+        say("--log-file", work("trialkeeper.log"));
+        say("--log-collection", json!("http"));
+        if let Some(objective) = &self.settings.objective {
+            say("--objective", json!(objective));
+        }
+        if self.settings.ca_file.is_some() {
+            say("--ca-file", shared("ca.pem"));
+        }
+        say("--shell", json!(spec.command));
+        args
+    }
+
+    /// Renews a job's token and returns the parameters of `adopt`. The old token may have expired while no manager ran.
+    pub(super) fn adoption(&self, key: &Key) -> Value {
+        let Settings { dir, secret, experiment, .. } = &self.settings;
+        let token = secret.trial_token(experiment, &key.trial, secret.now_ms());
+        let path = dir.trial(&key.trial).token();
+        if let Err(error) = write_file(&path, 0o600, &token) {
+            let trial = &key.trial;
+            warn!(%trial, "its agent goes on with the token that it has; a new one cannot be written: {error}");
+        }
+        json!({"key": key, "files": [{"name": "token", "path": path, "secret": true}]})
+    }
+}

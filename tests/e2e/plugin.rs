@@ -1,0 +1,198 @@
+//! Training services of the user's own: programs that the manager starts, loses and starts again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
+
+/// A trial notes its start, waits at the gate, and ends as TERM asks it to.
+const TRAIN: &str = r#"#!/bin/sh
+trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
+echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
+echo score=0.25
+read _ <"$BED/gate"
+echo score=0.5
+"#;
+
+/// A plugin that runs each job and says everything wrong: banners, prints, half lines, answers twice, answers without
+/// a question, the end before the answer and again afterwards, the end of a job that there is not.
+const BABBLER: &str = r#"
+import json, subprocess, sys
+def say(message): print(json.dumps(message), flush=True)
+print("Welcome to the cluster!", flush=True)
+print("[]\n\n{\"id\": 99, \"result\": 1}", flush=True)
+sys.stdout.buffer.write(b"\xff\x00\n" + b"x" * 1100000 + b"\n"); sys.stdout.flush()
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message["method"], message["params"]
+    answer = {"jsonrpc": "2.0", "id": message["id"], "result": {}}
+    if method == "initialize":
+        answer["result"] = {"protocol": 1, "surprise": [None]}
+    if method == "open":
+        files = {file["name"]: file["path"] for file in params["files"]}
+        agent = params["agent"]
+    if method == "submit":
+        job = {file["name"]: file["path"] for file in params["files"]}
+        where = {"shared": lambda name: files[name], "job": lambda name: job[name],
+                 "work": lambda name: params["folder"] + "/" + name}
+        words = [word if isinstance(word, str) else where[word["in"]](word["name"]) for word in params["args"]]
+        code = subprocess.run([agent, *words], stdout=sys.stderr).returncode
+        gone = {"method": "gone", "params": {"key": params["key"], "exit": {"code": code}, "reason": "exit"}}
+        say({"method": "gone", "params": {"key": {**params["key"], "trial": "nobody"}}})
+        say({"method": "gone", "params": {"key": "?"}})
+        say({"method": "sings"})
+        say(gone)
+        say(answer)
+        say(gone)
+    print("a word of debugging", flush=True)
+    say(answer)
+"#;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// The service that runs jobs as processes, from the examples.
+fn processes() -> Value {
+    let module = repository().join("python/src").display().to_string();
+    let program = repository().join("examples/plugins/processes.py");
+    json!({"platform": "plugin", "command": ["env", format!("PYTHONPATH={module}"), "python3", program]})
+}
+
+fn search(bed: &TestBed, service: &Value, trials: u32) -> Search {
+    bed.script("code/train.sh", TRAIN);
+    let command = format!("BED='{}' ./train.sh", bed.folder().display());
+    Search::new(&command, trials)
+        .with("trialConcurrency", 2)
+        .with("trialCodeDirectory", "code")
+        .with("trainingService", service.clone())
+}
+
+fn started(bed: &TestBed, trials: usize) -> Vec<String> {
+    wait_for("the trials to start", BOUND, || {
+        let text = fs::read_to_string(bed.path("started")).ok()?;
+        let started: Vec<_> = text.lines().map(str::to_owned).collect();
+        (started.len() >= trials).then_some(started)
+    })
+}
+
+/// Every trial ran once, and what it printed is what is stored.
+fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
+    done.expect_done(trials, 0);
+    let started = started(bed, trials);
+    assert_eq!(started.len(), trials, "no trial ran twice: {started:?}");
+    for trial in &done.trials {
+        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
+        assert_eq!(trial.final_result, 0.5, "{trial:?}");
+    }
+}
+
+/// Waits for the plugin's process, another one than `before`.
+fn plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
+    wait_for("the plugin's process", BOUND, || {
+        let is_plugin = |words: &str| words.contains("processes.py");
+        let found = bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0;
+        (Some(found) != before).then_some(found)
+    })
+}
+
+#[test]
+fn a_search_runs_at_a_service_of_the_users_own() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(6);
+    let done = search(&bed, &processes(), 6).run(&bed);
+    expect_whole(&bed, &done, 6);
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_plugin_that_is_killed_is_started_again_and_no_trial_runs_twice() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = search(&bed, &processes(), 4).start(&bed);
+    started(&bed, 2);
+    let first = plugin(&bed, None);
+    kill(first, Signal::SIGKILL).unwrap();
+    let second = plugin(&bed, Some(first));
+    gate.open(1);
+    started(&bed, 3);
+    kill(second, Signal::SIGKILL).unwrap();
+    gate.open(3);
+    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_manager_that_is_killed_finds_its_trials_at_the_plugin() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = search(&bed, &processes(), 3).start(&bed);
+    started(&bed, 2);
+    manager.signal(Signal::SIGKILL);
+    manager.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
+    gate.open(3);
+    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 3);
+}
+
+#[test]
+fn an_interrupted_search_ends_its_trials_at_the_plugin() {
+    let bed = TestBed::new();
+    let _gate = Gate::new(&bed.path("gate"));
+    let manager = search(&bed, &processes(), 4).start(&bed);
+    let mut trials = started(&bed, 2);
+    manager.signal(Signal::SIGINT);
+    let finished = manager.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    let mut cleaned: Vec<_> = bed.read("cleaned").lines().map(str::to_owned).collect();
+    (trials.sort(), cleaned.sort());
+    assert_eq!(cleaned, trials, "each trial heard SIGTERM");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_plugin_that_babbles_runs_its_search() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(3);
+    let program = bed.write("babbler.py", BABBLER);
+    let service = json!({"platform": "plugin", "command": ["python3", program]});
+    let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
+    expect_whole(&bed, &done, 3);
+    assert!(done.stderr.contains("must not print"), "{}", done.stderr);
+}
+
+#[test]
+fn a_plugin_that_cannot_work_is_refused_before_anything_is_made() {
+    let answers = |answer: &str| {
+        json!([
+            "python3",
+            "-c",
+            format!("import sys\nfor line in sys.stdin: print({answer:?}, flush=True)")
+        ])
+    };
+    #[rustfmt::skip]
+    let table = [
+        (json!(["./nothing"]),   "trainingService.command: `", "cannot be started: No such file or directory"),
+        (json!(["false"]),       "trainingService.command: `false`", "it ended before it answered"),
+        (json!(["sh", "-c", "echo no licence >&2"]), "trainingService.command: `", "no licence"),
+        (answers(r#"{"id": 1, "result": {"protocol": 7}}"#), "trainingService.command: `", "speaks version 7 of the protocol, and this trial-manager version 1"),
+        (answers(r#"{"id": 1, "result": {}}"#), "trainingService.command: `", "answers initialize with what cannot be read"),
+        (answers(r#"{"id": 1, "error": {"code": -32008, "message": "settings.partition: there is none"}}"#), "trainingService: the plugin `", "says: settings.partition: there is none"),
+    ];
+    for (command, begins, says) in table {
+        let bed = TestBed::new();
+        let service = json!({"platform": "plugin", "command": command});
+        let finished = search(&bed, &service, 1).start(&bed).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{command}: {}", finished.stderr);
+        let said = &finished.stderr;
+        assert!(said.contains(begins) && said.contains(says), "{command}: {said}");
+        let left = fs::read_dir(bed.data()).map(Iterator::count).unwrap_or(0);
+        assert_eq!(left, 0, "{command}: nothing is left");
+    }
+}
