@@ -1,6 +1,6 @@
 """A training service whose jobs are processes of this machine: the shortest one that is whole.
 
-`trainingService: {platform: plugin, command: [python3, processes.py]}`. For real searches `platform: local` does more.
+`trainingService: {platform: plugin, command: [python3, processes.py]}`. `platform: local` does more.
 """
 
 import os
@@ -13,7 +13,10 @@ from trialkeeper.service import Gone, Running, TrainingService, agent_lives
 
 class Processes(TrainingService):
     poll_seconds = 0.2
-    children: dict = {}
+
+    def __init__(self):
+        super().__init__()
+        self.children = {}
 
     def start(self, job):
         # A session of its own: the job outlives this process.

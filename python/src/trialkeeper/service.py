@@ -13,7 +13,7 @@
     MyService().serve()
 
 The experiment file names the program: ``trainingService: {platform: plugin, command: [python3, my_service.py]}``.
-The class speaks the protocol (docs/plugins.md), keeps a record of each job, and makes every request safe to repeat.
+The class speaks the protocol (docs/plugins.md), keeps a record of each job, and makes requests safe to repeat.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Mapping, Optional, TextIO, Union
+from typing import Any, Callable, Optional, TextIO, Union
 
 __all__ = [
     "Gone",
@@ -83,7 +84,7 @@ class NoRoom(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """The platform does not answer: the trial waits. ``after``: seconds until the next try. It may have been started."""
+    """The platform does not answer: the trial waits. ``after``: seconds until the next try. It may run."""
 
     code = -32004
 
@@ -262,7 +263,7 @@ class TrainingService:
         raise NotImplementedError
 
     def stop(self, handle: str, job: Job, force: bool) -> None:
-        """Ends a job: by SIGTERM to the agent, with ``force`` at once. May be called again, and for a job that has ended."""
+        """Ends a job: by SIGTERM to the agent, with ``force`` at once. May be called again, also after the end."""
         raise NotImplementedError
 
     def poll(self, jobs: Mapping[str, Job]) -> Mapping[str, State]:
@@ -525,7 +526,9 @@ class TrainingService:
         job = record.job()
         words = {flag: job.argv[job.argv.index(flag) + 1] for flag in _REPLAY_FLAGS if flag in job.argv}
         argv = [job.argv[0], "replay", job.folder, *(word for pair in words.items() for word in pair)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_REPLAY_SECONDS, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_REPLAY_SECONDS, stdin=subprocess.DEVNULL
+        )
         if done.returncode != 0:
             raise Transient(done.stderr.strip() or f"trialkeeper replay ended with {done.returncode}")
         return {"left": 0}
@@ -589,7 +592,8 @@ class TrainingService:
             self.stop(record.handle, job, True)
 
     def _keep_gone(self, record: _Record, job: Job, state: Gone) -> None:
-        gone: dict[str, Any] = {"key": record.data["key"], "reason": state.reason}
+        reason = "cancelled" if state.reason == "revoked" and record.data.get("cancelled") else state.reason
+        gone: dict[str, Any] = {"key": record.data["key"], "reason": reason}
         ends = {"code": state.code, "signal": state.signal}
         gone["exit"] = {name: value for name, value in ends.items() if value is not None}
         if state.message:

@@ -1,0 +1,254 @@
+"""Trials as jobs of Slurm: a plugin that an experiment file names.
+
+    trainingService:
+      platform: plugin
+      command: [python3, -m, trialkeeper.slurm]
+      settings: {partition: gpu, time: "2:00:00", memory: 8G, cpus: 4}
+
+Each attempt is one batch job that is found again by its name. docs/slurm.md describes the settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from trialkeeper.service import (
+    Gone,
+    Job,
+    NoRoom,
+    Problem,
+    Refused,
+    Running,
+    State,
+    TrainingService,
+    Unavailable,
+    Waiting,
+)
+
+__all__ = ["Slurm", "job_state", "read_jobs"]
+
+_COMMAND_SECONDS = 60.0
+_AGENT_SECONDS = 27
+"""The agent's own time to end: 20 s for the trial, 2 s for its output, 5 s to deliver."""
+
+_COLUMNS = "JobID:.20,State:.20,exit_code:.12,Reason:.200"
+_SETTINGS: dict[str, type] = {
+    "partition": str,
+    "account": str,
+    "qos": str,
+    "time": str,
+    "memory": str,
+    "cpus": int,
+    "sbatch": list,
+    "wrap": list,
+    "pollSeconds": int,
+}
+_OPTIONS = {
+    "partition": "--partition",
+    "account": "--account",
+    "qos": "--qos",
+    "time": "--time",
+    "memory": "--mem",
+    "cpus": "--cpus-per-task",
+}
+_ENDED = {
+    "COMPLETED": "exit",
+    "FAILED": "exit",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "OUT_OF_MEMORY": "oom",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_lost",
+    "BOOT_FAIL": "node_lost",
+    "CANCELLED": "revoked",
+    "REVOKED": "revoked",
+}
+_WAITING = {"PENDING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+_AWAY = re.compile(r"slurm controller|timed out|Connection refused|Transport endpoint|Zero Bytes", re.IGNORECASE)
+_FULL = re.compile(r"MaxSubmit|violates accounting/QOS policy|Job submit limit|too many jobs", re.IGNORECASE)
+
+
+def read_jobs(text: str) -> dict[str, tuple[str, int, str]]:
+    """Reads what ``squeue`` prints: state, wait status and reason of each job. A line that is none is left out."""
+    jobs = {}
+    for line in text.splitlines():
+        # Reasons hold blanks.
+        parts = line.split(None, 3)
+        if len(parts) >= 3 and parts[0].isdigit() and parts[2].lstrip("-").isdigit():
+            jobs[parts[0]] = (parts[1], int(parts[2]), parts[3].strip() if len(parts) > 3 else "")
+    return jobs
+
+
+def job_state(state: str, status: int, reason: str, output: str = "") -> State:
+    """Translates a job's state. ``status`` is a wait status, ``output`` the end of the file that Slurm writes."""
+    if state in _WAITING:
+        return Waiting(f"{state}: {reason}" if reason and reason != "None" else state)
+    if state not in _ENDED:
+        # Also COMPLETING: processes of it may live.
+        return Running()
+    why = _ENDED[state]
+    message = None if reason in ("", "None", "NonZeroExitCode") else f"Slurm says {state}: {reason}"
+    if state == "OUT_OF_MEMORY" or "Exceeded job memory limit" in output:
+        # The status is 0:125 there, which is no signal.
+        return Gone(reason="oom", message=message)
+    if state == "FAILED" and reason == "JobLaunchFailure" and status & 127 == 53:
+        return Gone(reason="start_failed", message="Slurm cannot write the job's folder on the node")
+    signal = status & 127
+    if signal:
+        return Gone(signal=signal, reason=why, message=message)
+    return Gone(code=status >> 8, reason=why, message=message)
+
+
+def _environment() -> dict[str, str]:
+    # Variables of a job that the manager itself runs in override options.
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))} | {
+        name: value for name, value in os.environ.items() if name == "SLURM_CONF"
+    }
+
+
+class Slurm(TrainingService):
+    """The training service."""
+
+    name = "slurm"
+    poll_seconds = 5.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._missing: dict[str, int] = {}
+
+    def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a command of Slurm's."""
+        try:
+            done = subprocess.run(
+                argv, input=stdin, text=True, capture_output=True, timeout=_COMMAND_SECONDS, env=_environment()
+            )
+        except FileNotFoundError as error:
+            raise Refused(f"{argv[0]} is not on the PATH; is this a machine that submits to Slurm?") from error
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"{argv[0]} did not end within {_COMMAND_SECONDS:.0f} s") from error
+        if done.returncode != 0 and _AWAY.search(done.stderr):
+            raise Unavailable(done.stderr.strip())
+        return done
+
+    def check(self) -> list[Problem]:
+        problems = []
+        for name, value in self.settings.items():
+            path = f"settings.{name}"
+            known = _SETTINGS.get(name)
+            if known is None:
+                near = difflib.get_close_matches(name, _SETTINGS, 1)
+                advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(_SETTINGS)}"
+                problems.append(Problem("unknown setting", path=path, advice=advice))
+            elif not isinstance(value, known) or isinstance(value, bool):
+                problems.append(Problem(f"expected {known.__name__}, found {type(value).__name__}", path=path))
+        if problems:
+            return problems
+        partition = self.settings.get("partition")
+        if partition is not None and not self.run("sinfo", "-h", "-p", partition, "-o", "%P").stdout.strip():
+            known_ones = self.run("sinfo", "-h", "-o", "%R").stdout.split()
+            advice = f"there are {', '.join(known_ones)}"
+            problems.append(
+                Problem(f"there is no partition {partition}", path="settings.partition", advice=advice)
+            )
+        found = re.search(r"^KillWait\s*=\s*(\d+)", self.run("scontrol", "show", "config").stdout, re.MULTILINE)
+        if found and int(found[1]) < _AGENT_SECONDS:
+            message = (
+                f"KillWait is {found[1]} s: after a time limit or a preemption the agent may lack time to deliver"
+            )
+            problems.append(Problem(message, level="warning", advice=f"ask for KillWait={_AGENT_SECONDS + 3}"))
+        return problems
+
+    def open(self) -> None:
+        self.poll_seconds = max(2.0, float(self.settings.get("pollSeconds", self.poll_seconds)))
+
+    def arguments(self, job: Job) -> list[str]:
+        """Returns the options of ``sbatch``."""
+        words = ["--parsable", "--no-requeue", "--export=NONE", "-J", job.name]
+        words += ["-D", job.folder, "-o", os.path.join(job.folder, "slurm.out")]
+        for name, option in _OPTIONS.items():
+            if name in self.settings:
+                words.append(f"{option}={self.settings[name]}")
+        if job.gpus:
+            words.append(f"--gpus={job.gpus}")
+        return words + [str(word) for word in self.settings.get("sbatch", [])]
+
+    def start(self, job: Job) -> str:
+        wrapped = [*(str(word) for word in self.settings.get("wrap", [])), *job.argv]
+        # A job that Slurm starts again by itself would be the same attempt twice.
+        head = 'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then echo "requeued: not run twice" >&2; exit 125; fi'
+        script = f"#!/bin/sh\n{head}\nexec {shlex.join(wrapped)}\n"
+        done = self.run("sbatch", *self.arguments(job), stdin=script)
+        if done.returncode != 0:
+            message = done.stderr.strip() or f"sbatch ended with {done.returncode}"
+            raise NoRoom(message) if _FULL.search(message) else Refused(message)
+        return done.stdout.strip().split(";")[0]
+
+    def find(self, job: Job) -> Optional[str]:
+        done = self.run("squeue", "-h", "--me", "-t", "all", "-n", job.name, "-o", "%A")
+        if done.returncode != 0:
+            raise Unavailable(done.stderr.strip())
+        found = done.stdout.split()
+        return found[0] if found else None
+
+    def stop(self, handle: str, job: Job, force: bool) -> None:
+        # A signal to a job that waits would hang for 95 s, so those are taken out of the queue first.
+        self.run("scancel", "--state=PENDING", handle)
+        if force:
+            self.run("scancel", handle)
+        else:
+            # To the batch shell alone, which is the agent: it ends its trial in its own order.
+            self.run("scancel", "--state=RUNNING", "--batch", "--signal=TERM", handle)
+
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, State]:
+        done = self.run("squeue", "-h", "--me", "-t", "all", "-O", _COLUMNS)
+        if done.returncode != 0:
+            raise Unavailable(done.stderr.strip())
+        found = read_jobs(done.stdout)
+        states: dict[str, State] = {}
+        for handle, job in jobs.items():
+            if handle in found:
+                self._missing.pop(handle, None)
+                states[handle] = job_state(*found[handle], output=_slurm_output(job))
+                continue
+            # A job leaves the list some minutes after its end. Once is no proof.
+            self._missing[handle] = self._missing.get(handle, 0) + 1
+            if self._missing[handle] > 2:
+                states[handle] = self._recorded(handle)
+        return states
+
+    def _recorded(self, handle: str) -> Gone:
+        """Asks the accounting, where there is one, for a job that the queue has forgotten."""
+        unknown = Gone(reason="unknown", message="Slurm does not know the job any more")
+        done = self.run("sacct", "-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode")
+        parts = done.stdout.strip().split("|")
+        if done.returncode != 0 or len(parts) != 2 or ":" not in parts[1]:
+            return unknown
+        code, signal = (int(number) for number in parts[1].split(":"))
+        state = job_state(parts[0].split()[0], signal or code << 8, "")
+        return state if isinstance(state, Gone) else unknown
+
+
+def _slurm_output(job: Job) -> str:
+    try:
+        with open(Path(job.folder) / "slurm.out", "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 4096))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def main(_: Any = None) -> None:
+    """Serves the manager that has started this program."""
+    Slurm().serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""The base class of training services, as the manager speaks with it."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+SERVICE = """
+import os, pathlib
+from trialkeeper.service import *
+
+class Fake(TrainingService):
+    poll_seconds = 0.05
+    def start(self, job):
+        print("a print of the author's")
+        os.system("echo a print of a child")
+        with open("started", "a") as file:
+            print(job.attempt, *job.argv, file=file)
+        what = job.argv[-1]
+        if what == "refused":
+            raise Refused("never")
+        if what == "full":
+            raise NoRoom("later", after=2)
+        if what == "away":
+            raise Unavailable("the platform is down")
+        if what == "bug":
+            raise KeyError("a bug")
+        if what == "dies":
+            os._exit(1)
+        return "h-" + job.attempt
+    def find(self, job):
+        return "found" if pathlib.Path("found").exists() else None
+    def stop(self, handle, job, force):
+        pathlib.Path("stopped").open("a").write(f"{handle} {force}\\n")
+    def poll(self, jobs):
+        ended = pathlib.Path("ended").read_text().split() if pathlib.Path("ended").exists() else []
+        return {handle: Gone(code=3) if handle in ended else Waiting("in a queue") for handle in jobs}
+
+Fake().serve()
+"""
+
+
+class Plugin:
+    """A process of the service, and the manager's side of the conversation."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "service.py").write_text(textwrap.dedent(SERVICE))
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TRIALKEEPER_PLUGIN": "1"}
+        pipe = subprocess.PIPE
+        argv = [sys.executable, "service.py"]
+        self.errors = open(folder / "stderr", "ab")
+        self.process = subprocess.Popen(
+            argv, cwd=folder, stdin=pipe, stdout=pipe, stderr=self.errors, env=environment
+        )
+        self.last_id = 0
+        self.told = []
+
+    def begin(self):
+        experiment = {"id": "e"}
+        params = {
+            "protocol": {"min": 1, "max": 1},
+            "experiment": experiment,
+            "state_dir": str(self.folder / "state"),
+        }
+        hello = self.ask("initialize", {**params, "settings": {}})
+        files = [{"name": "manager.url", "path": "/e/manager.url"}]
+        self.ask("open", {"agent": "/agent", "files": files})
+        return hello
+
+    def send(self, method, params):
+        self.last_id += 1
+        message = {"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+        return self.last_id
+
+    def next(self):
+        line = self.process.stdout.readline()
+        assert line, "the plugin ended"
+        return json.loads(line)
+
+    def ask(self, method, params):
+        wanted = self.send(method, params)
+        while True:
+            message = self.next()
+            if message.get("id") == wanted:
+                return message.get("result", message.get("error"))
+            self.told.append(message)
+
+    def hear(self, method):
+        """The next notification of this kind."""
+        while True:
+            for at, message in enumerate(self.told):
+                if message.get("method") == method:
+                    return self.told.pop(at)["params"]
+            self.told.append(self.next())
+
+    def submit(self, attempt="t-1", what="train"):
+        return self.ask("submit", self.submission(attempt, what))
+
+    def submission(self, attempt, what):
+        places = [
+            {"in": "shared", "name": "manager.url"},
+            {"in": "job", "name": "token"},
+            {"in": "work", "name": "spool"},
+        ]
+        return {
+            "key": self.key(attempt),
+            "name": f"tk-e-{attempt}",
+            "sequence": 0,
+            "folder": str(self.folder / "t"),
+            "args": ["run", *places, "--shell", what],
+            "files": [{"name": "token", "path": "/e/t/token"}],
+            "resources": {"gpus": 1},
+            "grace_ms": 300,
+        }
+
+    def key(self, attempt):
+        return {"experiment": "e", "trial": "t", "attempt": attempt}
+
+    def started(self):
+        file = self.folder / "started"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def end(self):
+        self.process.stdin.close()
+        code = self.process.wait(10)
+        self.process.stdout.close()
+        self.errors.close()
+        return code
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    plugin = Plugin(tmp_path)
+    plugin.begin()
+    yield plugin
+    plugin.end()
+
+
+def test_a_job_is_started_once_however_often_it_is_submitted(plugin):
+    assert plugin.submit() == {"handle": "h-t-1", "created": True}
+    assert plugin.submit() == {"handle": "h-t-1", "created": False}
+    assert plugin.started() == [f"t-1 /agent run /e/manager.url /e/t/token {plugin.folder}/t/spool --shell train"]
+
+
+def test_submits_of_one_attempt_at_a_time_start_it_once(plugin):
+    ids = [plugin.send("submit", plugin.submission("t-1", "train")) for _ in range(5)]
+    answers = []
+    while len(answers) < len(ids):
+        message = plugin.next()
+        if message.get("id") in ids:
+            answers.append(message["result"]["created"])
+    assert sorted(answers) == [False] * 4 + [True]
+    assert len(plugin.started()) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "message", "starts"),
+    [
+        ("refused", -32001, "never", 2),
+        ("full", -32003, "later", 2),
+        ("away", -32004, "the platform is down", 2),
+        ("bug", -32603, "KeyError: 'a bug'", 2),
+    ],
+)
+def test_an_exception_says_what_helps(plugin, what, code, message, starts):
+    for _ in range(2):
+        error = plugin.submit(what=what)
+        assert (error["code"], error["message"]) == (code, message)
+    assert len(plugin.started()) == starts
+    if what == "full":
+        assert error["data"] == {"after_ms": 2000}
+
+
+def test_a_start_that_may_have_succeeded_is_looked_for(plugin):
+    assert plugin.submit(what="away")["code"] == -32004
+    (plugin.folder / "found").touch()
+    assert plugin.submit() == {"handle": "found", "created": False}
+    assert len(plugin.started()) == 1
+
+
+def test_a_process_that_dies_while_it_starts_a_job_is_followed_by_one_that_looks_for_it(tmp_path):
+    first = Plugin(tmp_path)
+    first.begin()
+    first.send("submit", first.submission("t-1", "dies"))
+    assert first.process.wait(10) == 1
+    (tmp_path / "found").touch()
+    second = Plugin(tmp_path)
+    second.begin()
+    assert second.ask("adopt", {"key": second.key("t-1")})["phase"] == "running"
+    assert second.submit() == {"handle": "found", "created": False}
+    assert len(second.started()) == 1
+    second.end()
+
+
+def test_a_job_that_waits_and_ends_is_told(plugin):
+    plugin.submit()
+    assert plugin.hear("waits") == {"key": plugin.key("t-1"), "why": "in a queue"}
+    (plugin.folder / "ended").write_text("h-t-1")
+    gone = {"key": plugin.key("t-1"), "exit": {"code": 3}, "reason": "exit"}
+    assert plugin.hear("gone") == gone
+    listed = {"key": plugin.key("t-1"), "handle": "h-t-1", "phase": "gone", "gone": gone}
+    assert plugin.ask("adopt", {"key": plugin.key("t-1")}) == listed
+    assert plugin.ask("list", {}) == {"jobs": [listed]}
+    # A manager that did not hear of the end asks again, and is told again.
+    plugin.submit()
+    assert plugin.hear("gone") == gone
+    assert plugin.ask("cancel", {"key": plugin.key("t-1")}) == {"known": False}
+
+
+def test_a_job_is_stopped_politely_and_then_by_force(plugin):
+    plugin.submit()
+    assert plugin.ask("cancel", {"key": plugin.key("t-1")}) == {"known": True}
+    stopped = plugin.folder / "stopped"
+    until = time.monotonic() + 20
+    while stopped.read_text() != "h-t-1 False\nh-t-1 True\n":
+        assert time.monotonic() < until, stopped.read_text()
+        time.sleep(0.02)
+
+
+def test_an_attempt_that_was_cancelled_first_never_starts(plugin):
+    assert plugin.ask("cancel", {"key": plugin.key("t-1")}) == {"known": False}
+    assert plugin.submit()["code"] == -32006
+    assert plugin.submit("t-2")["created"] is True
+    assert len(plugin.started()) == 1
+
+
+def test_jobs_outlive_the_process(tmp_path):
+    first = Plugin(tmp_path)
+    first.begin()
+    first.submit()
+    first.process.kill()
+    first.process.wait()
+    second = Plugin(tmp_path)
+    second.begin()
+    assert second.ask("adopt", {"key": second.key("t-1")})["phase"] in ("running", "waiting")
+    assert second.ask("adopt", {"key": second.key("t-9")}) == {"phase": "unknown"}
+    assert second.ask("clean_up", {}) == {"left": []}
+    assert (tmp_path / "stopped").read_text() == "h-t-1 True\n"
+    assert second.ask("list", {}) == {"jobs": []}
+    assert second.end() == 0
+
+
+def test_what_is_wrong_is_said(plugin):
+    assert plugin.ask("dance", {})["code"] == -32602
+    assert plugin.ask("adopt", {"key": {"attempt": "../x"}})["code"] == -32602
+    assert plugin.ask("submit", {"key": plugin.key("t-1")})["code"] == -32603
+    for line in (b"no json", b"[]", b"\xff"):
+        plugin.process.stdin.write(line + b"\n")
+    assert plugin.ask("ping", {}) == {}
+
+
+def test_another_version_is_refused(tmp_path):
+    plugin = Plugin(tmp_path)
+    error = plugin.ask(
+        "initialize", {"protocol": {"min": 7, "max": 9}, "experiment": {"id": "e"}, "state_dir": "."}
+    )
+    assert (error["code"], error["message"].split(";")[0]) == (
+        -32007,
+        "this plugin speaks version 1 of the protocol",
+    )
+    plugin.end()
+
+
+def test_a_service_that_is_started_by_hand_says_what_it_is(tmp_path):
+    (tmp_path / "service.py").write_text(textwrap.dedent(SERVICE))
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        [sys.executable, "service.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "trainingService: {platform: plugin" in done.stderr

@@ -1,0 +1,254 @@
+"""Trials on a real Slurm, and what its commands print."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Cluster, available
+
+import trialkeeper
+from trialkeeper import _programs
+from trialkeeper.service import Gone, Job, NoRoom, Refused, Running, Unavailable, Waiting
+from trialkeeper.slurm import Slurm, job_state, read_jobs
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+
+def test_squeue_is_read_line_by_line():
+    text = (
+        "                  12             PENDING            0 ReqNodeNotAvail, UnavailableNodes:n2\n"
+        "                  13              FAILED          768 NonZeroExitCode\n"
+        "                  14             RUNNING            0 None\n"
+        "slurm_load_jobs error: something\n\n"
+    )
+    assert read_jobs(text) == {
+        "12": ("PENDING", 0, "ReqNodeNotAvail, UnavailableNodes:n2"),
+        "13": ("FAILED", 768, "NonZeroExitCode"),
+        "14": ("RUNNING", 0, "None"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "reason", "expected"),
+    [
+        ("PENDING", 0, "Priority", Waiting("PENDING: Priority")),
+        ("PENDING", 0, "None", Waiting("PENDING")),
+        ("SUSPENDED", 0, "None", Waiting("SUSPENDED")),
+        ("RUNNING", 0, "None", Running()),
+        ("COMPLETING", 0, "None", Running()),
+        ("COMPLETED", 0, "None", Gone(code=0)),
+        ("FAILED", 768, "NonZeroExitCode", Gone(code=3)),
+        ("FAILED", 9, "JobLaunchFailure", Gone(signal=9, message="Slurm says FAILED: JobLaunchFailure")),
+        (
+            "FAILED",
+            53,
+            "JobLaunchFailure",
+            Gone(reason="start_failed", message="Slurm cannot write the job's folder on the node"),
+        ),
+        ("TIMEOUT", 9, "TimeLimit", Gone(signal=9, reason="timeout", message="Slurm says TIMEOUT: TimeLimit")),
+        ("OUT_OF_MEMORY", 253, "OutOfMemory", Gone(reason="oom", message="Slurm says OUT_OF_MEMORY: OutOfMemory")),
+        ("PREEMPTED", 36608, "None", Gone(code=143, reason="preempted")),
+        ("NODE_FAIL", 0, "None", Gone(code=0, reason="node_lost")),
+        ("CANCELLED", 15, "None", Gone(signal=15, reason="revoked")),
+    ],
+)
+def test_states_are_translated(state, status, reason, expected):
+    assert job_state(state, status, reason) == expected
+
+
+def test_a_memory_limit_without_cgroups_is_recognised():
+    output = "slurmstepd: error: Exceeded job memory limit\n"
+    assert job_state("FAILED", 9, "JobLaunchFailure", output).reason == "oom"
+
+
+def job(folder="/work", **more):
+    return Job(
+        name="tk-e-t-1",
+        argv=["/agent", "run", "--shell", "a b"],
+        folder=folder,
+        trial="t",
+        attempt="t-1",
+        experiment="e",
+        **more,
+    )
+
+
+def fake(tmp_path, monkeypatch, **programs):
+    """Commands of Slurm's that say what they are told."""
+    for name, script in programs.items():
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    return Slurm()
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        ("sbatch: error: invalid partition specified: x", Refused),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", NoRoom),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Unavailable),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", Unavailable),
+    ],
+)
+def test_a_refusal_of_sbatch_says_what_helps(tmp_path, monkeypatch, says, error):
+    service = fake(tmp_path, monkeypatch, sbatch=f"echo '{says}' >&2; exit 1")
+    with pytest.raises(error, match=says[-20:-2].replace("(", r"\(")):
+        service.start(job())
+
+
+def test_a_job_is_submitted_as_the_settings_say(tmp_path, monkeypatch):
+    service = fake(
+        tmp_path,
+        monkeypatch,
+        sbatch=f"printf '%s\\n' \"$@\" >{tmp_path}/words; cat >{tmp_path}/script; echo '7;tk'",
+    )
+    service.settings = {
+        "partition": "gpu",
+        "memory": "8G",
+        "cpus": 4,
+        "sbatch": ["--nice=5"],
+        "wrap": ["apptainer", "exec"],
+    }
+    assert service.start(job(gpus=2)) == "7"
+    words = (tmp_path / "words").read_text().splitlines()
+    for word in (
+        "--no-requeue",
+        "--export=NONE",
+        "--partition=gpu",
+        "--mem=8G",
+        "--cpus-per-task=4",
+        "--gpus=2",
+        "--nice=5",
+    ):
+        assert word in words
+    script = (tmp_path / "script").read_text()
+    assert "exec apptainer exec /agent run --shell 'a b'" in script
+    assert "SLURM_RESTART_COUNT" in script
+
+
+def test_wrong_settings_are_named(tmp_path, monkeypatch):
+    service = fake(tmp_path, monkeypatch, sinfo="exit 0", scontrol="echo 'KillWait = 10 sec'")
+    service.settings = {"partiton": "gpu", "cpus": "4"}
+    problems = {problem.path: (problem.message, problem.advice) for problem in service.check()}
+    assert problems["settings.partiton"] == ("unknown setting", "did you mean partition?")
+    assert problems["settings.cpus"][0] == "expected int, found str"
+    service.settings = {"partition": "nope"}
+    assert [problem.level for problem in service.check()] == ["error", "warning"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if not available():
+        pytest.skip("there is no Slurm, or we are not root")
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Search:
+    """A search at that cluster by the real manager."""
+
+    def __init__(self, cluster, folder, command, trials=2, settings=None, **fields):
+        self.cluster, self.folder = cluster, folder
+        # The nodes' daemons run as root, and so does the test.
+        folder.chmod(0o755)
+        program = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "trialkeeper.slurm"]
+        settings = {"memory": "100", "pollSeconds": 2, "time": "5", **(settings or {})}
+        experiment = {
+            "trialCommand": command,
+            "maxTrialNumber": trials,
+            "trialConcurrency": 2,
+            "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+            "tuner": {"name": "Random", "classArgs": {"seed": 1}},
+            "trialCodeDirectory": "code",
+            "trainingService": {"platform": "plugin", "command": program, "settings": settings},
+            **fields,
+        }
+        (folder / "code").mkdir()
+        (folder / "experiment.json").write_text(json.dumps(experiment))
+        self.manager = self.start("run", str(folder / "experiment.json"))
+
+    def start(self, *words):
+        argv = [
+            str(_programs.find_program("trial-manager")),
+            *words,
+            "--data-dir",
+            str(self.folder / "data"),
+            "--port",
+            "0",
+            "-o",
+            "json",
+        ]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=self.cluster.environment)
+
+    def finish(self):
+        said, told = self.manager.communicate(timeout=240)
+        assert said, told
+        return json.loads(said)
+
+    def wait_for(self, file, lines=1):
+        path = self.folder / file
+        self.cluster.wait(lambda: path.exists() and len(path.read_text().splitlines()) >= lines, file)
+        return path.read_text().splitlines()
+
+
+def test_a_search_runs_on_slurm(cluster, tmp_path):
+    done = Search(cluster, tmp_path, f"echo $SLURM_JOB_ID >>{tmp_path}/ran; echo loss=0.5", trials=4).finish()
+    states = [trial["state"] for trial in done["trials"]]
+    assert states == ["SUCCEEDED"] * 4, done
+    assert len(set((tmp_path / "ran").read_text().split())) == 4
+
+
+def test_a_failure_keeps_its_exit_code(cluster, tmp_path):
+    done = Search(cluster, tmp_path, "exit 3", trials=1).finish()
+    trial = trialkeeper.connect(done["experiment"]["id"], data_dir=tmp_path / "data").trials()[0]
+    assert trial.state == "FAILED"
+    assert "code 3" in trial.why()["message"]
+
+
+def test_a_manager_and_its_plugin_that_are_killed_find_their_jobs(cluster, tmp_path):
+    command = f"echo run >>{tmp_path}/ran; while ! [ -e {tmp_path}/gate ]; do sleep 0.1; done; echo loss=0.5"
+    search = Search(cluster, tmp_path, command, trials=2)
+    search.wait_for("ran", 2)
+    search.manager.send_signal(signal.SIGKILL)
+    search.manager.communicate()
+    (tmp_path / "gate").touch()
+    experiment = next(path.name for path in (tmp_path / "data").iterdir() if path.is_dir())
+    search.manager = search.start("resume", experiment)
+    done = search.finish()
+    assert [trial["state"] for trial in done["trials"]] == ["SUCCEEDED"] * 2, done
+    assert len(search.wait_for("ran")) == 2
+
+
+def test_an_interrupted_search_leaves_no_job(cluster, tmp_path):
+    command = f"trap 'echo heard >>{tmp_path}/heard; exit 143' TERM; echo run >>{tmp_path}/ran; sleep 300 & wait"
+    # Only four of the six jobs fit on the nodes: the others wait in the queue.
+    search = Search(cluster, tmp_path, command, trials=6, trialConcurrency=6)
+    search.wait_for("ran", 4)
+    search.manager.send_signal(signal.SIGINT)
+    search.manager.communicate(timeout=120)
+    assert search.manager.returncode == 130
+    assert len(search.wait_for("heard", 4)) == 4
+    cluster.wait(lambda: not cluster.run("squeue", "-h").strip(), "an empty queue")
+
+
+def test_a_preempted_trial_runs_once_more(cluster, tmp_path):
+    command = f"echo run >>{tmp_path}/ran; while ! [ -e {tmp_path}/gate ]; do sleep 0.1; done; echo loss=0.5"
+    search = Search(cluster, tmp_path, command, trials=1, settings={"partition": "low"}, maxTrialRetries=1)
+    search.wait_for("ran", 1)
+    # All processors of both nodes for another user's job of a higher partition.
+    cluster.run("sbatch", "-p", "high", "--exclusive", "-N", "2", "-o", "/dev/null", "--wrap", "sleep 2")
+    search.wait_for("ran", 2)
+    (tmp_path / "gate").touch()
+    done = search.finish()
+    assert done["trials"][0]["state"] == "SUCCEEDED", done
