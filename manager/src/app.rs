@@ -43,7 +43,7 @@ use crate::api::session::Sessions;
 use crate::clock::{Clock, SystemClock};
 use crate::code_archive::CodeArchive;
 use crate::code_archive::version::CodeTracker;
-use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
+use crate::config::{self, ExperimentSpec, PluginSpec, TrainingServiceSpec};
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
 use crate::experiment::conduct::{Conductor, Inbox, conduct};
@@ -55,6 +55,7 @@ use crate::store::{self, ExperimentRow, Store};
 use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
 use crate::training_service::local::{private_folder, write_file};
+use crate::training_service::plugin::conformance::{self, Case, Verdict};
 use crate::view::Board;
 use crate::{api, ids, notify};
 
@@ -362,6 +363,15 @@ async fn begin(
 /// Looks whether trials can be run as the experiment says, and starts nothing.
 pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
     Ready::find(agent, spec, &ids::experiment(), true).await.map(drop)
+}
+
+/// Tries a case of the conformance story on a plugin.
+pub async fn try_case(
+    case: Case,
+    spec: &PluginSpec,
+    agent: Option<PathBuf>,
+) -> Result<Verdict, Error> {
+    Ok(conformance::try_case(case, spec, service::find_agent(agent)?).await?)
 }
 
 /// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.

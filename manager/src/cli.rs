@@ -19,6 +19,7 @@ use crate::layout::ExperimentDir;
 
 mod ask;
 mod clean;
+mod conformance;
 mod doctor;
 mod experiment;
 mod export;
@@ -103,6 +104,21 @@ enum Command {
         data_dir: Option<PathBuf>,
         #[command(flatten)]
         cluster: clean::Cluster,
+    },
+    /// Try whether a plugin does all that a training service must.
+    Conformance {
+        /// File with the plugin's settings, JSON or YAML.
+        #[arg(long, value_name = "FILE")]
+        settings: Option<PathBuf>,
+        /// The agent program [default: `trialkeeper` beside this program, else in PATH].
+        #[arg(long, env = "TRIAL_MANAGER_AGENT")]
+        agent: Option<PathBuf>,
+        /// Only the cases that contain this text.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        case: String,
+        /// The plugin and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
     },
     /// List, show, stop, export or remove experiments, and change their limits.
     #[command(subcommand, alias = "experiments")]
@@ -302,6 +318,9 @@ pub fn main() -> ExitCode {
                 Err(error) => fail(&error, NOTHING_SUCCEEDED),
             };
         }
+        Command::Conformance { settings, agent, case, command } => {
+            Asked::Conformance(settings, agent, case, command)
+        }
         Command::NniNode { arguments } => Asked::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
             return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);
@@ -325,6 +344,7 @@ pub fn main() -> ExitCode {
 enum Asked {
     Run(Common, What, bool),
     Doctor(PathBuf, bool, Common),
+    Conformance(Option<PathBuf>, Option<PathBuf>, String, Vec<String>),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
     Metrics(ask::named::TrialName, ask::Asked),
@@ -339,6 +359,9 @@ impl Asked {
         match self {
             Self::Run(common, what, keep_serving) => {
                 Box::pin(run::run(common, what, keep_serving)).await
+            }
+            Self::Conformance(settings, agent, case, command) => {
+                conformance::conformance(settings.as_deref(), agent, &case, command).await
             }
             Self::Doctor(file, probe, common) => {
                 Box::pin(doctor::doctor(&file, probe, common)).await

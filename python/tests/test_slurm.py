@@ -252,3 +252,17 @@ def test_a_preempted_trial_runs_once_more(cluster, tmp_path):
     (tmp_path / "gate").touch()
     done = search.finish()
     assert done["trials"][0]["state"] == "SUCCEEDED", done
+
+
+# The whole story takes 96 s here; these are the parts in which Slurm has its say.
+@pytest.mark.parametrize("case", ["dies at the submit", "finds its jobs again", "is stopped"])
+def test_the_plugin_passes_the_conformance_story(cluster, tmp_path, case):
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"memory": "50", "pollSeconds": 2, "time": "5"}))
+    program = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "trialkeeper.slurm"]
+    manager = str(_programs.find_program("trial-manager"))
+    argv = [manager, "conformance", "--case", case, "--settings", str(settings), "--", *program]
+    done = subprocess.run(argv, cwd=tmp_path, env=cluster.environment, capture_output=True, text=True, timeout=500)
+    assert done.stdout.startswith("ok "), done.stdout + done.stderr
+    assert done.returncode == 0 and "FAIL" not in done.stdout, done.stdout
+    cluster.wait(lambda: not cluster.run("squeue", "-h").strip(), "an empty queue")

@@ -17,7 +17,7 @@ _clap_complete_trial_manager trial-manager '@TYPED@'; printf '%s\n' "${COMPREPLY
         r#"compdef() { }; _describe() { print -rl -- "${(@P)3}" }
 source <('@PROGRAM@' completions zsh); words=(@WORDS@); CURRENT=$((@LAST@ + 1)); _clap_dynamic_completer_trial_manager"#,
     ),
-    ("fish", r#"'@PROGRAM@' completions fish | source; complete -C (string join ' ' -- @WORDS@)"#),
+    ("fish", "'@PROGRAM@' completions fish | source; complete -C (string join ' ' -- @WORDS@)"),
 ];
 
 /// Returns what a shell offers for the last of these words, sorted. `None`: the shell is not here, which

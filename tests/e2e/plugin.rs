@@ -150,7 +150,8 @@ fn an_interrupted_search_ends_its_trials_at_the_plugin() {
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     let mut cleaned: Vec<_> = bed.read("cleaned").lines().map(str::to_owned).collect();
-    (trials.sort(), cleaned.sort());
+    trials.sort();
+    cleaned.sort();
     assert_eq!(cleaned, trials, "each trial heard SIGTERM");
     bed.wait_until_empty();
 }
@@ -192,7 +193,56 @@ fn a_plugin_that_cannot_work_is_refused_before_anything_is_made() {
         assert_eq!(finished.code, Some(2), "{command}: {}", finished.stderr);
         let said = &finished.stderr;
         assert!(said.contains(begins) && said.contains(says), "{command}: {said}");
-        let left = fs::read_dir(bed.data()).map(Iterator::count).unwrap_or(0);
+        let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{command}: nothing is left");
+    }
+}
+
+/// Runs `trial-manager conformance` on the example, changed by these lines of Python.
+fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String) {
+    let folder = repository().join("examples/plugins").display().to_string();
+    let program = format!(
+        "import sys; sys.path.insert(0, {folder:?})\nfrom processes import *\nfrom trialkeeper.service import Refused\n{changes}\nProcesses().serve()\n"
+    );
+    let program = bed.write("processes_under_test.py", &program);
+    let module = format!("PYTHONPATH={}", repository().join("python/src").display());
+    let mut command = bed.manager();
+    command.args(["conformance", "--case", only, "--", "env", &module, "python3"]).arg(program);
+    let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
+    (finished.code, String::from_utf8(finished.stdout).unwrap())
+}
+
+#[test]
+fn the_example_passes_the_conformance_story() {
+    let bed = TestBed::new();
+    let (code, said) = conformance(&bed, "", "");
+    assert!(
+        said.lines().count() > 15 && said.lines().all(|line| line.starts_with("ok ")),
+        "{said}"
+    );
+    assert_eq!(code, Some(0));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_careless_plugin_fails_the_conformance_story() {
+    let good = "ok    tells the end of a job that succeeds\n";
+    #[rustfmt::skip]
+    let table = [
+        ("Processes.look = lambda self, handle, job: Running() if agent_lives(job.folder) or not Path(job.folder, 'stdout').exists() else Gone(code=0)",
+         "tells the e", "FAIL  tells the exit code of a job that fails: its end: (Some(0), Exit) instead of (Some(3), Exit)"),
+        ("Processes._initialize = lambda self, params: {'protocol': 1}",
+         "version", "FAIL  refuses a version that it does not speak: it takes versions 7 to 9"),
+        ("Processes._cancel = lambda self, record, params: {}",
+         "stopped before", "FAIL  never starts an attempt that was stopped before: cancel was answered with {}, without `known`"),
+        ("Processes.start = lambda self, job: (_ for _ in ()).throw(Refused('no'))",
+         "three times", "FAIL  starts a job once that is submitted three times: submit: no"),
+    ];
+    for (changes, only, expected) in table {
+        let bed = TestBed::new();
+        let (code, said) = conformance(&bed, changes, only);
+        assert!(said.contains(expected), "{changes}: {said}");
+        assert!(only != "tells the e" || said.contains(good), "{said}");
+        assert_eq!(code, Some(1), "{changes}: {said}");
     }
 }

@@ -350,7 +350,7 @@ fn absolute(path: PathBuf) -> PathBuf {
 }
 
 /// Absolute: it is started elsewhere.
-fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
+pub(super) fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     const NAME: &str = "trialkeeper";
     if let Some(path) = given {
         return if path.is_file() { Ok(absolute(path)) } else { Err(Error::NoAgent { path }) };

@@ -32,6 +32,7 @@ use crate::config::PluginSpec;
 use crate::layout::ExperimentDir;
 use crate::token::Secret;
 
+pub mod conformance;
 mod handshake;
 mod job;
 mod link;
@@ -44,6 +45,7 @@ const SUBMIT_TIMEOUT: Duration = Duration::from_mins(1);
 const ADOPT_TIMEOUT: Duration = Duration::from_mins(2);
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(30);
 const RECOVER_TIMEOUT: Duration = Duration::from_mins(2);
+const CLEAN_UP_TIMEOUT: Duration = Duration::from_mins(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an agent may take to end after it was asked to: its own budgets and a margin.
 const AGENT_GRACE: Duration = Duration::from_secs(35);

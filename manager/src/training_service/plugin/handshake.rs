@@ -10,7 +10,7 @@ use trial_protocol::ExperimentId;
 
 use super::link::{self, AskError, Link, Program, Started};
 use super::wire::Remedy;
-use super::{CLOSE_TIMEOUT, Error};
+use super::{CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error};
 use crate::config::PluginSpec;
 use crate::layout::ExperimentDir;
 
@@ -19,7 +19,6 @@ const PROTOCOL_VERSION: u64 = 1;
 /// The longest that an answer may take, by request.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_mins(1);
 const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
-const CLEAN_UP_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The optional requests that a plugin takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]

@@ -193,6 +193,12 @@ impl Link {
         }
     }
 
+    /// Writes a line that waits for no answer.
+    pub(super) fn say(&self, line: &str) {
+        // A process that has ended hears nothing.
+        drop(self.outgoing.send(line.to_owned()));
+    }
+
     /// Waits until the process has ended or was given up.
     pub(super) async fn lost(&self) {
         self.lost.cancelled().await;

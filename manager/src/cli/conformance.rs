@@ -1,0 +1,53 @@
+//! `conformance`: the story that every plugin must pass, case by case.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show};
+use crate::app;
+use crate::config::{self, PluginSpec};
+use crate::training_service::plugin::conformance::{Case, Verdict};
+
+/// Tries the cases that contain the text `only` on a plugin, prints a table as it goes, and returns the exit code.
+pub(super) async fn conformance(
+    settings: Option<&Path>,
+    agent: Option<PathBuf>,
+    only: &str,
+    command: Vec<String>,
+) -> u8 {
+    let settings = match settings.map(config::read).transpose() {
+        Ok(settings) => settings.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
+        Err(error) => {
+            show(&error);
+            return BAD_INPUT;
+        }
+    };
+    let spec = PluginSpec { command, settings, advertise: None };
+    let cases: Vec<Case> =
+        Case::ALL.into_iter().filter(|case| case.sentence().contains(only)).collect();
+    let mut failed = 0;
+    for &case in &cases {
+        let (word, why) = match app::try_case(case, &spec, agent.clone()).await {
+            Ok(Verdict::Passed) => ("ok", String::new()),
+            Ok(Verdict::Skipped(why)) => ("-", format!(": not tried, {why}")),
+            Ok(Verdict::Failed(why)) => {
+                failed += 1;
+                ("FAIL", format!(": {why}"))
+            }
+            Err(error) => {
+                show(&error);
+                return BAD_INPUT;
+            }
+        };
+        let line = format!("{}{why}", case.sentence()).replace(char::is_control, " ");
+        // A closed standard output is no reason to fail.
+        drop(writeln!(io::stdout(), "{word:<4}  {line}"));
+    }
+    if failed > 0 {
+        drop(writeln!(io::stdout(), "{failed} of {} failed", cases.len()));
+        return NOTHING_SUCCEEDED;
+    }
+    DONE
+}

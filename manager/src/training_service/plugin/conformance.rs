@@ -1,0 +1,341 @@
+//! The conformance story of plugins: what every plugin must do, tried on one, with the real agent and real deaths.
+//!
+//! It is a small manager without a server: agents cannot deliver, and each trial's command notes its own start, so that
+//! a trial that runs twice is seen.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use self::harness::Harness;
+use self::job::Job;
+use super::Error;
+use super::wire::{Reason, Remedy};
+use crate::config::PluginSpec;
+
+mod harness;
+mod job;
+
+/// The time in which a plugin must show that something has happened at its platform.
+const STATE_TIMEOUT: Duration = Duration::from_mins(2);
+/// The time that the command of a stopped trial is given in these cases.
+const SHORT_GRACE: Duration = Duration::from_secs(3);
+/// The delays after which a plugin is killed while it submits.
+const KILL_DELAYS_MS: [u64; 6] = [0, 2, 10, 50, 200, 1_000];
+/// Jobs that are submitted at a time.
+const MANY_JOBS: usize = 20;
+
+/// A part of the story.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// The program says what it is where no manager starts it.
+    ByHand,
+    /// A version that it cannot speak is refused.
+    OtherVersion,
+    /// Lines that are no requests change nothing.
+    Garbage,
+    /// A job that succeeds ends with code 0.
+    Succeeds,
+    /// A job that fails ends with its exit code.
+    Fails,
+    /// A submit that comes three times starts one job.
+    SubmitTwice,
+    /// A plugin that dies while it submits starts one job in the end.
+    DeathAtSubmit,
+    /// A job that is stopped hears SIGTERM.
+    CancelRunning,
+    /// A job that ignores SIGTERM is ended after its grace.
+    CancelDeaf,
+    /// Stops that come again, and late, are answered.
+    CancelAgain,
+    /// An attempt that is stopped before it is submitted never starts.
+    CancelFirst,
+    /// Jobs outlive the plugin, and the next process knows them.
+    DeathOfPlugin,
+    /// The end of a job is told that ended while no plugin ran.
+    EndedMeanwhile,
+    /// An end is told to every process that asks.
+    GoneAgain,
+    /// A job that never was is not known.
+    UnknownJob,
+    /// Many jobs at a time each run once.
+    Many,
+    /// A plugin ends when it is asked to; its jobs do not.
+    Close,
+    /// Nothing is left after `clean_up`.
+    CleanUp,
+}
+
+impl Case {
+    /// All parts, in the order in which they are tried.
+    pub const ALL: [Self; 18] = [
+        Self::ByHand,
+        Self::OtherVersion,
+        Self::Garbage,
+        Self::Succeeds,
+        Self::Fails,
+        Self::SubmitTwice,
+        Self::DeathAtSubmit,
+        Self::CancelRunning,
+        Self::CancelDeaf,
+        Self::CancelAgain,
+        Self::CancelFirst,
+        Self::DeathOfPlugin,
+        Self::EndedMeanwhile,
+        Self::GoneAgain,
+        Self::UnknownJob,
+        Self::Many,
+        Self::Close,
+        Self::CleanUp,
+    ];
+
+    /// Returns the part as a sentence.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::ByHand => "says what it is when a person starts it",
+            Self::OtherVersion => "refuses a version that it does not speak",
+            Self::Garbage => "survives lines that are no requests",
+            Self::Succeeds => "tells the end of a job that succeeds",
+            Self::Fails => "tells the exit code of a job that fails",
+            Self::SubmitTwice => "starts a job once that is submitted three times",
+            Self::DeathAtSubmit => "starts a job once when it dies at the submit",
+            Self::CancelRunning => "lets a job end by itself when it is stopped",
+            Self::CancelDeaf => "ends a job by force that ignores SIGTERM",
+            Self::CancelAgain => "answers stops that come again and late",
+            Self::CancelFirst => "never starts an attempt that was stopped before",
+            Self::DeathOfPlugin => "finds its jobs again after its death",
+            Self::EndedMeanwhile => "tells the end of a job that ended while it was dead",
+            Self::GoneAgain => "tells an end again to the next process",
+            Self::UnknownJob => "does not know a job that never was",
+            Self::Many => "runs each of many jobs once",
+            Self::Close => "ends when asked to, and its jobs live on",
+            Self::CleanUp => "leaves nothing after clean_up",
+        }
+    }
+}
+
+/// The result of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it must.
+    Passed,
+    /// Not as it must, and how.
+    Failed(String),
+    /// It was not tried, and why.
+    Skipped(&'static str),
+}
+
+/// Tries a part on a plugin. Each part has an experiment of its own.
+///
+/// # Errors
+///
+/// A folder for the experiment cannot be made.
+pub async fn try_case(case: Case, spec: &PluginSpec, agent: PathBuf) -> Result<Verdict, Error> {
+    let mut harness = Harness::new(spec, agent)?;
+    let tried = attempt(case, &mut harness).await;
+    let last_words = harness.last_words();
+    harness.end().await;
+    Ok(match tried {
+        Ok(None) => Verdict::Passed,
+        Ok(Some(why)) => Verdict::Skipped(why),
+        Err(why) => Verdict::Failed(format!("{why}{last_words}")),
+    })
+}
+
+/// Tries a part. `Some`: why it could not be tried.
+async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static str>, String> {
+    match case {
+        Case::ByHand => harness.by_hand().await?,
+        Case::OtherVersion => harness.other_version().await?,
+        Case::Garbage => harness.garbage().await?,
+        Case::Succeeds => {
+            harness.open().await?;
+            let job = harness.run("true").await?;
+            expect(harness.gone(&job).await?.exit.shell_code(), Some(0), "its exit code")?;
+            expect(job.starts(), 1, "its starts")?;
+        }
+        Case::Fails => {
+            harness.open().await?;
+            let job = harness.run("exit 3").await?;
+            let gone = harness.gone(&job).await?;
+            expect((gone.exit.shell_code(), gone.reason), (Some(3), Reason::Exit), "its end")?;
+        }
+        Case::SubmitTwice => submit_twice(harness).await?,
+        Case::DeathAtSubmit => death_at_submit(harness).await?,
+        Case::CancelRunning => cancel_running(harness).await?,
+        Case::CancelDeaf => cancel_deaf(harness).await?,
+        Case::CancelAgain => cancel_again(harness).await?,
+        Case::CancelFirst => cancel_first(harness).await?,
+        Case::DeathOfPlugin => death_of_plugin(harness).await?,
+        Case::EndedMeanwhile => ended_meanwhile(harness).await?,
+        Case::GoneAgain => gone_again(harness).await?,
+        Case::UnknownJob => unknown_job(harness).await?,
+        Case::Many => many(harness).await?,
+        Case::Close => close(harness).await?,
+        Case::CleanUp => return clean_up(harness).await,
+    }
+    Ok(None)
+}
+
+async fn submit_twice(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.job_at_gate();
+    let (first, second) = tokio::join!(harness.submit(&job), harness.submit(&job));
+    first.and(second)?;
+    harness.submit(&job).await?;
+    job.wait_for_start().await?;
+    job.open_gate()?;
+    harness.gone(&job).await?;
+    expect(job.starts(), 1, "its starts")
+}
+
+async fn death_at_submit(harness: &mut Harness) -> Result<(), String> {
+    for delay in KILL_DELAYS_MS.map(Duration::from_millis) {
+        harness.open().await?;
+        let job = harness.job_at_gate();
+        harness.submit_and_kill(&job, delay).await;
+        harness.open().await?;
+        harness.submit(&job).await?;
+        job.wait_for_start().await?;
+        job.open_gate()?;
+        harness.gone(&job).await?;
+        let what = format!("its starts after a death {} ms after the submit", delay.as_millis());
+        expect(job.starts(), 1, &what)?;
+        harness.kill().await;
+    }
+    Ok(())
+}
+
+async fn cancel_running(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run_trapping("echo heard; exit 7").await?;
+    expect(harness.cancel(&job, false).await?, true, "`known` in the answer to cancel")?;
+    harness.gone(&job).await?;
+    expect(job.output().contains("heard"), true, "SIGTERM heard by the trial")
+}
+
+async fn cancel_deaf(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run_trapping("").await?;
+    expect(harness.cancel(&job, false).await?, true, "`known` in the answer to cancel")?;
+    harness.gone(&job).await?;
+    job.wait_for_end().await
+}
+
+async fn cancel_again(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run_at_gate().await?;
+    let (first, second) = tokio::join!(harness.cancel(&job, false), harness.cancel(&job, false));
+    first.and(second)?;
+    harness.gone(&job).await?;
+    expect(harness.cancel(&job, false).await?, false, "`known` in the answer to a late cancel")
+}
+
+async fn cancel_first(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.job("true");
+    expect(harness.cancel(&job, false).await?, false, "`known` in the answer to cancel")?;
+    match harness.submit_refused(&job).await? {
+        Some(Remedy::Cancelled) => {}
+        other => return Err(format!("the submit was answered with {other:?}, not -32006")),
+    }
+    let next = harness.run("true").await?;
+    harness.gone(&next).await?;
+    expect(job.starts(), 0, "starts of the attempt")
+}
+
+async fn death_of_plugin(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run_at_gate().await?;
+    harness.kill().await;
+    harness.open().await?;
+    expect(harness.adopt(&job).await?, "running".to_owned(), "its phase")?;
+    job.open_gate()?;
+    harness.gone(&job).await?;
+    expect(job.starts(), 1, "its starts")
+}
+
+async fn ended_meanwhile(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run_at_gate().await?;
+    harness.kill().await;
+    job.open_gate()?;
+    job.wait_for_end().await?;
+    harness.open().await?;
+    harness.gone_after_adopt(&job).await.map(drop)
+}
+
+async fn gone_again(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run("exit 3").await?;
+    harness.gone(&job).await?;
+    harness.kill().await;
+    harness.open().await?;
+    expect(harness.adopt(&job).await?, "gone".to_owned(), "its phase")
+}
+
+async fn unknown_job(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.job("true");
+    expect(harness.adopt(&job).await?, "unknown".to_owned(), "its phase")?;
+    expect(harness.cancel(&job, false).await?, false, "`known` in the answer to cancel")
+}
+
+async fn close(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let job = harness.run_at_gate().await?;
+    harness.close().await?;
+    expect(job.has_ended(), false, "the end of its job")?;
+    harness.open().await?;
+    job.open_gate()?;
+    harness.gone_after_adopt(&job).await.map(drop)
+}
+
+/// Returns why it could not be tried.
+async fn clean_up(harness: &mut Harness) -> Result<Option<&'static str>, String> {
+    if !harness.open().await?.clean_up {
+        return Ok(Some("it has no capability clean_up"));
+    }
+    let jobs = [harness.run_at_gate().await?, harness.run_at_gate().await?];
+    let left = harness.ask("clean_up", &json!({})).await?["left"].clone();
+    expect(left.as_array().is_none_or(Vec::is_empty), true, "nothing left")?;
+    for job in &jobs {
+        job.wait_for_end().await?;
+    }
+    Ok(None)
+}
+
+async fn many(harness: &mut Harness) -> Result<(), String> {
+    harness.open().await?;
+    let jobs: Vec<Job> = (0..MANY_JOBS).map(|_| harness.job("true")).collect();
+    let submits = jobs.iter().map(|job| harness.submit(job));
+    for submitted in futures_util::future::join_all(submits).await {
+        submitted?;
+    }
+    for job in &jobs {
+        harness.gone(job).await?;
+        expect(job.starts(), 1, "starts of a job")?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what is compared is made for it")]
+fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T, what: &str) -> Result<(), String> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found:?} instead of {expected:?}"))
+    }
+}
+
+/// The parameters of `initialize` for a version that there is not.
+fn later_version(state_dir: &std::path::Path) -> Value {
+    json!({
+        "protocol": {"min": 7, "max": 9},
+        "manager": {"name": "trial-manager", "version": env!("CARGO_PKG_VERSION")},
+        "experiment": {"id": "conformance"},
+        "state_dir": state_dir,
+        "settings": {},
+    })
+}

@@ -1,0 +1,300 @@
+//! The manager's side of the conformance story: processes of the plugin, jobs, and what becomes of them.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::time::{Instant, timeout};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
+
+use super::super::handshake::{Capabilities, initialize, program};
+use super::super::link::{self, AskError, Link, Program, Started};
+use super::super::wire::{Gone, Key, Message, Remedy};
+use super::super::{ADOPT_TIMEOUT, CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, Error, SUBMIT_TIMEOUT};
+use super::job::Job;
+use super::{SHORT_GRACE, STATE_TIMEOUT, later_version};
+use crate::config::PluginSpec;
+use crate::ids;
+
+/// The time in which a plugin must end that was asked to, or was started by hand.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A plugin under test, and the folder of an experiment.
+#[derive(Debug)]
+pub(super) struct Harness {
+    spec: PluginSpec,
+    program: Program,
+    agent: PathBuf,
+    experiment: ExperimentId,
+    folder: TempDir,
+    process: Option<Started>,
+    gone: Vec<Gone>,
+    jobs: AtomicU64,
+}
+
+impl Harness {
+    pub(super) fn new(spec: &PluginSpec, agent: PathBuf) -> Result<Self, Error> {
+        // On the disk of the working directory: what runs elsewhere sees that rather than /tmp.
+        let place = std::env::current_dir().unwrap_or_else(|_| std::env::temp_dir());
+        let failed = |source| Error::Write { path: place.clone(), source };
+        let folder = tempfile::Builder::new().prefix(".conformance-").tempdir_in(&place);
+        let folder = folder.map_err(failed)?;
+        let state_dir = folder.path().join("training-service");
+        std::fs::create_dir(&state_dir).map_err(failed)?;
+        // No manager listens there: agents keep what they would deliver.
+        let url = folder.path().join("manager.url");
+        std::fs::write(&url, "http://127.0.0.1:9\n").map_err(failed)?;
+        Ok(Self {
+            spec: spec.clone(),
+            program: program(spec, &place, &state_dir, Vec::new()),
+            agent,
+            experiment: ids::experiment(),
+            folder,
+            process: None,
+            gone: Vec::new(),
+            jobs: AtomicU64::new(0),
+        })
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.folder.path().join("training-service")
+    }
+
+    /// Returns the plugin's last lines on its standard error.
+    pub(super) fn last_words(&self) -> String {
+        self.program.last_words()
+    }
+
+    fn link(&self) -> Result<Arc<Link>, String> {
+        let process = self.process.as_ref().ok_or("no process of the plugin runs")?;
+        Ok(Arc::clone(&process.link))
+    }
+
+    /// Starts a process and makes it ready.
+    pub(super) async fn open(&mut self) -> Result<Capabilities, String> {
+        let started = Link::start(&self.program)?;
+        let link = Arc::clone(&started.link);
+        self.process = Some(started);
+        let state_dir = self.state_dir();
+        let hello =
+            initialize(&self.program, &link, &self.experiment, None, &state_dir, &self.spec);
+        let hello = hello.await.map_err(|error| error.to_string())?;
+        let url = self.folder.path().join("manager.url");
+        let files = json!([{"name": "manager.url", "path": url}]);
+        self.ask("open", &json!({"agent": self.agent, "files": files})).await?;
+        Ok(hello.capabilities)
+    }
+
+    /// Asks, and waits for the result.
+    pub(super) async fn ask(&self, method: &'static str, params: &Value) -> Result<Value, String> {
+        let bound = match method {
+            "submit" => SUBMIT_TIMEOUT,
+            "cancel" => CANCEL_TIMEOUT,
+            "clean_up" => CLEAN_UP_TIMEOUT,
+            _ => ADOPT_TIMEOUT,
+        };
+        let link = self.link()?;
+        link.ask(method, params, bound).await.map_err(|error| match error {
+            AskError::Lost if !link.why().is_empty() => format!("{method}: {}", link.why()),
+            error @ (AskError::Lost | AskError::Refused(_)) => format!("{method}: {error}"),
+        })
+    }
+
+    /// Makes a job; it is not submitted.
+    pub(super) fn job(&self, command: &str) -> Job {
+        let number = self.jobs.fetch_add(1, Ordering::Relaxed);
+        let trial = TrialJobId::new(format!("t{number}")).expect("the id is good");
+        let attempt = AttemptId::new(format!("t{number}-1")).expect("the id is good");
+        let folder = self.folder.path().join(trial.as_str());
+        let key = Key { experiment: self.experiment.clone(), trial, attempt };
+        let command = format!("echo run >>'{}'; {command}", folder.join("starts").display());
+        Job { key, folder, command }
+    }
+
+    /// Makes a job that runs until its gate is opened.
+    pub(super) fn job_at_gate(&self) -> Job {
+        let mut job = self.job("");
+        let gate = job.folder.join("gate");
+        let wait = format!("while ! [ -e '{}' ]; do sleep 0.05; done", gate.display());
+        job.command.push_str(&wait);
+        job
+    }
+
+    /// Submits a job and waits for nothing.
+    pub(super) async fn run(&self, command: &str) -> Result<Job, String> {
+        let job = self.job(command);
+        self.submit(&job).await?;
+        Ok(job)
+    }
+
+    /// Submits a job that runs until its gate is opened, and waits for its start.
+    pub(super) async fn run_at_gate(&self) -> Result<Job, String> {
+        let job = self.job_at_gate();
+        self.submit(&job).await?;
+        job.wait_for_start().await?;
+        Ok(job)
+    }
+
+    /// Submits a job that does this on SIGTERM, and waits for its start. Nothing: it ignores the signal.
+    pub(super) async fn run_trapping(&self, action: &str) -> Result<Job, String> {
+        let mut job = self.job("");
+        // The trap is there before the start is noted.
+        job.command = format!("trap '{action}' TERM; {} while :; do sleep 0.05; done", job.command);
+        self.submit(&job).await?;
+        job.wait_for_start().await?;
+        Ok(job)
+    }
+
+    pub(super) async fn submit(&self, job: &Job) -> Result<(), String> {
+        self.ask("submit", &job.submission()?).await.map(drop)
+    }
+
+    /// Submits a job that is to be refused: returns the remedy. `None`: it was taken.
+    pub(super) async fn submit_refused(&self, job: &Job) -> Result<Option<Remedy>, String> {
+        let params = job.submission()?;
+        match self.link()?.ask("submit", &params, SUBMIT_TIMEOUT).await {
+            Ok(_) => Ok(None),
+            Err(AskError::Refused(refusal)) => Ok(Some(refusal.remedy)),
+            Err(AskError::Lost) => Err("submit: the plugin's process ended".to_owned()),
+        }
+    }
+
+    /// Submits a job, and kills the plugin after a moment, whether it has answered or not.
+    pub(super) async fn submit_and_kill(&mut self, job: &Job, delay: Duration) {
+        // Its answer, if any, is lost.
+        drop(timeout(delay, self.submit(job)).await);
+        self.kill().await;
+    }
+
+    /// Ends a job and returns whether the plugin knew it.
+    pub(super) async fn cancel(&self, job: &Job, force: bool) -> Result<bool, String> {
+        let grace_ms = u64::try_from((SHORT_GRACE * 2).as_millis()).unwrap_or(0);
+        let params = json!({"key": job.key, "force": force, "grace_ms": grace_ms});
+        let answer = self.ask("cancel", &params).await?;
+        let known = answer["known"].as_bool();
+        known.ok_or_else(|| format!("cancel was answered with {answer}, without `known`"))
+    }
+
+    /// Adopts a job and returns its phase.
+    pub(super) async fn adopt(&mut self, job: &Job) -> Result<String, String> {
+        let params = json!({"key": job.key, "files": []});
+        let answer = self.ask("adopt", &params).await?;
+        if let Ok(gone) = serde_json::from_value::<Gone>(answer["gone"].clone()) {
+            self.gone.push(gone);
+        }
+        Ok(answer["phase"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Waits until the plugin tells that a job is gone.
+    pub(super) async fn gone(&mut self, job: &Job) -> Result<Gone, String> {
+        let until = Instant::now() + STATE_TIMEOUT;
+        loop {
+            if let Some(gone) = self.gone.iter().find(|gone| gone.key == job.key) {
+                return Ok(gone.clone());
+            }
+            let process = self.process.as_mut().ok_or("no process of the plugin runs")?;
+            match tokio::time::timeout_at(until, process.notifications.recv()).await {
+                Ok(Some(Message::Gone(gone))) => self.gone.push(*gone),
+                Ok(Some(_)) => {}
+                Ok(None) => return Err("the plugin's process ended".to_owned()),
+                Err(_) => return Err("the end of a job was not told".to_owned()),
+            }
+        }
+    }
+
+    /// Adopts a job that has ended or is about to, and waits until that is told.
+    pub(super) async fn gone_after_adopt(&mut self, job: &Job) -> Result<Gone, String> {
+        let phase = self.adopt(job).await?;
+        if phase == "unknown" {
+            return Err("a job that was started is not known any more".to_owned());
+        }
+        self.gone(job).await
+    }
+
+    /// Kills the plugin and all of its process group.
+    pub(super) async fn kill(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        if let Some(pid) = process.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            // It may have ended by itself.
+            killpg(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
+        drop(process.child.wait().await);
+    }
+
+    /// Asks the plugin to end.
+    pub(super) async fn close(&mut self) -> Result<(), String> {
+        self.ask("close", &json!({})).await?;
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        // Its standard input is closed with the link.
+        process.link.give_up(String::new());
+        let ended = timeout(END_TIMEOUT, process.child.wait()).await;
+        ended.map(drop).map_err(|_| "it did not end within ten seconds of close".to_owned())
+    }
+
+    /// Starts the program as a person would.
+    pub(super) async fn by_hand(&self) -> Result<(), String> {
+        let (name, arguments) = self.program.command.split_first().ok_or("there is no command")?;
+        let mut command = Command::new(name);
+        command.args(arguments).env_remove("TRIALKEEPER_PLUGIN").stdin(Stdio::null());
+        let output = command.kill_on_drop(true).output();
+        let output = timeout(END_TIMEOUT, output).await;
+        let output = output.map_err(|_| "it does not end when a person starts it".to_owned())?;
+        let output = output.map_err(|error| error.to_string())?;
+        if output.status.success() || output.stderr.is_empty() {
+            return Err("it ends with exit code 0, or without a word on standard error".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Offers a version that there is not.
+    pub(super) async fn other_version(&mut self) -> Result<(), String> {
+        let started = Link::start(&self.program)?;
+        let link = Arc::clone(&started.link);
+        self.process = Some(started);
+        match link.ask("initialize", &later_version(&self.state_dir()), ADOPT_TIMEOUT).await {
+            Err(AskError::Refused(refusal)) if refusal.remedy == Remedy::OtherSettings => Ok(()),
+            Err(AskError::Refused(refusal)) => {
+                Err(format!("it refuses, but not with -32007: {refusal}"))
+            }
+            Err(AskError::Lost) => Err("it ends instead of answering -32007".to_owned()),
+            Ok(_) => Err("it takes versions 7 to 9".to_owned()),
+        }
+    }
+
+    /// Sends lines that are no requests, and a request that there is not.
+    pub(super) async fn garbage(&mut self) -> Result<(), String> {
+        self.open().await?;
+        let link = self.link()?;
+        for line in ["no JSON\n", "[]\n", "{}\n", "\n", "{\"method\": \"sings\"}\n"] {
+            link.say(line);
+        }
+        if link.ask("dances", &json!({}), ADOPT_TIMEOUT).await.is_ok() {
+            return Err("it takes a request that there is not".to_owned());
+        }
+        let job = self.run("true").await?;
+        self.gone(&job).await.map(drop)
+    }
+
+    /// Ends the plugin, and what its jobs have left.
+    pub(super) async fn end(mut self) {
+        let made = self.jobs.load(Ordering::Relaxed);
+        for number in 0..made {
+            // Jobs that wait at a gate end.
+            drop(std::fs::write(self.folder.path().join(format!("t{number}/gate")), ""));
+        }
+        if self.process.is_none() && made > 0 {
+            drop(self.open().await);
+        }
+        drop(self.ask("clean_up", &json!({})).await);
+        if let Some(mut process) = self.process.take() {
+            link::end(&process.link, &mut process.child).await;
+        }
+    }
+}

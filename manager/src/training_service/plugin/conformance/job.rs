@@ -1,0 +1,100 @@
+//! A job of the conformance story, as its folder shows it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::super::wire::Key;
+use super::{SHORT_GRACE, STATE_TIMEOUT};
+
+/// The interval at which files are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A job of the story.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) key: Key,
+    pub(super) folder: PathBuf,
+    pub(super) command: String,
+}
+
+impl Job {
+    /// Lets the command of a job that waits at its gate end.
+    pub(super) fn open_gate(&self) -> Result<(), String> {
+        std::fs::write(self.folder.join("gate"), "").map_err(|error| error.to_string())
+    }
+
+    /// Writes the job's files and returns the parameters of `submit`.
+    pub(super) fn submission(&self) -> Result<Value, String> {
+        let failed = |error: std::io::Error| format!("cannot prepare a job: {error}");
+        std::fs::create_dir_all(&self.folder).map_err(failed)?;
+        let (token, parameters) = (self.folder.join("token"), self.folder.join("parameter.cfg"));
+        std::fs::write(&token, "a token").map_err(failed)?;
+        std::fs::write(&parameters, r#"{"parameter_id": 0, "parameters": {}}"#).map_err(failed)?;
+        let key = &self.key;
+        let place = |of: &str, name: &str| json!({"in": of, "name": name});
+        Ok(json!({
+            "key": key,
+            "name": format!("tk-{}-{}", key.experiment, key.attempt),
+            "sequence": 0,
+            "folder": self.folder,
+            "args": [
+                "run", "--experiment", key.experiment, "--trial", key.trial, "--attempt", key.attempt,
+                "--platform", "plugin", "--manager-file", place("shared", "manager.url"),
+                "--token-file", place("job", "token"), "--output-dir", place("work", ""),
+                "--spool-dir", place("work", "spool"), "--parameters", place("job", "parameter.cfg"),
+                "--grace", format!("{}s", SHORT_GRACE.as_secs()), "--flush", "0s", "--shell", self.command,
+            ],
+            "files": [
+                {"name": "token", "path": token, "secret": true},
+                {"name": "parameter.cfg", "path": parameters},
+            ],
+            "resources": {},
+            "grace_ms": (SHORT_GRACE * 2).as_millis(),
+        }))
+    }
+
+    /// Returns how often a job's command was started.
+    pub(super) fn starts(&self) -> usize {
+        let text = std::fs::read_to_string(self.folder.join("starts")).unwrap_or_default();
+        text.lines().count()
+    }
+
+    /// Returns what a job's command printed.
+    pub(super) fn output(&self) -> String {
+        std::fs::read_to_string(self.folder.join("stdout")).unwrap_or_default()
+    }
+
+    pub(super) async fn wait_for_start(&self) -> Result<(), String> {
+        wait_until(|| self.starts() > 0, "a job was not started").await
+    }
+
+    /// Returns whether a job's agent has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.starts() > 0 && !is_locked(&self.folder.join("spool/lock"))
+    }
+
+    pub(super) async fn wait_for_end(&self) -> Result<(), String> {
+        wait_until(|| self.has_ended(), "a job did not end").await
+    }
+}
+
+async fn wait_until(state: impl Fn() -> bool, otherwise: &str) -> Result<(), String> {
+    let until = Instant::now() + STATE_TIMEOUT;
+    while !state() {
+        if Instant::now() >= until {
+            return Err(otherwise.to_owned());
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Returns whether an agent holds its lock.
+fn is_locked(path: &Path) -> bool {
+    use nix::fcntl::{Flock, FlockArg};
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err()
+}
