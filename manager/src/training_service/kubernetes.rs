@@ -47,7 +47,7 @@ const CLEANING: Duration = Duration::from_secs(30);
 /// Who wants to leave waits so long for a cluster that does nothing that it is asked. It is asked this often, and may take
 /// this long to answer.
 const AWAY: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_secs(2);
+const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether the pods of a workload that was deleted are gone, and how much longer than their own
@@ -205,7 +205,7 @@ impl TrainingService for KubernetesService {
         let cluster = &self.shared.settings.cluster;
         let mut since = None;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(REACH_POLL_INTERVAL).await;
             let why = match tokio::time::timeout(
                 ANSWER,
                 cluster.may("delete", self.shared.kind.resource()),
