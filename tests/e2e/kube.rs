@@ -2,6 +2,7 @@
 //! with real agents as pods; and what may go wrong on the way.
 
 mod fetched;
+mod job_sets;
 mod jobs;
 mod kubeflow;
 mod papers;

@@ -8,6 +8,7 @@ mod api;
 mod containers;
 mod controller;
 mod http;
+mod job_sets;
 mod jobs;
 mod kubeflow;
 mod objects;
@@ -71,6 +72,8 @@ impl Kube {
         std::thread::spawn(move || controller::run(&controller));
         let jobs = Arc::clone(&shared);
         std::thread::spawn(move || jobs::run(&jobs));
+        let job_sets = Arc::clone(&shared);
+        std::thread::spawn(move || job_sets::run(&job_sets));
         let operator = Arc::clone(&shared);
         std::thread::spawn(move || kubeflow::run(&operator));
         let collector = Arc::clone(&shared);

@@ -183,6 +183,12 @@ pub(super) fn section(
     let main =
         metrics.as_deref().map(|written| written.split_once(':').map_or(written, |(name, _)| name));
     let (roles, paths) = role::read(&mut fields, &inherited, template.as_ref(), main, base)?;
+    let workload = workload::for_roles(workload, &roles);
+    if workload == WorkloadKind::JobSet && template.is_some() {
+        let what =
+            "has several roles, and the template is the pod of one role; leave one of them out";
+        return Err(fields.fault("taskRoles", what));
+    }
     workload::check_roles(workload, &fields, &roles)?;
     canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));

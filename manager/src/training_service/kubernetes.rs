@@ -10,6 +10,7 @@ pub mod disruption;
 pub mod kueue;
 pub mod manifest;
 pub mod pod_end;
+mod podless;
 pub mod preflight;
 pub mod refused;
 mod text;
@@ -46,7 +47,7 @@ const CLEANING: Duration = Duration::from_secs(30);
 /// Who wants to leave waits so long for a cluster that does nothing that it is asked. It is asked this often, and may take
 /// this long to answer.
 const AWAY: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_secs(2);
+const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether the pods of a workload that was deleted are gone, and how much longer than their own
@@ -204,7 +205,7 @@ impl TrainingService for KubernetesService {
         let cluster = &self.shared.settings.cluster;
         let mut since = None;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(REACH_POLL_INTERVAL).await;
             let why = match tokio::time::timeout(
                 ANSWER,
                 cluster.may("delete", self.shared.kind.resource()),
@@ -441,21 +442,6 @@ impl Shared {
         let Settings { cluster, common, .. } = &self.settings;
         let selector = manifest::selector_of(&common.experiment, &[attempt]);
         self.until_done(name, || cluster.list(PODS, &selector)).await
-    }
-
-    /// Returns why a workload has no pod: its controller's own words, else what the cluster would say to one. `None`: neither
-    /// says anything, or we may not ask.
-    async fn why_podless(&self, name: &str) -> Option<String> {
-        let Settings { cluster, common, .. } = &self.settings;
-        let controller = self.kind.controller();
-        let warnings = cluster.warnings(self.kind.resource().kind, name).await.unwrap_or_default();
-        let refusal = match warnings.iter().rev().find_map(why::of_refused_pod) {
-            Some(words) => refused::with_advice(words),
-            // A controller that has not looked at the workload has met no refusal.
-            None if !self.tracker().is_seen(name) => return None,
-            None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),
-        };
-        Some(format!("{controller} cannot make its pod: {refusal}"))
     }
 
     /// The pod whose metrics are the trial's, and the name of its container.

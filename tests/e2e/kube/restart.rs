@@ -197,7 +197,9 @@ fn a_pod_that_was_started_again_may_end_while_nobody_watches() {
 fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
     let mut given = crate::deploy::rights_of_the_manager();
     // Those of the other kinds have a test of their own.
-    given.retain(|right| !["batch/", "kueue", "kubeflow"].iter().any(|of| right.starts_with(of)));
+    given.retain(|right| {
+        !["batch/", "kueue", "kubeflow", "jobset"].iter().any(|of| right.starts_with(of))
+    });
     given.sort();
     let rights = given.clone();
     let Story { bed, kube, gate, manager, id } =

@@ -235,9 +235,10 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
 }
 
 /// The kinds that the cluster has beside those of the core group.
-const KINDS: [(&str, &str, &str); 7] = [
+const KINDS: [(&str, &str, &str); 8] = [
     ("frameworkcontroller.microsoft.com", "v1", "frameworks"),
     ("batch", "v1", "jobs"),
+    ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     ("kueue.x-k8s.io", "v1beta1", "workloads"),
     ("kubeflow.org", "v1", "tfjobs"),
     ("kubeflow.org", "v1", "pytorchjobs"),

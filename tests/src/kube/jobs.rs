@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::objects::{is_going, text};
 use super::{Shared, processes};
 
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The codes that the failure policy of a Job leaves to its back-off limit.
 const LEFT_OUT: [i32; 3] = [0, 137, 143];
 
@@ -29,7 +29,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 std::thread::spawn(move || Run::new(&shared, job).play());
             }
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
                 let condition = [("Suspended", "True", "JobSuspended", "Job suspended")];
                 self.stand(&condition, &json!({"active": 0}));
                 while self.is_suspended() && !self.is_over() {
-                    std::thread::park_timeout(LOOK);
+                    std::thread::park_timeout(POLL_INTERVAL);
                 }
                 continue;
             }
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
                 self.finish(&pods, failed);
                 return true;
             }
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 

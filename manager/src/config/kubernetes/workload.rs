@@ -14,6 +14,8 @@ pub enum WorkloadKind {
     Framework,
     /// A Job of `batch/v1`.
     Job,
+    /// A `JobSet`: a Job for each of several roles.
+    JobSet,
     /// A `TFJob` of the training operator's.
     TfJob,
     /// A `PyTorchJob` of the training operator's.
@@ -35,6 +37,8 @@ const ROLE_FIELDS: [&str; 7] = [
     "privateRegistryAuthPath",
 ];
 
+/// Longest name of one of several roles: a trial's name, the role's, two numbers and a suffix make a pod's.
+const LONGEST_ROLE: usize = 16;
 /// The name of the only role where the file gives none.
 pub(super) const ROLE: &str = "worker";
 
@@ -43,7 +47,7 @@ impl WorkloadKind {
     pub fn platform(self) -> &'static str {
         match self {
             Self::Framework => "frameworkcontroller",
-            Self::Job => "kubernetes",
+            Self::Job | Self::JobSet => "kubernetes",
             Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => "kubeflow",
         }
     }
@@ -53,6 +57,7 @@ impl WorkloadKind {
         match self {
             Self::Framework => "Framework",
             Self::Job => "Job",
+            Self::JobSet => "JobSet",
             Self::TfJob => "TFJob",
             Self::PyTorchJob => "PyTorchJob",
             Self::XgBoostJob => "XGBoostJob",
@@ -67,6 +72,9 @@ impl WorkloadKind {
                 "it answers, knows Frameworks, grants the rights; FrameworkController is at work"
             }
             Self::Job => "it answers, grants the rights, and its Job controller is at work",
+            Self::JobSet => {
+                "it answers, knows JobSets, grants the rights; the JobSet controller is at work"
+            }
             Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => {
                 "it answers, knows the kind, grants the rights; the training operator is at work"
             }
@@ -90,6 +98,11 @@ pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     Value::Object(rest)
 }
 
+/// Returns the kind that runs these roles: several are no Job but a `JobSet`.
+pub(super) fn for_roles(workload: WorkloadKind, roles: &[RoleSpec]) -> WorkloadKind {
+    if workload == WorkloadKind::Job && roles.len() > 1 { WorkloadKind::JobSet } else { workload }
+}
+
 /// Refuses roles that the kind cannot have.
 pub(super) fn check_roles(
     workload: WorkloadKind,
@@ -99,17 +112,11 @@ pub(super) fn check_roles(
     match workload {
         WorkloadKind::Framework => return Ok(()),
         WorkloadKind::Job => {}
+        WorkloadKind::JobSet => return check_job_set(fields, roles),
         WorkloadKind::TfJob
         | WorkloadKind::PyTorchJob
         | WorkloadKind::XgBoostJob
         | WorkloadKind::PaddleJob => return kubeflow::check_roles(workload, fields, roles),
-    }
-    if roles.len() > 1 {
-        let what = format!(
-            "has {} roles, and a Job has one; `platform: frameworkcontroller` runs trials of several roles",
-            roles.len()
-        );
-        return Err(fields.fault("taskRoles", what));
     }
     let usual = |role: &RoleSpec| {
         let all = i64::try_from(role.task_number).unwrap_or(i64::MAX);
@@ -119,6 +126,30 @@ pub(super) fn check_roles(
         let what = "a Job fails with its first failed pod and succeeds when all have succeeded; leave \
                     `frameworkAttemptCompletionPolicy` out";
         return Err(fields.fault("taskRoles[0].frameworkAttemptCompletionPolicy", what));
+    }
+    Ok(())
+}
+
+/// Refuses roles that a `JobSet` cannot have.
+fn check_job_set(fields: &Section, roles: &[RoleSpec]) -> Result<(), Problem> {
+    for (i, role) in roles.iter().enumerate() {
+        if role.name.len() > LONGEST_ROLE {
+            let what = format!(
+                "`{}` is longer than {LONGEST_ROLE} letters: the names of a JobSet's pods contain it, and have 63 letters at most",
+                role.name
+            );
+            return Err(fields.fault(&format!("taskRoles[{i}].name"), what));
+        }
+        let policy = format!("taskRoles[{i}].frameworkAttemptCompletionPolicy");
+        if role.policy.min_failed != 1 {
+            let what = "a JobSet fails with its first failed pod; `minFailedTaskCount` is 1";
+            return Err(fields.fault(&policy, what));
+        }
+        let all = i64::try_from(role.task_number).unwrap_or(i64::MAX);
+        if role.policy.min_succeeded == 0 || role.policy.min_succeeded > all {
+            let what = format!("`minSucceedTaskCount` is 1 to {all} tasks, or -1 for never");
+            return Err(fields.fault(&policy, what));
+        }
     }
     Ok(())
 }
@@ -139,12 +170,13 @@ pub(super) fn check_fields(
                 Err(fields.fault(field, what))
             })
         }
-        WorkloadKind::Job if barrier_image.is_some() => Err(fields
+        WorkloadKind::Job | WorkloadKind::JobSet if barrier_image.is_some() => Err(fields
             .fault("barrierImage", "is FrameworkController's; pods of a Job meet at the manager")),
         _ if priority_class.is_some() && queue.is_none() => {
             Err(fields.fault("priorityClass", "has no meaning without `queue`"))
         }
         WorkloadKind::Job
+        | WorkloadKind::JobSet
         | WorkloadKind::TfJob
         | WorkloadKind::PyTorchJob
         | WorkloadKind::XgBoostJob
@@ -194,6 +226,23 @@ mod tests {
     }
 
     #[test]
+    fn several_roles_are_a_job_set() {
+        let roles = json!([
+            {"name": "ps", "dockerImage": "i", "command": "c",
+             "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": -1}},
+            {"name": "worker", "dockerImage": "i", "taskNumber": 2},
+        ]);
+        let changes =
+            json!({"taskRoles": roles, "dockerImage": null, "metricsFrom": "worker", "queue": "q"});
+        let read = spec(&job(&changes));
+        assert_eq!(read.workload, WorkloadKind::JobSet);
+        let policies: Vec<Policy> = read.roles.iter().map(|role| role.policy).collect();
+        let policy = |min_succeeded| Policy { min_failed: 1, min_succeeded };
+        assert_eq!(policies, [policy(-1), policy(2)]);
+        assert_reads_again(&job(&changes), "");
+    }
+
+    #[test]
     fn a_template_is_a_job_of_which_the_pod_is_taken() {
         let with = json!({"configPath": "framework.yml", "dockerImage": null});
         let good =
@@ -213,13 +262,29 @@ mod tests {
 
     #[test]
     fn what_the_kind_cannot_have_is_refused() {
-        let two = json!([{"name": "a", "dockerImage": "i"}, {"name": "b", "dockerImage": "i", "command": "c"}]);
+        let two = json!([{"name": "a", "dockerImage": "i", "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": 1}}, {"name": "b", "dockerImage": "i", "command": "c"}]);
+        let changed = |at: &str, value: Value| {
+            let mut roles = two.clone();
+            *roles.pointer_mut(at).unwrap() = value;
+            roles
+        };
+        let policy_at = "/0/frameworkAttemptCompletionPolicy";
+        let never = changed(policy_at, json!({"minFailedTaskCount": -1, "minSucceedTaskCount": 1}));
+        let none = changed(policy_at, json!({"minFailedTaskCount": 1, "minSucceedTaskCount": 0}));
+        let named = changed("/0/name", json!(ROLE));
+        let long = changed("/1/name", json!("parameterserverss"));
+        let pod =
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "m", "image": "i"}]}}}});
         let policy = json!([{"name": "a", "dockerImage": "i", "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 2, "minSucceedTaskCount": 1}}]);
         let framework = json!({"platform": "frameworkcontroller", "queue": "q", "taskRoles": [{"name": "a", "dockerImage": "i"}], "dockerImage": null});
         #[rustfmt::skip]
         let table = [
             (json!({"dockerImage": null}), "dockerImage: is missing"),
-            (json!({"taskRoles": two, "dockerImage": null}), "has 2 roles, and a Job has one"),
+            (json!({"taskRoles": never, "dockerImage": null}), "taskRoles[0].frameworkAttemptCompletionPolicy: a JobSet fails with its first failed pod"),
+            (json!({"taskRoles": none, "dockerImage": null}), "`minSucceedTaskCount` is 1 to 1 tasks"),
+            (json!({"taskRoles": long, "dockerImage": null}), "taskRoles[1].name: `parameterserverss` is longer than 16 letters"),
+            (json!({"taskRoles": two, "dockerImage": null, "barrierImage": "i"}), "barrierImage: is FrameworkController's"),
+            (json!({"taskRoles": named, "dockerImage": null, "template": pod}), "the template is the pod of one role"),
             (json!({"taskRoles": policy, "dockerImage": null}), "leave `frameworkAttemptCompletionPolicy` out"),
             (json!({"barrierImage": "i"}), "barrierImage: is FrameworkController's"),
             (json!({"priorityClass": "p"}), "priorityClass: has no meaning without `queue`"),

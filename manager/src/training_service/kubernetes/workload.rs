@@ -16,7 +16,11 @@ use crate::training_service::TrialJobSpec;
 
 pub mod framework;
 pub mod job;
+pub mod job_set;
 pub mod kubeflow;
+#[cfg(test)]
+mod recorded;
+mod several_pods;
 
 /// A kind of object that runs an attempt. Every function is pure.
 pub trait Workload: Debug + Send + Sync {
@@ -44,6 +48,11 @@ pub trait Workload: Debug + Send + Sync {
     /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with what the workload's pods show.
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome;
 
+    /// The objects whose events say why a pod of the workload `name` could not be made, each by its kind and name.
+    fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
+        vec![(self.resource().kind, name.to_owned())]
+    }
+
     /// How the controller is asked to end the pods.
     fn stop(&self) -> StopRequest;
 
@@ -65,6 +74,7 @@ pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
     match kind {
         WorkloadKind::Framework => &framework::Framework,
         WorkloadKind::Job => &job::Job,
+        WorkloadKind::JobSet => &job_set::JobSet,
         WorkloadKind::TfJob => &kubeflow::TF_JOB,
         WorkloadKind::PyTorchJob => &kubeflow::PYTORCH_JOB,
         WorkloadKind::XgBoostJob => &kubeflow::XGBOOST_JOB,
@@ -81,8 +91,10 @@ fn queue_labels(spec: &KubernetesSpec) -> impl Iterator<Item = (String, Value)> 
 }
 
 /// Every kind: what an experiment may have left in a cluster.
-pub const KINDS: [WorkloadKind; 6] = [
+pub const KINDS: [WorkloadKind; 7] = [
     WorkloadKind::Framework,
+    // Before Jobs, which it owns.
+    WorkloadKind::JobSet,
     WorkloadKind::Job,
     WorkloadKind::TfJob,
     WorkloadKind::PyTorchJob,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::{Outcome, Standing, StopRequest, Workload, queue_labels};
-use crate::config::kubernetes::KubernetesSpec;
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
@@ -23,7 +23,7 @@ use crate::training_service::kubernetes::why::{condition, is, text};
 pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
 
 /// The name of the trial's container.
-const CONTAINER: &str = "trial";
+pub(super) const CONTAINER_NAME: &str = "trial";
 /// The annotation with a pod's index in an Indexed Job.
 const INDEX_ANNOTATION: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
 
@@ -55,12 +55,9 @@ impl Workload for Job {
     fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
         let trial = example(&common.experiment);
         let name = workload_name(&common.experiment, &trial.attempt);
-        let mut template = pod_template(common, &trial);
-        (template["apiVersion"], template["kind"]) = (Value::from("v1"), Value::from("Pod"));
-        template["metadata"]["name"] = Value::from(format!("{name}-0"));
-        template["metadata"]["namespace"] = Value::from(common.namespace.as_str());
-        let role = common.spec.roles.first().map(|role| role.name.clone()).unwrap_or_default();
-        vec![(role, template)]
+        let Some(role) = common.spec.roles.first() else { return Vec::new() };
+        let template = pod_template(common, &trial, role, 0);
+        vec![(role.name.clone(), example_pod(common, template, &format!("{name}-0")))]
     }
 
     fn standing(&self, object: &Value, _spec: &KubernetesSpec) -> Standing {
@@ -84,7 +81,7 @@ impl Workload for Job {
     }
 
     fn container(&self) -> &'static str {
-        CONTAINER
+        CONTAINER_NAME
     }
 
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
@@ -102,7 +99,7 @@ impl Workload for Job {
                 "backoffLimit": 0,
                 "template": {"spec": {
                     "restartPolicy": "Never",
-                    "containers": [{"name": CONTAINER, "image": "none"}],
+                    "containers": [{"name": CONTAINER_NAME, "image": "none"}],
                 }},
             },
         })
@@ -113,8 +110,9 @@ impl Workload for Job {
     }
 }
 
+/// Returns true if the pods have an index.
 fn is_indexed(spec: &KubernetesSpec) -> bool {
-    spec.roles.iter().any(|role| role.task_number > 1)
+    spec.workload == WorkloadKind::JobSet || spec.roles.iter().any(|role| role.task_number > 1)
 }
 
 fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
@@ -132,10 +130,31 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
     merge(&mut metadata["labels"], labels_of(&common.experiment, job));
     merge(&mut metadata["labels"], queue_labels(spec).collect());
 
-    let pods = spec.roles.first().map_or(1, |role| role.task_number);
-    let template = pod_template(common, job);
+    let Some(role) = spec.roles.first() else { return Value::Null };
+    let mut body = job_spec(pod_template(common, job, role, 0), role.task_number);
+    if is_indexed(spec) {
+        body["completionMode"] = Value::from("Indexed");
+    }
+    if spec.queue.is_some() {
+        // As Kueue's webhook has it: without the webhook the Job would run past the queue.
+        body["suspend"] = Value::Bool(true);
+    }
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
+}
+
+/// The pod template as a pod, for a dry run.
+pub(super) fn example_pod(common: &Common, template: Value, name: &str) -> Value {
+    let mut pod = template;
+    (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
+    pod["metadata"]["name"] = Value::from(name);
+    pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+    pod
+}
+
+/// The specification of a Job of so many like pods, which fails with its first failed pod.
+pub(super) fn job_spec(template: Value, pods: u64) -> Value {
     let container = template.pointer("/spec/containers/0/name").cloned().unwrap_or_default();
-    let mut body = json!({
+    json!({
         // A retry is the manager's decision, and gets a number.
         "backoffLimit": 0,
         "parallelism": pods,
@@ -148,38 +167,36 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
             }},
         ]},
         "template": template,
-    });
-    if pods > 1 {
-        body["completionMode"] = Value::from("Indexed");
-    }
-    if spec.queue.is_some() {
-        // As Kueue's webhook has it: without the webhook the Job would run past the queue.
-        body["suspend"] = Value::Bool(true);
-    }
-    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
+    })
 }
 
-fn pod_template(common: &Common, job: &TrialJobSpec) -> Value {
+/// The pod template of a role, which stands at `position` among the trial's roles.
+pub(super) fn pod_template(
+    common: &Common,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    position: usize,
+) -> Value {
     let spec = &common.spec;
     let own = spec.template.as_ref();
-    let own = own.and_then(|template| template.pointer("/spec/taskRoles/0/task/pod").cloned());
+    let own = own.and_then(|template| {
+        template.pointer(&format!("/spec/taskRoles/{position}/task/pod")).cloned()
+    });
     let mut template = own.unwrap_or_else(|| json!({}));
     pod::leave_alone(&mut template["metadata"]);
     merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
-    if let Some(role) = spec.roles.first() {
-        pod::complete(&mut template["spec"], common, job, role, 0);
-        let container = &mut template["spec"]["containers"][0];
-        pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
-        pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
-        if is_indexed(spec) {
-            pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_ANNOTATION);
-        } else {
-            pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
-        }
-        if spec.queue.is_some() {
-            // A queue may take the trial back and admit it again, in another pod.
-            pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
-        }
+    pod::complete(&mut template["spec"], common, job, role, position);
+    let container = &mut template["spec"]["containers"][0];
+    pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
+    pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
+    if is_indexed(spec) {
+        pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_ANNOTATION);
+    } else {
+        pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
+    }
+    if spec.queue.is_some() || spec.workload == WorkloadKind::JobSet {
+        // A queue may take the trial back and admit it again, in another pod; a JobSet makes a Job that was deleted again.
+        pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     }
     template
 }

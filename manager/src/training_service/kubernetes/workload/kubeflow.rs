@@ -4,8 +4,9 @@
 //! Source: training-operator 1.9.4, and recordings of it.
 
 use serde_json::{Map, Value, json};
-use trial_protocol::{Class, ExperimentId};
+use trial_protocol::ExperimentId;
 
+use super::several_pods::{self, Ended};
 use super::{Decider, Outcome, Standing, StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
@@ -13,8 +14,6 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
-use crate::training_service::kubernetes::pod_end::{self, PodEnd};
-use crate::training_service::kubernetes::text::shortened;
 use crate::training_service::kubernetes::why::{condition, is, text};
 
 /// A kind of the training operator's, and trials as objects of it.
@@ -293,7 +292,7 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
     let Some(main) = outcome.decided_by.clone() else {
         return Outcome { needs_pods: false, ..outcome };
     };
-    let ends: Vec<Ended> = pods.iter().filter_map(Ended::read).collect();
+    let ends: Vec<Ended> = pods.iter().filter_map(ended).collect();
     // Both conditions stand.
     if outcome.succeeded {
         let own = ends.iter().find(|end| end.is(&main));
@@ -301,84 +300,15 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
             return Outcome { exit_code: Some(0), needs_pods: false, ..outcome };
         }
     }
-    let named =
-        |end: &&Ended| outcome.message.to_lowercase().contains(&format!(" {} replica", end.role));
-    let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.taken.is_some();
-    // Pods that are deleted are either the cause, or are cleaned up after it.
-    let by_itself = |end: &&Ended| !end.deleted && failed(end);
-    let taken = |end: &&Ended| end.end.taken.is_some();
-    let deleted = |end: &&Ended| end.deleted && named(end);
-    let cause = ends
-        .iter()
-        .find(by_itself)
-        .or_else(|| ends.iter().find(taken))
-        .or_else(|| ends.iter().find(deleted))
-        .or_else(|| ends.iter().find(|end| end.deleted))
-        .or_else(|| ends.iter().find(failed));
-    let Some(Ended { role, index, end, .. }) = cause.cloned() else {
-        let message = shortened(&outcome.message);
-        return Outcome {
-            succeeded: false,
-            message,
-            decided_by: None,
-            needs_pods: false,
-            ..outcome
-        };
-    };
-    let is_main = role == main.role && index == main.index;
-    let decided_by = Some(Decider { role, index, is_main });
-    Outcome {
-        succeeded: false,
-        exit_code: end.exit_code,
-        message: Decider::told(decided_by.as_ref(), end.message),
-        class: end.class,
-        decided_by,
-        taken: end.taken,
-        needs_pods: false,
-    }
+    let named = |role: &str| outcome.message.to_lowercase().contains(&format!(" {role} replica"));
+    several_pods::caused(&outcome, &main, &ends, |end| named(&end.role))
 }
 
-/// A pod that has ended, or is to end.
-#[derive(Debug, Clone)]
-struct Ended {
-    role: String,
-    index: u64,
-    deleted: bool,
-    end: PodEnd,
-}
-
-impl Ended {
-    fn read(pod: &Value) -> Option<Self> {
-        let name = pod.pointer("/metadata/name")?.as_str()?;
-        let mut parts = name.rsplitn(3, '-');
-        let index = parts.next()?.parse().ok()?;
-        let role = parts.next()?.to_owned();
-        let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
-        let end = match pod_end::read(pod) {
-            Some(PodEnd { exit_code: Some(code), taken: None, .. }) if deleted && code == 0 => {
-                // The operator called it failed when it was deleted, and not when it ended.
-                PodEnd { exit_code: Some(code), ..was_deleted() }
-            }
-            Some(end) => end,
-            None if deleted => was_deleted(),
-            None => return None,
-        };
-        Some(Self { role, index, deleted, end })
-    }
-
-    fn is(&self, pod: &Decider) -> bool {
-        self.role == pod.role && self.index == pod.index
-    }
-}
-
-/// The end of a pod that was deleted and still runs.
-fn was_deleted() -> PodEnd {
-    PodEnd {
-        exit_code: None,
-        message: "the trial's pod was deleted".to_owned(),
-        class: Some(Class::Transient),
-        taken: None,
-    }
+fn ended(pod: &Value) -> Option<Ended> {
+    let name = pod.pointer("/metadata/name")?.as_str()?;
+    let mut parts = name.rsplitn(3, '-');
+    let index = parts.next()?.parse().ok()?;
+    Ended::read(pod, parts.next()?, index)
 }
 
 #[cfg(test)]

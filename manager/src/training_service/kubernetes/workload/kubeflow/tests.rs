@@ -1,16 +1,11 @@
 //! Jobs of the training operator against recordings of the real one, and against what the section asks for.
 
-use std::collections::HashMap;
-use std::path::Path;
-use std::time::Duration;
-
 use proptest::prelude::*;
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::Class;
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::{disruption, why};
+use crate::training_service::kubernetes::workload::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
 /// The section of `platform: kubeflow` with these roles and their numbers of pods.
@@ -25,36 +20,6 @@ fn section(operator: &str, roles: &[(&str, u64)]) -> Value {
     section
 }
 
-/// The events of a recording, each object whole; the job is called `tkx`.
-fn recording(case: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/fixtures/kubernetes")
-        .join(format!("{case}.jsonl"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let (_, name) = case.split_once('/').unwrap();
-    let text =
-        text.replace(&format!("\"{name}\""), "\"tkx\"").replace(&format!("\"{name}-"), "\"tkx-");
-    let mut last: HashMap<(String, String), Value> = HashMap::new();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines
-        .map(|mut line| {
-            let name = line.pointer("/object/metadata/name").and_then(Value::as_str);
-            let Some(name) = name.map(str::to_owned) else { return line };
-            let key = (line["kind"].to_string(), name);
-            for part in line["same"].as_array().cloned().unwrap_or_default() {
-                let at = format!("/{}", part.as_str().unwrap().replace('.', "/"));
-                let (above, field) = at.rsplit_once('/').unwrap();
-                let known = last.get(&key).and_then(|object| object.pointer(&at)).cloned();
-                if let Some(known) = known {
-                    line["object"].pointer_mut(above).unwrap()[field] = known;
-                }
-            }
-            last.insert(key, line["object"].clone());
-            line
-        })
-        .collect()
-}
-
 fn kind_of(case: &str) -> (&'static TrainingJob, &'static str, &'static str) {
     match case.split_once('/') {
         Some(("tfjob", _)) => (&TF_JOB, "tf-operator", "worker"),
@@ -62,61 +27,10 @@ fn kind_of(case: &str) -> (&'static TrainingJob, &'static str, &'static str) {
     }
 }
 
-/// What is told of a recorded job with these roles.
+/// Returns the news about a recorded job with these roles.
 fn told(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
     let (kind, operator, _) = kind_of(case);
-    let spec = common(&section(operator, roles)).spec;
-    let mut tracker = Tracker::new(kind, Duration::from_mins(10), Duration::from_secs(30));
-    tracker.listing();
-    tracker.listing_done();
-    let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
-    tracker.submit("tkx", trial, attempt, Duration::ZERO);
-    tracker.submitted("tkx", Ok(()), Duration::ZERO);
-    let mut told = Vec::new();
-    for line in recording(case) {
-        let (object, gone) = (&line["object"], line["type"] == "DELETED");
-        let acts = match line["kind"].as_str() {
-            Some(seen) if seen == kind.kind && gone => tracker.workload_gone("tkx"),
-            Some(seen) if seen == kind.kind => {
-                tracker.workload("tkx", kind.standing(object, &spec), Duration::ZERO)
-            }
-            Some("Pod") => {
-                let name = text(&object["metadata"], "name");
-                let is_going = object.pointer("/metadata/deletionTimestamp").is_some();
-                if gone || is_going || pod_end::read(object).is_some() {
-                    tracker.pod_ends(&name, pod_end::as_seen(&name, object));
-                }
-                tracker.pod(&name, why::of_pod(object), disruption::of_pod(object))
-            }
-            _ => Vec::new(),
-        };
-        for act in acts {
-            match act {
-                Act::Tell(news) => told.push(news),
-                Act::Inspect(name, outcome) => {
-                    let outcome = kind.explain(outcome, &tracker.ended_pods(&name));
-                    let acts = tracker.explained(&name, outcome);
-                    let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
-                    told.push(news.clone());
-                }
-                Act::Stop(_)
-                | Act::Listen(_)
-                | Act::Ask(_)
-                | Act::Delete(_)
-                | Act::AwaitPods(_)
-                | Act::Tidy(_) => panic!("{case}: {act:?}"),
-            }
-        }
-    }
-    told
-}
-
-fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
-    let ends = told.iter().filter_map(|news| match news {
-        JobNews::Gone(event) => Some(event),
-        JobNews::Waits(_) => None,
-    });
-    ends.collect()
+    recorded::told(kind, &common(&section(operator, roles)).spec, case)
 }
 
 #[test]

@@ -1,0 +1,24 @@
+//! Asks the cluster why a workload has no pod.
+
+use super::{Settings, Shared, preflight, refused, why};
+
+impl Shared {
+    /// Returns why a workload has no pod: its controller's own words, else what the cluster would say to one. `None`: neither
+    /// says anything, or we may not ask.
+    pub(super) async fn why_podless(&self, name: &str) -> Option<String> {
+        let Settings { cluster, common, .. } = &self.settings;
+        let controller = self.kind.controller();
+        let mut said = None;
+        for (kind, owner) in self.kind.pod_owners(&common.spec, name) {
+            let warnings = cluster.warnings(kind, &owner).await.unwrap_or_default();
+            said = said.or_else(|| warnings.iter().rev().find_map(why::of_refused_pod));
+        }
+        let refusal = match &said {
+            Some(words) => refused::with_advice(words.clone()),
+            // A controller that has not looked at the workload has met no refusal.
+            None if !self.tracker().is_seen(name) => return None,
+            None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),
+        };
+        Some(format!("{controller} cannot make its pod: {refusal}"))
+    }
+}

@@ -1,0 +1,241 @@
+//! PURE: a trial of several roles as a `JobSet` of `jobset.x-k8s.io/v1alpha2`: a Job for each role.
+//!
+//! A `JobSet` names the Job that failed first. The pods of that Job say the rest; the `JobSet` deletes the others.
+//!
+//! Source: `JobSet` 0.12, and recordings of it.
+
+use serde_json::{Value, json};
+use trial_protocol::ExperimentId;
+
+use super::job::{CONTAINER_NAME, example_pod, job_spec, pod_template};
+use super::several_pods::{self, Ended};
+use super::{Decider, Outcome, Standing, StopRequest, Workload, queue_labels};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
+use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::manifest::{
+    Common, example, experiment_name, labels, labels_of, workload_name,
+};
+use crate::training_service::kubernetes::why::{condition, is, text};
+
+const JOB_SETS: Resource =
+    Resource { group: "jobset.x-k8s.io", version: "v1alpha2", kind: "JobSet", plural: "jobsets" };
+
+/// Trials of several roles as `JobSet`s.
+#[derive(Debug)]
+pub struct JobSet;
+
+impl Workload for JobSet {
+    fn resource(&self) -> Resource {
+        JOB_SETS
+    }
+
+    fn verbs(&self) -> &'static [&'static str] {
+        &["get", "list", "watch", "create", "delete", "deletecollection"]
+    }
+
+    fn controller(&self) -> &'static str {
+        "the JobSet controller"
+    }
+
+    fn installation(&self) -> &'static str {
+        "a trial of several `taskRoles` needs JobSet, which is not installed there; `kubectl apply --server-side -f \
+         https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml` installs it, and a trial of one role \
+         needs no more than Jobs"
+    }
+
+    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+        let spec = &common.spec;
+        let mut labels = labels_of(&common.experiment, job);
+        labels.extend(queue_labels(spec));
+        let roles = spec.roles.iter().enumerate();
+        let roles = roles.map(|(position, role)| replicated_job(common, job, role, position));
+        let mut body = json!({
+            // A retry is the manager's decision, and gets a number.
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": roles.collect::<Vec<_>>(),
+        });
+        let deciding: Vec<&str> =
+            spec.roles.iter().filter(|role| decides(role)).map(name).collect();
+        if !deciding.is_empty() {
+            // As soon as one of them has succeeded, the trial has; without any, when all have.
+            body["successPolicy"] = json!({"operator": "Any", "targetReplicatedJobs": deciding});
+        }
+        if spec.queue.is_some() {
+            // As Kueue's webhook has it: without the webhook the trial would run past the queue.
+            body["suspend"] = Value::Bool(true);
+        }
+        json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {
+                "name": workload_name(&common.experiment, &job.attempt),
+                "namespace": common.namespace,
+                "labels": labels,
+            },
+            "spec": body,
+        })
+    }
+
+    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
+        let trial = example(&common.experiment);
+        let set = workload_name(&common.experiment, &trial.attempt);
+        let roles = common.spec.roles.iter().enumerate();
+        let pods = roles.map(|(position, role)| {
+            let template = pod_template(common, &trial, role, position);
+            let pod = example_pod(common, template, &format!("{}-0", job_name(&set, role)));
+            (role.name.clone(), pod)
+        });
+        pods.collect()
+    }
+
+    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing {
+        standing(object, spec)
+    }
+
+    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
+        explain(outcome, pods)
+    }
+
+    fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
+        spec.roles.iter().map(|role| ("Job", job_name(name, role))).collect()
+    }
+
+    fn stop(&self) -> StopRequest {
+        // A suspended one would be resumed by Kueue.
+        StopRequest::Delete
+    }
+
+    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
+        let (role, index) = &spec.metrics_from;
+        let prefix = format!("{name}-{role}-0-{index}-");
+        pods.iter().find(|pod| pod.starts_with(&prefix)).cloned()
+    }
+
+    fn container(&self) -> &'static str {
+        CONTAINER_NAME
+    }
+
+    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        let pod = json!({"spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": CONTAINER_NAME, "image": "none"}],
+        }});
+        json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {
+                "name": format!("{}probe", experiment_name(experiment)),
+                "namespace": namespace,
+                "labels": labels(experiment),
+            },
+            "spec": {
+                // Suspended, it makes no pod; the controller says that it is.
+                "suspend": true,
+                "replicatedJobs": [
+                    {"name": "probe", "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": pod}}},
+                ],
+            },
+        })
+    }
+
+    fn is_noticed(&self, probe: &Value) -> bool {
+        probe.get("status").and_then(|status| condition(status, "Suspended")).is_some()
+    }
+}
+
+/// Returns true if the success of some of the role's pods is the trial's.
+fn decides(role: &&RoleSpec) -> bool {
+    role.policy.min_succeeded > 0
+}
+
+fn name(role: &RoleSpec) -> &str {
+    &role.name
+}
+
+/// The name of a role's Job.
+fn job_name(set: &str, role: &RoleSpec) -> String {
+    format!("{set}-{}-0", role.name)
+}
+
+fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: usize) -> Value {
+    let mut body = job_spec(pod_template(common, job, role, position), role.task_number);
+    body["completionMode"] = Value::from("Indexed");
+    let wanted = u64::try_from(role.policy.min_succeeded).unwrap_or(role.task_number);
+    if wanted < role.task_number {
+        body["successPolicy"] = json!({"rules": [{"succeededCount": wanted}]});
+    }
+    json!({"name": role.name, "replicas": 1, "template": {"spec": body}})
+}
+
+/// Reads where a `JobSet` stands.
+fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
+    let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
+    let status =
+        object.get("status").and_then(Value::as_object).filter(|status| !status.is_empty());
+    let Some(status) = status else {
+        return if suspended { Standing::Suspended } else { Standing::Unseen };
+    };
+    let conditions = &object["status"];
+    let holds = |kind: &str| condition(conditions, kind).filter(|it| is(it, "status", "True"));
+    if holds("Completed").is_some() {
+        let message = "its pods succeeded".to_owned();
+        let (succeeded, exit_code) = (true, Some(0));
+        return Standing::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+    }
+    if let Some(failed) = holds("Failed") {
+        let (role, index) = spec.metrics_from.clone();
+        return Standing::Completed(Outcome {
+            decided_by: Some(Decider { role, index, is_main: true }),
+            needs_pods: true,
+            ..Outcome::unseen(text(failed, "message"))
+        });
+    }
+    if suspended {
+        return Standing::Suspended;
+    }
+    // The numbers count Jobs, of which each role has one.
+    let jobs = status.get("replicatedJobsStatus").and_then(Value::as_array);
+    let begun = jobs.into_iter().flatten().filter(|job| {
+        let counts = ["ready", "succeeded", "failed"].iter();
+        counts.filter_map(|field| job.get(*field)?.as_u64()).any(|count| count > 0)
+    });
+    match begun.count() {
+        0 => Standing::Waiting,
+        begun if begun < spec.roles.len() => Standing::Starting,
+        _ => Standing::Running,
+    }
+}
+
+/// Completes a failure with the pod that caused it: one of the Job that failed first, where the `JobSet` names one.
+fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+    let Some(main) = outcome.decided_by.clone() else {
+        return Outcome { needs_pods: false, ..outcome };
+    };
+    let first = first_failed(&outcome.message);
+    let of_first = |pod: &&Value| {
+        let name = text(&pod["metadata"], "name");
+        first.is_some_and(|job| name.strip_prefix(job).is_some_and(|rest| rest.starts_with('-')))
+    };
+    let own: Vec<Ended> = pods.iter().filter(of_first).filter_map(ended).collect();
+    let ends = if own.is_empty() { pods.iter().filter_map(ended).collect() } else { own };
+    several_pods::caused(&outcome, &main, &ends, |_| true)
+}
+
+/// The Job that a `JobSet` names: `… (first failed job: NAME)`.
+fn first_failed(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("(first failed job: ")?;
+    rest.split(')').next().filter(|name| !name.is_empty())
+}
+
+/// Reads a pod, called `SET-ROLE-0-INDEX-SUFFIX`.
+fn ended(pod: &Value) -> Option<Ended> {
+    let name = pod.pointer("/metadata/name")?.as_str()?;
+    let mut parts = name.rsplitn(5, '-').skip(1);
+    let index = parts.next()?.parse().ok()?;
+    let role = parts.nth(1)?;
+    Ended::read(pod, role, index)
+}
+
+#[cfg(test)]
+mod tests;

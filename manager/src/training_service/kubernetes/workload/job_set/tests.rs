@@ -1,0 +1,170 @@
+//! `JobSet`s against recordings of the real controller, and against what the section asks for.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use trial_protocol::Class;
+
+use super::*;
+use crate::training_service::JobNews;
+use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::workload::recorded::{ends, told};
+
+/// The section with these roles: name, pods, and how many of them are to succeed.
+fn section(roles: &[(&str, u64, i64)]) -> Value {
+    let roles = roles.iter().map(|(name, pods, succeeded)| {
+        json!({
+            "name": name, "taskNumber": pods, "dockerImage": "i:1", "command": format!("python3 {name}.py"),
+            "cpuNumber": 1, "memorySize": 512,
+            "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": succeeded},
+        })
+    });
+    let roles: Vec<Value> = roles.collect();
+    json!({"platform": "kubernetes", "agent": "image", "taskRoles": roles, "metricsFrom": "worker"})
+}
+
+fn two() -> Value {
+    section(&[("ps", 1, -1), ("worker", 1, 1)])
+}
+
+#[test]
+fn every_recorded_end_is_told_as_it_was() {
+    const DELETED: Option<Class> = Some(Class::Transient);
+    const LIMIT: Option<Class> = Some(Class::Permanent);
+    #[rustfmt::skip]
+    let table = [
+        ("exit0",                  Some(0),   "its pod ended well", None, None),
+        ("exit1",                  Some(1),   "the container ended with exit code 1", None, None),
+        ("oom",                    Some(137), "out of memory", LIMIT, None),
+        ("sigkill",                Some(137), "the container ended with exit code 137", None, None),
+        ("pod-deleted",            Some(143), "the trial's pod was deleted", DELETED, None),
+        ("pod-evicted",            Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("two-worker-succeeds",    Some(0),   "its pod ended well", None, None),
+        // The parameter server is deleted when the worker has failed, and is not the cause.
+        ("two-one-fails",          Some(1),   "the container ended with exit code 1", None, None),
+        ("indexed-two-one-fails",  Some(1),   "worker 1: the container ended with exit code 1", None, None),
+        ("suspended-then-resumed", Some(0),   "its pod ended well", None, None),
+    ];
+    let spec = common(&two()).spec;
+    for (case, exit_code, message, class, taken) in table {
+        let told = told(&JobSet, &spec, &format!("jobset/{case}"));
+        let ends = ends(&told);
+        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
+        let said = end.message.as_deref().unwrap_or_default();
+        assert!(said.starts_with(message), "{case}: {said}");
+        let disruption = end.taken.as_deref().and_then(|said| said.split(':').next());
+        assert_eq!(disruption, taken, "{case}");
+    }
+}
+
+#[test]
+fn a_suspended_job_set_waits_for_its_queue() {
+    let told = told(&JobSet, &common(&two()).spec, "jobset/suspended-then-resumed");
+    let waits = told.iter().filter(|news| matches!(news, JobNews::Waits(_))).count();
+    assert!(waits >= 1, "{told:?}");
+}
+
+#[test]
+fn a_job_set_stands_where_its_jobs_and_conditions_say() {
+    let spec = common(&two()).spec;
+    let set =
+        |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
+    let jobs = |ps: &str, worker: &str| {
+        let jobs =
+            json!([{"name": "worker", "active": 1, worker: 1}, {"name": "ps", "active": 1, ps: 1}]);
+        json!({"restarts": 0, "replicatedJobsStatus": jobs})
+    };
+    #[rustfmt::skip]
+    let table = [
+        (json!({}),                                 Standing::Unseen),
+        (set(false, json!({})),                     Standing::Unseen),
+        (set(true, json!({})),                      Standing::Suspended),
+        (set(true, jobs("suspended", "suspended")), Standing::Suspended),
+        (set(false, json!({"restarts": 0})),        Standing::Waiting),
+        (set(false, jobs("active", "active")),      Standing::Waiting),
+        (set(false, jobs("ready", "active")),       Standing::Starting),
+        (set(false, jobs("ready", "ready")),        Standing::Running),
+        // One role has done its work, and the other goes on.
+        (set(false, jobs("ready", "succeeded")),    Standing::Running),
+        (set(false, json!({"conditions": [{"type": "Completed", "status": "False"}]})), Standing::Waiting),
+    ];
+    for (object, expected) in table {
+        assert_eq!(standing(&object, &spec), expected, "{object}");
+    }
+}
+
+#[test]
+fn the_job_that_failed_first_outranks_the_pods_of_others() {
+    let pod = |name: &str, code: u64| {
+        let terminated =
+            json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z"});
+        json!({"metadata": {"name": name}, "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}]}})
+    };
+    let pods = [pod("tkx-ps-0-0-aaaaa", 5), pod("tkx-worker-0-1-bbbbb", 3)];
+    let decided_by = Some(Decider { role: "worker".to_owned(), index: 0, is_main: true });
+    let cause = |message: &str| {
+        let unseen = Outcome::unseen(message.to_owned());
+        let outcome =
+            explain(Outcome { decided_by: decided_by.clone(), needs_pods: true, ..unseen }, &pods);
+        (outcome.exit_code, outcome.message)
+    };
+    let of_worker = (Some(3), "worker 1: the container ended with exit code 3".to_owned());
+    let of_ps = (Some(5), "ps 0: the container ended with exit code 5".to_owned());
+    assert_eq!(cause("jobset failed (first failed job: tkx-worker-0)"), of_worker);
+    assert_eq!(cause("jobset failed (first failed job: tkx-ps-0)"), of_ps);
+    assert_eq!(cause("jobset failed"), of_ps, "the first that failed, where none is named");
+}
+
+#[test]
+fn completion_policies_become_success_policies() {
+    let policies = |roles: &[(&str, u64, i64)]| {
+        let made = JobSet.manifest(&common(&section(roles)), &job());
+        let jobs = made["spec"]["replicatedJobs"].as_array().unwrap().clone();
+        let of_jobs: Vec<Value> =
+            jobs.iter().map(|job| job["template"]["spec"]["successPolicy"].clone()).collect();
+        (made["spec"]["successPolicy"].clone(), of_jobs)
+    };
+    let any = |roles: Value| json!({"operator": "Any", "targetReplicatedJobs": roles});
+    let (of_set, of_jobs) = policies(&[("ps", 1, -1), ("worker", 2, 2)]);
+    assert_eq!((of_set, of_jobs), (any(json!(["worker"])), vec![Value::Null; 2]));
+    let first = json!({"rules": [{"succeededCount": 1}]});
+    let (of_set, of_jobs) = policies(&[("chief", 1, 1), ("worker", 3, 1)]);
+    assert_eq!((of_set, of_jobs), (any(json!(["chief", "worker"])), vec![Value::Null, first]));
+    let (of_set, _) = policies(&[("ps", 1, -1), ("worker", 2, -1)]);
+    assert_eq!(of_set, Value::Null, "all of them");
+}
+
+#[test]
+fn a_job_set_is_as_it_was() {
+    let mut section = section(&[("ps", 1, -1), ("worker", 2, 2)]);
+    (section["queue"], section["priorityClass"]) = (json!("research"), json!("low"));
+    let made = JobSet.manifest(&common(&section), &job());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src/training_service/kubernetes/workload/job_set/tests/queued.json");
+    let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());
+}
+
+#[test]
+fn the_events_of_a_role_are_those_of_its_job() {
+    let spec = common(&two()).spec;
+    let owners = [("Job", "tkx-ps-0".to_owned()), ("Job", "tkx-worker-0".to_owned())];
+    assert_eq!(JobSet.pod_owners(&spec, "tkx"), owners);
+    let pods = ["tkx-ps-0-0-aaaaa".to_owned(), "tkx-worker-0-0-bbbbb".to_owned()];
+    assert_eq!(JobSet.reporter(&spec, "tkx", &pods).as_deref(), Some("tkx-worker-0-0-bbbbb"));
+}
+
+proptest! {
+    #[test]
+    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}|Failed", message in ".{0,40}", number in any::<i64>()) {
+        let object = json!({"metadata": {"name": message}, "spec": {"suspend": number}, "status": {
+            "conditions": [{"type": kind, "status": "True", "message": message}, 3],
+            "replicatedJobsStatus": [{"ready": number}, kind],
+        }});
+        if let Standing::Completed(outcome) = standing(&object, &common(&two()).spec) {
+            let outcome = explain(outcome, std::slice::from_ref(&object));
+            prop_assert!(!outcome.needs_pods);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! PURE: which of several pods decided how their workload ended.
+
+use serde_json::Value;
+use trial_protocol::Class;
+
+use super::{Decider, Outcome};
+use crate::training_service::kubernetes::pod_end::{self, PodEnd};
+use crate::training_service::kubernetes::text::shortened;
+
+/// A pod that has ended, or is to end.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) role: String,
+    pub(super) index: u64,
+    pub(super) deleted: bool,
+    pub(super) end: PodEnd,
+}
+
+impl Ended {
+    /// Reads a pod of a role. `None`: it runs on.
+    pub(super) fn read(pod: &Value, role: &str, index: u64) -> Option<Self> {
+        let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+        let end = match pod_end::read(pod) {
+            Some(PodEnd { exit_code: Some(code), taken: None, .. }) if deleted && code == 0 => {
+                // Its controller called it failed when it was deleted, and not when it ended.
+                PodEnd { exit_code: Some(code), ..was_deleted() }
+            }
+            Some(end) => end,
+            None if deleted => was_deleted(),
+            None => return None,
+        };
+        Some(Self { role: role.to_owned(), index, deleted, end })
+    }
+
+    pub(super) fn is(&self, pod: &Decider) -> bool {
+        self.role == pod.role && self.index == pod.index
+    }
+}
+
+/// The end of a pod that was deleted and still runs.
+fn was_deleted() -> PodEnd {
+    PodEnd {
+        exit_code: None,
+        message: "the trial's pod was deleted".to_owned(),
+        class: Some(Class::Transient),
+        taken: None,
+    }
+}
+
+/// Returns the failure with the pod that caused it. `named`: the workload's own words fit the pod. `main` is the pod
+/// whose metrics are the trial's.
+pub(super) fn caused(
+    outcome: &Outcome,
+    main: &Decider,
+    ends: &[Ended],
+    named: impl Fn(&Ended) -> bool,
+) -> Outcome {
+    let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.taken.is_some();
+    // Pods that are deleted are either the cause, or are cleaned up after it.
+    let by_itself = |end: &&Ended| !end.deleted && failed(end);
+    let taken = |end: &&Ended| end.end.taken.is_some();
+    let deleted = |end: &&Ended| end.deleted && named(end);
+    let cause = ends
+        .iter()
+        .find(by_itself)
+        .or_else(|| ends.iter().find(taken))
+        .or_else(|| ends.iter().find(deleted))
+        .or_else(|| ends.iter().find(|end| end.deleted))
+        .or_else(|| ends.iter().find(failed));
+    let Some(Ended { role, index, end, .. }) = cause.cloned() else {
+        return Outcome {
+            succeeded: false,
+            message: shortened(&outcome.message),
+            decided_by: None,
+            needs_pods: false,
+            ..outcome.clone()
+        };
+    };
+    let is_main = role == main.role && index == main.index;
+    let decided_by = Some(Decider { role, index, is_main });
+    Outcome {
+        succeeded: false,
+        exit_code: end.exit_code,
+        message: Decider::told(decided_by.as_ref(), end.message),
+        class: end.class,
+        decided_by,
+        taken: end.taken,
+        needs_pods: false,
+    }
+}

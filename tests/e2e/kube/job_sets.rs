@@ -1,0 +1,148 @@
+//! Trials of several roles as `JobSet`s: one `Job` for each role, and what stands in the way.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+
+use super::{command, run};
+
+/// A search whose trials have one parameter server, which never ends by itself, and two workers, with changes of the section.
+fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    let serve = "echo up >>\"$TEST_BED/served\"; exec sleep 600";
+    let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
+    let mut service = json!({
+        "platform": "kubernetes",
+        "kubeconfig": kubeconfig.display().to_string(),
+        "storage": "image",
+        "metricsFrom": "worker",
+        "taskRoles": [
+            {"name": "ps", "dockerImage": "any", "command": serve, "frameworkAttemptCompletionPolicy": never},
+            {"name": "worker", "dockerImage": "any", "taskNumber": 2, "command": line},
+        ],
+    });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        service[name] = value.clone();
+    }
+    Search::new(line, trials).with("objective", "score").with("trainingService", service)
+}
+
+/// Waits until nothing is left: pods that were deleted have their own time to end.
+fn wait_until_empty(kube: &Kube) {
+    let kinds = ["jobsets", "jobs", "secrets", "pods"];
+    wait_for("everything to go", BOUND, || {
+        kinds.iter().all(|kind| kube.all(kind).is_empty()).then_some(())
+    });
+}
+
+fn cluster(bed: &TestBed) -> Kube {
+    Kube::start(bed.folder(), |_| Play::Pods)
+}
+
+#[test]
+fn several_roles_run_as_a_job_set_that_ends_with_its_workers() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo $TRIALKEEPER_ROLE/$TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; \
+                echo score=$TRIALKEEPER_RANK";
+    let outcome = run(&bed, &search(&bed, &kube, line, 2, &json!({})));
+    outcome.expect_done(2, 0);
+    let results: Vec<&Value> = outcome.trials.iter().map(|trial| &trial.final_result).collect();
+    assert_eq!(results, [&json!(1), &json!(1)], "the first worker comes after the server");
+    let ranks = bed.read("ranks");
+    let mut ranks: Vec<&str> = ranks.lines().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["worker/1/3", "worker/1/3", "worker/2/3", "worker/2/3"]);
+    assert_eq!(bed.read("served").lines().count(), 2);
+    wait_until_empty(&kube);
+}
+
+#[test]
+fn a_failing_worker_fails_its_trial_with_its_own_code() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo 'ValueError: no' >&2; exit 3";
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
+    outcome.expect_done(0, 1);
+    assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
+    wait_until_empty(&kube);
+}
+
+#[test]
+fn a_killed_trial_ends_the_pods_of_every_role() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == 2).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    bed.wait_until_empty();
+    wait_until_empty(&kube);
+}
+
+/// The trial's `JobSet`, which is not that with which the manager looks whether they are taken notice of.
+fn queued(kube: &Kube) -> Option<Value> {
+    let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
+    kube.all("jobsets").into_iter().find(|set| set.pointer(label).is_some())
+}
+
+#[test]
+fn a_queue_admits_a_job_set_takes_it_back_and_admits_it_again() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
+    let running = bed.start(&mut command(&bed, &search));
+    let set = wait_for("the JobSet", BOUND, || queued(&kube));
+    let name = set["metadata"]["name"].as_str().expect("it has a name");
+    assert_eq!(set["spec"]["suspend"], true);
+    let suspend = |suspend: bool| {
+        kube.change("jobsets", name, |set| set["spec"]["suspend"] = Value::Bool(suspend));
+    };
+    let runs = |times: usize| {
+        wait_for("the workers to run", BOUND, || {
+            (bed.read("up").lines().count() == times).then_some(())
+        });
+    };
+    assert_eq!(kube.all("pods"), Vec::<Value>::new());
+    suspend(false);
+    runs(2);
+    suspend(true);
+    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    suspend(false);
+    runs(4);
+    bed.write("go", "");
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    wait_until_empty(&kube);
+}
+
+#[test]
+fn a_cluster_without_job_sets_is_told_so_before_anything_is_submitted() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.without_kind("jobsets");
+    let search = search(&bed, &kube, "true", 1, &json!({}));
+    let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    for said in [
+        "does not know JobSets: a trial of several `taskRoles` needs JobSet",
+        "kubectl apply --server-side -f",
+    ] {
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+    }
+    wait_until_empty(&kube);
+}
+
+#[test]
+fn the_role_that_is_deployed_gives_job_sets_all_that_is_used() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let mut given = crate::deploy::rights_of_the_manager();
+    given.retain(|right| right.starts_with('/') || right.starts_with("jobset.x-k8s.io/jobsets "));
+    kube.only_rights(given);
+    run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);
+    wait_until_empty(&kube);
+}

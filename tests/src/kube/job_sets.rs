@@ -1,0 +1,178 @@
+//! The `JobSet` controller: makes a Job for each role, and ends the `JobSet` as its policies and its Jobs say. The pods are the
+//! Job controller's.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::objects::{Deletion, is_going, text};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Follows `JobSet`s until the server ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut known = HashSet::new();
+    while !shared.ended.load(Ordering::SeqCst) {
+        let works = shared.controller.load(Ordering::SeqCst);
+        for set in shared.objects.list("jobsets").into_iter().filter(|_| works) {
+            if known.insert(text(&set, "/metadata/uid")) {
+                let shared = Arc::clone(shared);
+                std::thread::spawn(move || {
+                    Run { name: text(&set, "/metadata/name"), shared, set }.play()
+                });
+            }
+        }
+        std::thread::park_timeout(POLL_INTERVAL);
+    }
+}
+
+/// One `JobSet`.
+struct Run {
+    shared: Arc<Shared>,
+    name: String,
+    set: Value,
+}
+
+impl Run {
+    fn play(&self) {
+        let suspended = self.is_suspended();
+        let jobs: Vec<String> = self.roles().map(|role| self.make(role, suspended)).collect();
+        let mut said = Value::Null;
+        while !self.is_over() {
+            let suspended = self.is_suspended();
+            for job in &jobs {
+                self.suspend(job, suspended);
+            }
+            let now: Vec<Value> =
+                jobs.iter().filter_map(|job| self.shared.objects.get("jobs", job)).collect();
+            let end = self.end(&now);
+            let mut status = self.counts(&now);
+            if suspended {
+                status["conditions"] =
+                    json!([condition("Suspended", "SuspendedJobs", "jobset is suspended")]);
+            }
+            if let Some(end) = &end {
+                status["conditions"] = json!([end]);
+                status["terminalState"] = end["type"].clone();
+            }
+            if status != said {
+                said = status.clone();
+                let stand = |object: &mut Value| object["status"] = status;
+                drop(self.shared.objects.change("jobsets", &self.name, stand));
+            }
+            if end.is_some() {
+                // The Jobs that still run are deleted; those that have ended stay to be read.
+                for job in now
+                    .iter()
+                    .filter(|job| holds(job, "Complete").or(holds(job, "Failed")).is_none())
+                {
+                    self.shared.objects.delete(
+                        "jobs",
+                        &text(job, "/metadata/name"),
+                        Deletion::default(),
+                    );
+                }
+                return;
+            }
+            std::thread::park_timeout(POLL_INTERVAL);
+        }
+    }
+
+    fn roles(&self) -> impl Iterator<Item = &Value> {
+        self.set["spec"]["replicatedJobs"].as_array().into_iter().flatten()
+    }
+
+    /// Makes the Job of a role and returns its name.
+    fn make(&self, role: &Value, suspended: bool) -> String {
+        let name = format!("{}-{}-0", self.name, text(role, "/name"));
+        let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "lab"}});
+        job["metadata"]["labels"] = json!({
+            "jobset.sigs.k8s.io/jobset-name": self.name,
+            "jobset.sigs.k8s.io/replicatedjob-name": role["name"],
+        });
+        job["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": self.name, "controller": true,
+            "uid": self.set["metadata"]["uid"],
+        }]);
+        job["spec"] = role["template"]["spec"].clone();
+        job["spec"]["suspend"] = Value::Bool(suspended);
+        drop(self.shared.objects.create("jobs", job));
+        name
+    }
+
+    fn suspend(&self, job: &str, suspend: bool) {
+        let is = |job: &Value| job["spec"]["suspend"] == suspend;
+        if self.shared.objects.seen("jobs", job, is) == Some(false) {
+            let change = |job: &mut Value| job["spec"]["suspend"] = Value::Bool(suspend);
+            drop(self.shared.objects.change("jobs", job, change));
+        }
+    }
+
+    /// The condition with which the `JobSet` ends, if it does.
+    fn end(&self, jobs: &[Value]) -> Option<Value> {
+        if let Some(failed) = jobs.iter().find(|job| holds(job, "Failed").is_some()) {
+            let message = format!(
+                "jobset failed due to reaching max number of restarts (first failed job: {})",
+                text(failed, "/metadata/name")
+            );
+            return Some(condition("Failed", "ReachedMaxRestarts", &message));
+        }
+        let policy = &self.set["spec"]["successPolicy"];
+        let targets = policy["targetReplicatedJobs"].as_array();
+        let role = "/metadata/labels/jobset.sigs.k8s.io~1replicatedjob-name";
+        let counts = |job: &&Value| {
+            targets.is_none_or(|targets| job.pointer(role).is_some_and(|it| targets.contains(it)))
+        };
+        let mut decide = jobs.iter().filter(counts).map(|job| holds(job, "Complete").is_some());
+        let done = if policy["operator"] == "Any" {
+            decide.any(|done| done)
+        } else {
+            jobs.len() == self.roles().count() && decide.all(|done| done)
+        };
+        done.then(|| condition("Completed", "AllJobsCompleted", "jobset completed successfully"))
+    }
+
+    /// The status of the Jobs of each role. The real one's order is not the specification's.
+    fn counts(&self, jobs: &[Value]) -> Value {
+        let roles = jobs.iter().rev().map(|job| {
+            let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
+            let (active, ready) = (count("active"), count("ready"));
+            let ended = |kind: &str| u64::from(holds(job, kind).is_some());
+            json!({
+                "name": job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"],
+                "active": u64::from(active > 0),
+                "ready": u64::from(active > 0 && ready >= active),
+                "succeeded": ended("Complete"),
+                "failed": ended("Failed"),
+                "suspended": u64::from(job["spec"]["suspend"] == true),
+            })
+        });
+        json!({"restarts": 0, "replicatedJobsStatus": roles.collect::<Vec<_>>()})
+    }
+
+    fn is_over(&self) -> bool {
+        let over = self.shared.objects.seen("jobsets", &self.name, |now| {
+            is_going(now) || now.pointer("/metadata/uid") != self.set.pointer("/metadata/uid")
+        });
+        self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+    }
+
+    fn is_suspended(&self) -> bool {
+        let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
+        self.shared.objects.seen("jobsets", &self.name, suspended).unwrap_or(false)
+    }
+}
+
+fn condition(kind: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": "True", "reason": reason, "message": message})
+}
+
+/// A condition of a Job that is true.
+fn holds<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = job["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True")
+}
