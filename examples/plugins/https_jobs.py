@@ -1,0 +1,102 @@
+"""Trials as jobs of an HTTPS API that is reached with one token: a frame for a cloud's or a site's own scheduler.
+
+    trainingService:
+      platform: plugin
+      command: [python3, https_jobs.py]
+      settings: {url: "https://jobs.example.org/v1", tokenFile: /home/me/.config/jobs-token, queue: gpu}
+
+The API that this speaks:
+
+    POST   /jobs        {"name", "queue", "script", "gpus"}   201 {"id"}; 409 {"id"} for a name that is taken; 429
+    GET    /jobs?ids=…  {"jobs": [{"id", "state", "exit_code", "reason"}]}     state: queued, running, ended
+    DELETE /jobs/ID     ends it: SIGTERM, and with ?force=1 at once
+
+The job's folder, the agent and the code lie on a disk that the site's machines share with this one. The token is read
+from a file that only its owner may read; it never stands in an argument, a variable or the experiment file.
+"""
+
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from trialkeeper.service import Gone, NoRoom, Problem, Refused, Running, TrainingService, Unavailable, Waiting
+
+KNOWN = {"url", "tokenFile", "caFile", "queue"}
+
+
+class HttpsJobs(TrainingService):
+    name = "https-jobs"
+    poll_seconds = 5.0
+
+    def check(self):
+        problems = [Problem("unknown setting", path=f"settings.{name}") for name in set(self.settings) - KNOWN]
+        url = self.settings.get("url", "")
+        if not url.startswith("https://"):
+            problems.append(Problem("expected an address that begins with https://", path="settings.url"))
+        path = Path(self.settings.get("tokenFile", "")).expanduser()
+        if not path.is_file():
+            problems.append(Problem(f"{path} is no file", path="settings.tokenFile"))
+        elif path.stat().st_mode & 0o077:
+            advice = f"chmod 600 {path}"
+            problems.append(Problem("others may read it", path="settings.tokenFile", advice=advice))
+        return problems
+
+    def ask(self, method, path, body=None):
+        """Asks the API; a token that was replaced meanwhile is read anew."""
+        token = Path(self.settings["tokenFile"]).expanduser().read_text().strip()
+        request = urllib.request.Request(
+            self.settings["url"].rstrip("/") + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        context = ssl.create_default_context(cafile=self.settings.get("caFile"))
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+                return json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            text = error.read(2000).decode(errors="replace")
+            if error.code == 409:
+                return json.loads(text)
+            if error.code == 404:
+                return {}
+            after = error.headers.get("Retry-After", "")
+            pause = float(after) if after.isdigit() else None
+            if error.code == 429:
+                raise NoRoom(text or "the queue is full", pause) from error
+            if error.code >= 500:
+                raise Unavailable(f"{error.code}: {text}", pause) from error
+            raise Refused(f"{error.code}: {text}") from error
+        except OSError as error:
+            # The request may have arrived: the same name is asked for again, and is answered with 409.
+            raise Unavailable(f"{self.settings['url']}: {error}") from error
+
+    def start(self, job):
+        body = {"name": job.name, "queue": self.settings.get("queue"), "script": job.script(), "gpus": job.gpus}
+        return str(self.ask("POST", "/jobs", body)["id"])
+
+    # No `find`: a second POST of the same name makes no second job, and gives the first one's id.
+
+    def stop(self, handle, job, force):
+        self.ask("DELETE", f"/jobs/{urllib.parse.quote(handle)}" + ("?force=1" if force else ""))
+
+    def poll(self, jobs):
+        ids = urllib.parse.quote(",".join(jobs))
+        found = {str(job["id"]): job for job in self.ask("GET", f"/jobs?ids={ids}")["jobs"]}
+        return {handle: self.look(found.get(handle)) for handle in jobs}
+
+    def look(self, job):
+        if job is None:
+            return Gone(reason="unknown", message="the API does not know the job any more")
+        if job["state"] == "queued":
+            return Waiting(job.get("reason") or "queued")
+        if job["state"] == "running":
+            return Running()
+        return Gone(code=job.get("exit_code"), reason=job.get("reason") or "exit")
+
+
+if __name__ == "__main__":
+    HttpsJobs().serve()
