@@ -182,7 +182,17 @@ impl Kube {
         self.without_kind("frameworks");
     }
 
-    /// Takes a kind (its plural) away.
+    /// Puts a queue of Kueue's that admits what it is given.
+    pub fn queue(&self, name: &str) {
+        let active = json!({"type": "Active", "status": "True", "reason": "Ready"});
+        let queue = json!({
+            "kind": "LocalQueue", "metadata": {"name": name, "namespace": "lab"},
+            "spec": {"clusterQueue": "all", "stopPolicy": "None"}, "status": {"conditions": [active]},
+        });
+        self.put("localqueues", queue);
+    }
+
+    /// Takes a kind (its plural) or a version of a group (`GROUP/VERSION`) away.
     pub fn without_kind(&self, plural: &str) {
         self.shared.faults.without_kind(plural);
     }

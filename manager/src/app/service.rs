@@ -83,6 +83,9 @@ impl Ready {
                 let kind = workload(spec.workload);
                 preflight::check(&cluster, kind, spec.queue.is_some()).await?;
                 if is_new {
+                    if let Some(warning) = preflight::queue::check(&cluster, spec).await? {
+                        warn!("{warning}");
+                    }
                     match preflight::pods(&cluster, kind, &common(id, spec, &cluster)).await? {
                         Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
                         Some(refusal) => return Err(refusal.into()),

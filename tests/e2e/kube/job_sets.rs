@@ -94,6 +94,7 @@ fn a_queue_admits_a_job_set_takes_it_back_and_admits_it_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    kube.queue("team");
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
     let running = bed.start(&mut command(&bed, &search));
     let set = wait_for("the JobSet", BOUND, || queued(&kube));

@@ -108,6 +108,8 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
     let kube = cluster(&bed);
     let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
                 until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
+    kube.queue("team");
+    kube.put("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
     let queue = json!({"queue": "team", "priorityClass": "low"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
     let job = wait_for("the Job", BOUND, || queued(&kube));
@@ -161,6 +163,7 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
     given.sort();
     kube.only_rights(given.clone());
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
+    kube.queue("team");
     let queue = json!({"queue": "team"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
     wait_for("the Job", BOUND, || queued(&kube));
@@ -199,4 +202,52 @@ fn a_cluster_without_kueue_is_told_so_before_anything_is_submitted() {
     let said = "may not do this in the namespace `lab`: list, watch workloads";
     assert!(finished.stderr.contains(said), "{}", finished.stderr);
     assert_eq!(kube.all("jobs"), Vec::<Value>::new());
+}
+
+#[test]
+fn a_queue_or_a_class_that_is_not_there_is_refused_before_anything_is_submitted() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let refused = |changes: &Value, said: &str| {
+        let finished =
+            bed.start(&mut command(&bed, &search(&bed, &kube, "true", 1, changes))).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        assert_eq!(kube.made("jobs"), Vec::<Value>::new());
+    };
+    let queue = "the namespace `lab` has no LocalQueue `team`, in which trials are to wait";
+    refused(&json!({"queue": "team"}), queue);
+    kube.queue("team");
+    let class = "the cluster has no WorkloadPriorityClass `low`, and Kueue lets a trial";
+    refused(&json!({"queue": "team", "priorityClass": "low"}), class);
+    for version in ["v1beta1", "v1beta2"] {
+        kube.without_kind(&format!("kueue.x-k8s.io/{version}"));
+    }
+    refused(&json!({"queue": "team"}), "serves neither v1beta2 nor v1beta1");
+}
+
+#[test]
+fn an_older_kueue_with_a_stopped_queue_is_waited_for_in_its_own_words() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.without_kind("kueue.x-k8s.io/v1beta2");
+    kube.queue("team");
+    kube.change("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
+    let queue = json!({"queue": "team"});
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
+    let job = wait_for("the Job", BOUND, || queued(&kube));
+    let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
+    assert!(running.stderr().contains(warning), "{}", running.stderr());
+    kube.put(
+        "workloads",
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
+            "metadata": {"name": "job-1", "namespace": "lab", "ownerReferences": [{"kind": "Job", "name": job["metadata"]["name"]}]},
+            "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Inadmissible", "message": "LocalQueue team is inactive"}]},
+        }),
+    );
+    let words = "it waits in its queue: LocalQueue team is inactive";
+    wait_for("the queue's words", BOUND, || running.stderr().contains(words).then_some(()));
+    suspend(&kube, false);
+    trialkeeper_tests::Outcome::of(running.finish(BOUND)).expect_done(1, 0);
 }

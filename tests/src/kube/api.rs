@@ -139,6 +139,12 @@ impl Faults {
         allowed
     }
 
+    /// Whether a kind, or a version of its group, is not served.
+    fn leaves_out(&self, group: &str, version: &str, plural: &str) -> bool {
+        let inner = self.lock();
+        inner.unserved.contains(plural) || inner.unserved.contains(&format!("{group}/{version}"))
+    }
+
     fn due(&self, what: &str) -> Option<(u16, String)> {
         let mut inner = self.lock();
         let due =
@@ -217,10 +223,17 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         }
         ["api", "v1", "namespaces", "lab", plural] => collection(shared, request, plural),
         ["api", "v1", "namespaces", "lab", plural, name] => item(shared, request, plural, name),
-        ["apis", _, _, "namespaces", "lab", plural, ..]
-            if shared.faults.lock().unserved.contains(*plural) =>
+        ["apis", group, version, "namespaces", "lab", plural, ..]
+            if shared.faults.leaves_out(group, version, plural) =>
         {
             refusal(404, "NotFound", "the server could not find the requested resource")
+        }
+        ["apis", "kueue.x-k8s.io", _, plural @ "workloadpriorityclasses", name] => {
+            // A role is about what is in a namespace.
+            if shared.faults.lock().rights.is_some() {
+                return refusal(403, "Forbidden", &format!("{plural} is forbidden"));
+            }
+            item(shared, request, plural, name)
         }
         ["apis", group, version, "namespaces", "lab", plural] if serves(group, version, plural) => {
             collection(shared, request, plural)
@@ -235,11 +248,14 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
 }
 
 /// The kinds that the cluster has beside those of the core group.
-const KINDS: [(&str, &str, &str); 8] = [
+const KINDS: [(&str, &str, &str); 11] = [
     ("frameworkcontroller.microsoft.com", "v1", "frameworks"),
     ("batch", "v1", "jobs"),
     ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     ("kueue.x-k8s.io", "v1beta1", "workloads"),
+    ("kueue.x-k8s.io", "v1beta2", "workloads"),
+    ("kueue.x-k8s.io", "v1beta1", "localqueues"),
+    ("kueue.x-k8s.io", "v1beta2", "localqueues"),
     ("kubeflow.org", "v1", "tfjobs"),
     ("kubeflow.org", "v1", "pytorchjobs"),
     ("kubeflow.org", "v1", "xgboostjobs"),

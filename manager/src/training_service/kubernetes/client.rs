@@ -229,6 +229,19 @@ impl Cluster {
         Ok(found.items.into_iter().map(|thing| thing.name).collect())
     }
 
+    /// Returns an object with all its parts. `None`: there is none.
+    pub async fn get_whole(&self, resource: Resource, name: &str) -> Result<Option<Value>, Error> {
+        let found = self.within(self.api(resource).get_opt(name)).await?;
+        // What was read from JSON can be written as it.
+        Ok(found.and_then(|object| serde_json::to_value(object).ok()))
+    }
+
+    /// Returns true if an object is there of a kind that belongs to no namespace.
+    pub async fn has_cluster_wide(&self, resource: Resource, name: &str) -> Result<bool, Error> {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource.api());
+        Ok(self.within(api.get_opt(name)).await?.is_some())
+    }
+
     /// Whether the namespace is there. `None`: we may not look.
     pub async fn has_namespace(&self) -> Result<Option<bool>, Error> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));

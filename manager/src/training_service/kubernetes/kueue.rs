@@ -1,6 +1,6 @@
 //! PURE: what Kueue says of a trial that waits in a queue, by the Workload that it keeps for each Job.
 //!
-//! Source: Kueue 0.19, `apis/kueue/v1beta1`, and recordings of it.
+//! Source: Kueue 0.19, `apis/kueue/v1beta1` and `v1beta2`, which are alike in what is read here, and recordings of it.
 
 use serde_json::Value;
 
@@ -8,9 +8,43 @@ use super::client::Resource;
 use super::text::shortened;
 use super::why::{condition, is, text};
 
-/// Kueue's Workloads, as the API names them.
-pub const WORKLOADS: Resource =
-    Resource { group: "kueue.x-k8s.io", version: "v1beta1", kind: "Workload", plural: "workloads" };
+/// The versions of Kueue's API that are read, the one to be preferred first: up to 0.14 it serves the second alone.
+pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// Returns Kueue's Workloads, as a version of its API names them.
+pub const fn workloads(version: &'static str) -> Resource {
+    Resource { group: "kueue.x-k8s.io", version, kind: "Workload", plural: "workloads" }
+}
+
+/// Returns Kueue's queues of a namespace, likewise.
+pub const fn local_queues(version: &'static str) -> Resource {
+    Resource { group: "kueue.x-k8s.io", version, kind: "LocalQueue", plural: "localqueues" }
+}
+
+/// Returns Kueue's priority classes, likewise. They belong to no namespace.
+pub const fn priority_classes(version: &'static str) -> Resource {
+    let (kind, plural) = ("WorkloadPriorityClass", "workloadpriorityclasses");
+    Resource { group: "kueue.x-k8s.io", version, kind, plural }
+}
+
+/// Returns why a `LocalQueue` admits nothing just now. `None`: it does, or does not say.
+pub fn inactive(queue: &Value) -> Option<String> {
+    let policy = queue.pointer("/spec/stopPolicy").and_then(Value::as_str);
+    if let Some(policy) = policy.filter(|policy| *policy != "None") {
+        return Some(format!("it is stopped (`stopPolicy: {}`)", shortened(policy)));
+    }
+    let active =
+        condition(queue.get("status")?, "Active").filter(|it| is(it, "status", "False"))?;
+    let cluster_queue = queue.pointer("/spec/clusterQueue").and_then(Value::as_str);
+    let cluster_queue = shortened(cluster_queue.unwrap_or_default());
+    Some(match text(active, "reason").as_str() {
+        "ClusterQueueDoesNotExist" => format!("its ClusterQueue `{cluster_queue}` does not exist"),
+        "ClusterQueueIsInactive" => {
+            format!("its ClusterQueue `{cluster_queue}` is stopped or incomplete")
+        }
+        _ => text(active, "message"),
+    })
+}
 
 /// Why the trial of this Workload does not run. `None`: it is admitted, or has ended.
 pub fn why(workload: &Value) -> Option<String> {
@@ -50,6 +84,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_queue_says_why_it_admits_nothing() {
+        let queue = |policy: &str, status: &str, reason: &str| {
+            let active =
+                json!({"type": "Active", "status": status, "reason": reason, "message": "M"});
+            json!({"spec": {"clusterQueue": "c", "stopPolicy": policy}, "status": {"conditions": [active]}})
+        };
+        #[rustfmt::skip]
+        let table = [
+            (json!({}), None),
+            (json!({"spec": {"clusterQueue": "c"}}), None),
+            (queue("None", "True", "Ready"), None),
+            (queue("Hold", "False", "Stopped"), Some("it is stopped (`stopPolicy: Hold`)")),
+            // The condition follows a moment later.
+            (queue("HoldAndDrain", "True", "Ready"), Some("it is stopped (`stopPolicy: HoldAndDrain`)")),
+            (queue("None", "False", "ClusterQueueDoesNotExist"), Some("its ClusterQueue `c` does not exist")),
+            (queue("None", "False", "ClusterQueueIsInactive"), Some("its ClusterQueue `c` is stopped or incomplete")),
+            (queue("None", "False", "Other"), Some("M")),
+        ];
+        for (queue, expected) in table {
+            assert_eq!(inactive(&queue).as_deref(), expected, "{queue}");
+        }
+    }
 
     #[test]
     fn a_workload_says_why_its_trial_waits() {

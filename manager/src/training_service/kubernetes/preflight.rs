@@ -1,12 +1,14 @@
 //! What is looked at before anything is submitted: the cluster, the namespace, the kind, our rights, and
 //! whether the kind's controller is at work. Everything that is wrong is said at once.
 
+pub mod queue;
+
 use std::time::Duration;
 
 use trial_protocol::ExperimentId;
 
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times};
-use super::kueue::WORKLOADS;
+use super::kueue;
 use super::manifest::Common;
 use super::refused;
 use super::workload::Workload;
@@ -25,7 +27,7 @@ const NEEDED: [(Resource, &[&str]); 3] = [
 ];
 
 /// The same where trials wait in a queue of Kueue.
-const QUEUE: (Resource, &[&str]) = (WORKLOADS, &["list", "watch"]);
+const QUEUE: (Resource, &[&str]) = (kueue::workloads("v1beta1"), &["list", "watch"]);
 
 /// What stands in the way of trials.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +73,24 @@ pub enum Refusal {
         /// What it said.
         why: Error,
     },
+    /// The queue of the experiment is not there.
+    #[error(
+        "the namespace `{namespace}` has no LocalQueue `{queue}`, in which trials are to wait; `kubectl -n {namespace} get localqueues` lists those that it has, and `queue` in the experiment file names one"
+    )]
+    NoQueue {
+        /// Which namespace.
+        namespace: String,
+        /// Which queue.
+        queue: String,
+    },
+    /// The priority class of the experiment is not there.
+    #[error(
+        "the cluster has no WorkloadPriorityClass `{class}`, and Kueue lets a trial with an unknown one wait for ever; `kubectl get workloadpriorityclasses` lists those that it has, and `priorityClass` in the experiment file names one"
+    )]
+    NoPriorityClass {
+        /// Which class.
+        class: String,
+    },
     /// No controller takes notice of new objects of the kind.
     #[error(
         "{controller} takes no notice of a new {kind} in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
@@ -115,16 +135,12 @@ pub async fn check(
     let none = || cluster.names(workload.resource(), "trialkeeper/experiment=none");
     match a_few_times(none).await {
         Ok(_) if queued => {
-            let none = || cluster.names(WORKLOADS, "trialkeeper/experiment=none");
-            match a_few_times(none).await {
-                Ok(_) => Ok(()),
-                Err(Error::NotFound { .. }) => Err(Refusal::NoSuchKind {
-                    server,
-                    kind: WORKLOADS.kind,
-                    installation: "Kueue is not installed there, or does not serve v1beta1; leave `queue` out, or install it (https://kueue.sigs.k8s.io)",
-                }),
-                Err(error) => Err(error.into()),
-            }
+            let version = queue::served_version(cluster).await?;
+            version.map(drop).ok_or(Refusal::NoSuchKind {
+                server,
+                kind: "Workload",
+                installation: "Kueue is not installed there, or serves neither v1beta2 nor v1beta1; leave `queue` out, or install it (https://kueue.sigs.k8s.io)",
+            })
         }
         Ok(_) => Ok(()),
         Err(Error::NotFound { .. }) => Err(Refusal::NoSuchKind {

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::client::{EVENTS, PODS, Seen, Thing};
 use super::tracker::{Act, Tracker};
 use super::workload::Standing;
-use super::{Settings, Shared, disruption, kueue, manifest, pod_end, why};
+use super::{Settings, Shared, disruption, kueue, manifest, pod_end, preflight, why};
 
 /// The kinds of objects that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,11 @@ impl Shared {
             Watched::Pod => (PODS, Some(selector.as_str()), None),
             // Neither events nor Kueue's objects have labels of ours.
             Watched::Event => (EVENTS, None, Some("involvedObject.kind=Pod,type=Warning")),
-            Watched::Queue => (kueue::WORKLOADS, None, None),
+            Watched::Queue => {
+                // A watch of what is not served says so, and tries again.
+                let served = preflight::queue::served_version(cluster).await.ok().flatten();
+                (kueue::workloads(served.unwrap_or(kueue::VERSIONS[1])), None, None)
+            }
         };
         let mut seen = cluster.watch(resource, labels, fields);
         let mut last_trouble = String::new();

@@ -1,0 +1,46 @@
+//! Looks, before anything is submitted, at the queue and the priority class that an experiment names.
+
+use super::Refusal;
+use crate::config::kubernetes::KubernetesSpec;
+use crate::training_service::kubernetes::client::{Cluster, Error, a_few_times};
+use crate::training_service::kubernetes::kueue;
+
+/// Returns the version of Kueue's API that the cluster serves, of those that are read. `None`: it serves none of them.
+pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
+    for version in kueue::VERSIONS {
+        let none = || cluster.names(kueue::workloads(version), "trialkeeper/experiment=none");
+        match a_few_times(none).await {
+            Ok(_) => return Ok(Some(version)),
+            Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses a queue or a priority class that is not there, as far as the account may look. Returns a warning about a queue
+/// that is there and admits nothing now: trials wait until it does.
+pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<String>, Refusal> {
+    let Some(name) = &spec.queue else { return Ok(None) };
+    let Some(version) = served_version(cluster).await? else { return Ok(None) };
+    if let Some(class) = &spec.priority_class {
+        let resource = kueue::priority_classes(version);
+        match a_few_times(|| cluster.has_cluster_wide(resource, class)).await {
+            Ok(false) => return Err(Refusal::NoPriorityClass { class: class.clone() }),
+            // Few accounts may look at what belongs to no namespace.
+            Ok(true) | Err(Error::NotAllowed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let resource = kueue::local_queues(version);
+    if !a_few_times(|| cluster.may("get", resource)).await? {
+        return Ok(None);
+    }
+    match a_few_times(|| cluster.get_whole(resource, name)).await? {
+        Some(queue) => Ok(kueue::inactive(&queue)
+            .map(|why| format!("trials will wait for the LocalQueue `{name}`: {why}"))),
+        None => {
+            Err(Refusal::NoQueue { namespace: cluster.namespace().to_owned(), queue: name.clone() })
+        }
+    }
+}
