@@ -106,7 +106,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let watch = Watch::start(prepared, claim, runtime);
     // From here on the trial runs.
 
-    let code = watch.to_end(held_back, clock);
+    let code = watch.watch(held_back, clock);
     remove_code(&pod, dir.as_deref());
     code
 }
@@ -210,7 +210,7 @@ impl Watch {
     }
 
     /// Watches the trial to its end, and returns the exit code.
-    fn to_end(mut self, held_back: io::Result<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
+    fn watch(mut self, held_back: io::Result<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
         let held_back = match held_back {
             Ok(held_back) => Some(held_back),
             Err(source) => {

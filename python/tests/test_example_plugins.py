@@ -1,4 +1,4 @@
-"""The plugins in examples/plugins: containers by their command lines, the HTTPS jobs on a server of the test's own."""
+"""The plugins in examples/plugins: containers by their command lines, HTTPS jobs on a server of our own."""
 
 import http.server
 import json
@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.parse
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_settings_that_would_give_away_the_machine_are_refused(docker):
 class Jobs(http.server.BaseHTTPRequestHandler):
     """A job API that runs scripts as processes of this machine."""
 
-    processes: dict = {}
+    processes: ClassVar[dict] = {}
     refusal = None
 
     def log_message(self, *_):
@@ -188,7 +189,8 @@ def test_jobs_over_https_pass_the_conformance_story(api, tmp_path, case):
     (tmp_path / "settings.json").write_text(json.dumps(api))
     manager = str(_programs.find_program("trial-manager"))
     program = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-c"]
-    fast = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); from https_jobs import *\nHttpsJobs.poll_seconds = 0.2; HttpsJobs().serve()"
+    fast = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\nfrom https_jobs import *\n"
+    fast += "HttpsJobs.poll_seconds = 0.2; HttpsJobs().serve()"
     argv = [manager, "conformance", "--case", case, "--settings", "settings.json", "--", *program, fast]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.startswith("ok "), done.stdout + done.stderr
