@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
 use self::door::Door;
@@ -41,9 +42,10 @@ pub use self::trial_program::look_for_trial_program;
 use crate::api::auth::Gate;
 use crate::api::session::Sessions;
 use crate::clock::{Clock, SystemClock};
-use crate::code_archive::CodeArchive;
 use crate::code_archive::version::CodeTracker;
+use crate::code_archive::{CodeArchive, packages};
 use crate::config::{self, ExperimentSpec, PluginSpec, TrainingServiceSpec};
+use crate::dispatcher::DEFAULT_PYTHON;
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
 use crate::experiment::conduct::{Conductor, Inbox, conduct};
@@ -249,6 +251,7 @@ async fn begin(
         | TrainingServiceSpec::Plugin(_)
         | TrainingServiceSpec::Kubernetes(_) => None,
     };
+    record_packages(&spec, &dir).await;
     let pods = api::Pods::new(code);
     let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
     let door = Door::build(&settings, address, &dir, advertise, ready.server())?;
@@ -363,6 +366,19 @@ async fn begin(
 /// Looks whether trials can be run as the experiment says, and starts nothing.
 pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
     Ready::find(agent, spec, &ids::experiment(), true).await.map(drop)
+}
+
+/// Lists the packages of the user's Python, if the experiment wants that. A list that cannot be had stops no search.
+async fn record_packages(spec: &ExperimentSpec, dir: &ExperimentDir) {
+    if !spec.record_packages {
+        return;
+    }
+    let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
+    let (file, secrets) = (dir.packages(), spec.secret_variables());
+    match packages::record(python, &spec.trial_code_directory, &file, &secrets).await {
+        Ok(number) => info!("{number} packages are listed in {}", file.display()),
+        Err(why) => warn!("the packages are not recorded: {why}"),
+    }
 }
 
 /// Tries a case of the conformance story on a plugin.

@@ -4,6 +4,7 @@
 //! with the experiment another day, does not change what its trials run. It must not know who asks for it.
 
 mod listing;
+pub mod packages;
 mod tape;
 pub mod version;
 

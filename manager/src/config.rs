@@ -85,6 +85,8 @@ pub struct ExperimentSpec {
     pub assessor: Option<AssessorChoice>,
     /// `pythonInterpreter` (ours): what runs NNI's dispatcher. `None`: `python3`, as `PATH` finds it.
     pub python_interpreter: Option<String>,
+    /// `recordPackages` (ours): whether the packages of the interpreter are listed when the search starts.
+    pub record_packages: bool,
     /// `tunerGpuIndices`: GPUs for a tuner outside the manager. `None`: none.
     pub tuner_gpu_indices: Option<Vec<u64>>,
     /// `tunerPatience` (ours): how long a tuner outside the manager may owe an answer without a word.

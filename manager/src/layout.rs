@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use trial_protocol::{ExperimentId, TrialJobId};
 
+/// The name of the file in an experiment's folder that lists the packages of the user's Python.
+pub const PACKAGES_FILE: &str = "packages.txt";
+
 /// The folder of one experiment.
 #[derive(Debug, Clone)]
 pub struct ExperimentDir(PathBuf);
@@ -79,6 +82,11 @@ impl ExperimentDir {
     /// The trials' code as it was when the first of them asked for it.
     pub fn code_archive(&self) -> PathBuf {
         self.0.join("code.tar.gz")
+    }
+
+    /// The packages of the user's Python, where the experiment records them.
+    pub fn packages(&self) -> PathBuf {
+        self.0.join(PACKAGES_FILE)
     }
 
     /// What a tuner or an assessor outside the manager writes. Trials' ids are shorter.

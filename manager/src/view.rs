@@ -83,6 +83,10 @@ pub struct ExperimentView {
     pub code: Vec<code::CodeUse>,
     /// Which trials ran other code than the first ones, as a sentence. Absence means that none did.
     pub code_difference: Option<String>,
+    /// The file that lists the packages of the user's Python, as pip does, when the search was last started. Absence means
+    /// that they are not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages_file: Option<String>,
     /// The number of the newest change of any trial: where a stream of events goes on.
     pub change: i64,
 }
@@ -132,6 +136,7 @@ pub fn experiment(
         best: best(snapshot, spec.optimize_mode).cloned(),
         code: code::uses(versions),
         code_difference: code::difference(versions),
+        packages_file: None,
         change: snapshot.through,
     }
 }

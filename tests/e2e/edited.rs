@@ -52,8 +52,10 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     write_script(&bed, &gate, 1);
-    let search =
-        Search::new("./train.sh", 3).with("trialConcurrency", 1).with("codeSnapshot", true);
+    let search = Search::new("./train.sh", 3)
+        .with("trialConcurrency", 1)
+        .with("codeSnapshot", true)
+        .with("recordPackages", true);
     let manager = search.start(&bed);
     let (_, first) = code_of(&bed, 0);
     write_script(&bed, &gate, 2);
@@ -82,6 +84,9 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     let scores: Value = serde_json::from_str(&scores).unwrap();
     let scores: Vec<_> = scores.as_array().unwrap().iter().map(|trial| &trial["final"]).collect();
     assert_eq!(scores, [1, 1, 1]);
+    let packages = shown(&bed, &["experiment", "show", &done.id]);
+    let packages = packages.lines().find_map(|line| line.strip_prefix("packages")).unwrap().trim();
+    assert!(fs::metadata(packages).unwrap().is_file(), "{packages}");
     let files = shown(&bed, &["trial", "files", "2", "-e", &done.id]);
     assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
 }

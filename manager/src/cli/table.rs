@@ -200,6 +200,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
         ("best", best_said),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
         ("difference", wrapped(one, "code_difference", style, INDENT)),
+        ("packages", text(one, "packages_file")),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
     pairs(own.chain(parameters))

@@ -37,6 +37,7 @@ const DEPENDENT: [(&[&str], &[&str]); 3] = [
             "trialCommand",
             "trialCodeDirectory",
             "codeSnapshot",
+            "recordPackages",
             "trialGpuNumber",
             "nniManagerIp",
             "sharedStorage",

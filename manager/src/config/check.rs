@@ -17,7 +17,7 @@ use crate::nearest::advice;
 use crate::search_space::SearchSpace;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 30] = [
+const FIELDS: [&str; 31] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -42,6 +42,7 @@ const FIELDS: [&str; 30] = [
     "sharedStorage",
     "objective",
     "codeSnapshot",
+    "recordPackages",
     "pythonInterpreter",
     "targetMetric",
     "maxConsecutiveFailures",
@@ -121,6 +122,8 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let mut service = service::service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
     canonical.put("codeSnapshot", code_snapshot(&mut top, &mut service.spec)?);
+    let record_packages = record_packages(&mut top, &service.spec)?;
+    canonical.put("recordPackages", record_packages);
     if top.take("sharedStorage").is_some() {
         let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
         return Err(top.fault("sharedStorage", problem));
@@ -155,6 +158,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         optimize_mode_assumed,
         assessor,
         python_interpreter,
+        record_packages: record_packages.unwrap_or(false),
         tuner_gpu_indices,
         tuner_patience,
         training_service: service.spec,
@@ -185,6 +189,19 @@ fn code_snapshot(
         }
     }
     Ok(Some(wanted))
+}
+
+/// Reads `recordPackages`. `None`: the file does not say.
+fn record_packages(
+    top: &mut Section,
+    service: &TrainingServiceSpec,
+) -> Result<Option<bool>, Problem> {
+    let wanted = top.boolean("recordPackages")?;
+    if wanted == Some(true) && !matches!(service, TrainingServiceSpec::Local(_)) {
+        let problem = "is for `platform: local`; elsewhere trials have the packages of their image or machine";
+        return Err(top.fault("recordPackages", problem));
+    }
+    Ok(wanted)
 }
 
 /// The canonical form as it grows. What is not set is not in it.

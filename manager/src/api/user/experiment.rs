@@ -11,6 +11,7 @@ use super::super::{Error, Shared};
 use crate::config;
 use crate::errors::chain;
 use crate::job_state::JobState;
+use crate::layout::PACKAGES_FILE;
 use crate::tuner::OptimizeMode;
 use crate::view::curve::{Improvement, improvements};
 use crate::view::importance::{self, Importance};
@@ -39,7 +40,9 @@ pub(in crate::api) async fn shown(
     let ill = state.store.ailment().map(|error| {
         format!("{}: no trial is started or ended until that is mended", chain(&error))
     });
-    Ok(ExperimentView { trouble: left.or(ill).or(shown.trouble), ..shown })
+    let packages = state.place.folder.join(PACKAGES_FILE);
+    let packages = packages.is_file().then(|| packages.display().to_string());
+    Ok(ExperimentView { trouble: left.or(ill).or(shown.trouble), packages_file: packages, ..shown })
 }
 
 /// The experiment that this manager serves
