@@ -131,7 +131,7 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
     merge(&mut metadata["labels"], queue_labels(spec).collect());
 
     let Some(role) = spec.roles.first() else { return Value::Null };
-    let mut body = job_spec(pod_template(common, job, role, 0), role.task_number);
+    let mut body = job_spec(&pod_template(common, job, role, 0), role.task_number);
     if is_indexed(spec) {
         body["completionMode"] = Value::from("Indexed");
     }
@@ -152,7 +152,7 @@ pub(super) fn example_pod(common: &Common, template: Value, name: &str) -> Value
 }
 
 /// The specification of a Job of so many like pods, which fails with its first failed pod.
-pub(super) fn job_spec(template: Value, pods: u64) -> Value {
+pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
     let container = template.pointer("/spec/containers/0/name").cloned().unwrap_or_default();
     json!({
         // A retry is the manager's decision, and gets a number.

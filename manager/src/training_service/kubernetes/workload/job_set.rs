@@ -145,7 +145,7 @@ impl Workload for JobSet {
 }
 
 /// Returns true if the success of some of the role's pods is the trial's.
-fn decides(role: &&RoleSpec) -> bool {
+fn decides(role: &RoleSpec) -> bool {
     role.policy.min_succeeded > 0
 }
 
@@ -159,7 +159,7 @@ fn job_name(set: &str, role: &RoleSpec) -> String {
 }
 
 fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: usize) -> Value {
-    let mut body = job_spec(pod_template(common, job, role, position), role.task_number);
+    let mut body = job_spec(&pod_template(common, job, role, position), role.task_number);
     body["completionMode"] = Value::from("Indexed");
     let wanted = u64::try_from(role.policy.min_succeeded).unwrap_or(role.task_number);
     if wanted < role.task_number {
