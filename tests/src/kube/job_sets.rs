@@ -22,7 +22,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             if known.insert(text(&set, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || {
-                    Run { name: text(&set, "/metadata/name"), shared, set }.play()
+                    Run { name: text(&set, "/metadata/name"), shared, set }.play();
                 });
             }
         }
@@ -50,7 +50,7 @@ impl Run {
             let now: Vec<Value> =
                 jobs.iter().filter_map(|job| self.shared.objects.get("jobs", job)).collect();
             let end = self.end(&now);
-            let mut status = self.counts(&now);
+            let mut status = Self::counts(&now);
             if suspended {
                 status["conditions"] =
                     json!([condition("Suspended", "SuspendedJobs", "jobset is suspended")]);
@@ -137,7 +137,7 @@ impl Run {
     }
 
     /// The status of the Jobs of each role. The real one's order is not the specification's.
-    fn counts(&self, jobs: &[Value]) -> Value {
+    fn counts(jobs: &[Value]) -> Value {
         let roles = jobs.iter().rev().map(|job| {
             let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
             let (active, ready) = (count("active"), count("ready"));
