@@ -5,6 +5,7 @@
 //! It reads files that the section names (a template), and talks to no cluster.
 
 mod kubeflow;
+mod mounts;
 mod role;
 mod storage;
 mod syntax;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+pub use self::mounts::MountSpec;
 pub use self::role::{Policy, RoleSpec, is_name};
 pub use self::storage::StorageSpec;
 pub use self::workload::WorkloadKind;
@@ -34,7 +36,7 @@ const START_UP_DEADLINE: Duration = Duration::from_mins(30);
 const USER: u64 = 65_532;
 
 /// NNI 3.0's fields, v1's `configPath` and `uploadRetryCount`, and ours.
-const FIELDS: [&str; 29] = [
+const FIELDS: [&str; 31] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -64,6 +66,8 @@ const FIELDS: [&str; 29] = [
     "barrierImage",
     "queue",
     "priorityClass",
+    "mounts",
+    "allowHostPath",
 ];
 
 /// Trials as objects on Kubernetes.
@@ -84,6 +88,8 @@ pub struct KubernetesSpec {
     pub namespace: Option<String>,
     /// `serviceAccountName` of the pods.
     pub service_account: Option<String>,
+    /// `mounts` (ours): volumes beside, such as data sets.
+    pub mounts: Vec<MountSpec>,
     /// `storage`: how code reaches the pods.
     pub storage: StorageSpec,
     /// `taskRoles`, at least one.
@@ -230,6 +236,10 @@ pub(super) fn section(
     canonical.put("queue", &queue);
     let priority_class = checked(&mut fields, "priorityClass", syntax::name)?;
     canonical.put("priorityClass", &priority_class);
+    let host_path = fields.look("allowHostPath").cloned();
+    let (mounts, written) = mounts::read(workload, &mut fields)?;
+    canonical.put("mounts", written);
+    canonical.put("allowHostPath", host_path);
     let kueue = (queue.as_deref(), priority_class.as_deref());
     workload::check_fields(workload, &fields, kueue, barrier_image.as_deref())?;
 
@@ -249,6 +259,7 @@ pub(super) fn section(
             context,
             namespace,
             service_account,
+            mounts,
             storage,
             roles,
             template,

@@ -50,7 +50,7 @@ impl Run {
             let now: Vec<Value> =
                 jobs.iter().filter_map(|job| self.shared.objects.get("jobs", job)).collect();
             let end = self.end(&now);
-            let mut status = counts(&now);
+            let mut status = Self::counts(&now);
             if suspended {
                 status["conditions"] =
                     json!([condition("Suspended", "SuspendedJobs", "jobset is suspended")]);
@@ -136,6 +136,24 @@ impl Run {
         done.then(|| condition("Completed", "AllJobsCompleted", "jobset completed successfully"))
     }
 
+    /// The status of the Jobs of each role. The real one's order is not the specification's.
+    fn counts(jobs: &[Value]) -> Value {
+        let roles = jobs.iter().rev().map(|job| {
+            let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
+            let (active, ready) = (count("active"), count("ready"));
+            let ended = |kind: &str| u64::from(holds(job, kind).is_some());
+            json!({
+                "name": job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"],
+                "active": u64::from(active > 0),
+                "ready": u64::from(active > 0 && ready >= active),
+                "succeeded": ended("Complete"),
+                "failed": ended("Failed"),
+                "suspended": u64::from(job["spec"]["suspend"] == true),
+            })
+        });
+        json!({"restarts": 0, "replicatedJobsStatus": roles.collect::<Vec<_>>()})
+    }
+
     fn is_over(&self) -> bool {
         let over = self.shared.objects.seen("jobsets", &self.name, |now| {
             is_going(now) || now.pointer("/metadata/uid") != self.set.pointer("/metadata/uid")
@@ -157,22 +175,4 @@ fn condition(kind: &str, reason: &str, message: &str) -> Value {
 fn holds<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = job["status"]["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True")
-}
-
-/// The status of the Jobs of each role. The real one's order is not the specification's.
-fn counts(jobs: &[Value]) -> Value {
-    let roles = jobs.iter().rev().map(|job| {
-        let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
-        let (active, ready) = (count("active"), count("ready"));
-        let ended = |kind: &str| u64::from(holds(job, kind).is_some());
-        json!({
-            "name": job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"],
-            "active": u64::from(active > 0),
-            "ready": u64::from(active > 0 && ready >= active),
-            "succeeded": ended("Complete"),
-            "failed": ended("Failed"),
-            "suspended": u64::from(job["spec"]["suspend"] == true),
-        })
-    });
-    json!({"restarts": 0, "replicatedJobsStatus": roles.collect::<Vec<_>>()})
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Common, experiment_name, parameters, registry_name, set_default, workload_name};
-use crate::config::kubernetes::{AgentSource, KubernetesSpec, RoleSpec, WorkloadKind};
+use crate::config::kubernetes::{AgentSource, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::workload::workload;
@@ -136,6 +136,7 @@ pub(in crate::training_service::kubernetes) fn complete(
     append(pod, "imagePullSecrets", secrets.map(|name| json!({"name": name})));
     append(pod, "volumes", volumes(common, job));
     append(pod, "volumes", shared(common, job, role).volumes);
+    append(pod, "volumes", spec.mounts.iter().map(volume_of));
     if let AgentSource::Copy(image) = &spec.agent {
         append(pod, "initContainers", [installer(image, spec.image_pull_policy.as_deref())]);
     }
@@ -195,6 +196,7 @@ fn container(
     append(container, "volumeMounts", mounts);
     let pieces = shared(common, job, role);
     append(container, "volumeMounts", pieces.mounts);
+    append(container, "volumeMounts", spec.mounts.iter().map(mount_of));
     if spec.barrier_image.is_some() {
         let mount = json!({"name": "frameworkbarrier-volume", "mountPath": BARRIER});
         append(container, "volumeMounts", [mount]);
@@ -204,6 +206,23 @@ fn container(
     }
     set_default(container, "securityContext", container_security());
     resources(container, role);
+}
+
+/// Returns the volume of a mount of the experiment file.
+fn volume_of(mount: &MountSpec) -> Value {
+    let mut volume = mount.volume.clone();
+    volume["name"] = Value::from(volume_name(mount));
+    volume
+}
+
+/// Returns the place of a mount in the trial's container.
+fn mount_of(mount: &MountSpec) -> Value {
+    json!({"name": volume_name(mount), "mountPath": mount.path, "readOnly": mount.read_only})
+}
+
+/// Returns a name that no volume of ours has.
+fn volume_name(mount: &MountSpec) -> String {
+    format!("data-{}", mount.name)
 }
 
 /// What the disk that trials share needs, if there is one.

@@ -51,6 +51,21 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common
     }
 }
 
+#[test]
+fn mounts_are_volumes_of_the_pod_and_of_the_trials_container() {
+    let mut section = one_role();
+    section["mounts"] = json!([{"name": "images", "path": "/data", "claimName": "imagenet"}]);
+    let made = framework(&common(&section), &job());
+    let pod = made.pointer("/spec/taskRoles/0/task/pod/spec").unwrap();
+    let named = |list: &Value| {
+        list.as_array().unwrap().iter().find(|it| it["name"] == "data-images").cloned().unwrap()
+    };
+    let claim = json!({"persistentVolumeClaim": {"claimName": "imagenet"}, "name": "data-images"});
+    assert_eq!(named(&pod["volumes"]), claim);
+    let place = json!({"name": "data-images", "mountPath": "/data", "readOnly": true});
+    assert_eq!(named(&pod["containers"][0]["volumeMounts"]), place);
+}
+
 fn one_role() -> Value {
     json!({
         "platform": "frameworkcontroller",

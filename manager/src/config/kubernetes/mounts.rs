@@ -1,0 +1,244 @@
+//! PURE: `mounts`: volumes beside the trial's own, such as data sets, for the pods of every role.
+
+use serde_json::{Map, Value, json};
+
+use super::syntax;
+use super::workload::WorkloadKind;
+use crate::config::section::{Problem, Section, kind};
+use crate::config::units;
+
+/// A volume that trials find in their pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MountSpec {
+    /// `name`: a DNS label, unique in the section.
+    pub name: String,
+    /// `path`: the absolute path in the pod.
+    pub path: String,
+    /// `readOnly`. `true` where nothing is said, but for an `emptyDir`.
+    pub read_only: bool,
+    /// The volume, as a pod's `volumes` have it, without its name.
+    pub volume: Value,
+}
+
+const FIELDS: [&str; 8] =
+    ["name", "path", "readOnly", "claimName", "nfs", "emptyDir", "image", "hostPath"];
+const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
+/// Longest name: a volume's has 63 characters, and begins with `data-`.
+const LONGEST_NAME: usize = 58;
+/// Folders of the agent's and of the shared disk's.
+const RESERVED: [&str; 3] = ["/trialkeeper", "/run/trialkeeper", "/tmp/mount"];
+
+/// Reads the mounts, and their canonical form.
+pub(super) fn read(
+    workload: WorkloadKind,
+    fields: &mut Section,
+) -> Result<(Vec<MountSpec>, Option<Value>), Problem> {
+    let allowed = fields.boolean("allowHostPath")?.unwrap_or(false);
+    let Some(value) = fields.take("mounts") else { return Ok((Vec::new(), None)) };
+    let Value::Array(list) = value else {
+        let what = format!("expected a list of volumes, found {}", kind(&value));
+        return Err(fields.fault("mounts", what));
+    };
+    let (mut mounts, mut canonical): (Vec<MountSpec>, Vec<Value>) = (Vec::new(), Vec::new());
+    for (i, value) in list.into_iter().enumerate() {
+        let mut section = Section::open(&format!("{}[{i}]", fields.at("mounts")), value, &FIELDS)?;
+        let (mount, written) = mount(workload, allowed, &mut section)?;
+        for (field, taken) in [
+            ("name", mounts.iter().any(|known| known.name == mount.name)),
+            ("path", mounts.iter().any(|known| known.path == mount.path)),
+        ] {
+            if taken {
+                return Err(section.fault(field, "is that of another mount"));
+            }
+        }
+        mounts.push(mount);
+        canonical.push(written);
+    }
+    Ok((mounts, Some(Value::Array(canonical))))
+}
+
+fn mount(
+    workload: WorkloadKind,
+    host_path_allowed: bool,
+    fields: &mut Section,
+) -> Result<(MountSpec, Value), Problem> {
+    let needed = |fields: &mut Section, field: &str| {
+        fields.string(field)?.ok_or_else(|| fields.fault(field, "is missing; a mount needs it"))
+    };
+    let name = needed(fields, "name")?;
+    if syntax::namespace(&name).is_err() || name.len() > LONGEST_NAME {
+        let what = format!(
+            "`{name}` is no name of a volume: up to {LONGEST_NAME} lower-case letters, digits and dashes"
+        );
+        return Err(fields.fault("name", what));
+    }
+    let path = needed(fields, "path")?;
+    let path = absolute(fields, "path", path)?;
+    let inside =
+        |of: &str| path == of || path.strip_prefix(of).is_some_and(|rest| rest.starts_with('/'));
+    if path == "/" || RESERVED.iter().any(|reserved| inside(reserved)) {
+        return Err(fields.fault(
+            "path",
+            format!("`{path}` is TrialKeeper's or the image's own; take another folder"),
+        ));
+    }
+    let given: Vec<&str> =
+        SOURCES.into_iter().filter(|source| fields.look(source).is_some()).collect();
+    let [source] = given.as_slice() else {
+        let what = format!("needs one of {}", SOURCES.join(", "));
+        return Err(Problem::new(fields.path(), what));
+    };
+    let (source, written) = (*source, fields.look(source).cloned());
+    let volume = volume(workload, host_path_allowed, source, fields)?;
+    let said = fields.boolean("readOnly")?;
+    match (source, said) {
+        ("emptyDir", Some(true)) => {
+            return Err(
+                fields.fault("readOnly", "is of no use for an `emptyDir`, which begins empty")
+            );
+        }
+        ("image", Some(false)) => {
+            return Err(fields.fault("readOnly", "is always true for an `image`"));
+        }
+        _ => {}
+    }
+    let read_only = said.unwrap_or(source != "emptyDir");
+    let mut canonical = Map::new();
+    canonical.insert("name".to_owned(), Value::from(name.as_str()));
+    canonical.insert("path".to_owned(), Value::from(path.as_str()));
+    canonical.insert(source.to_owned(), written.unwrap_or_default());
+    canonical.insert("readOnly".to_owned(), Value::Bool(read_only));
+    Ok((MountSpec { name, path, read_only, volume }, Value::Object(canonical)))
+}
+
+fn volume(
+    workload: WorkloadKind,
+    host_path_allowed: bool,
+    source: &str,
+    fields: &mut Section,
+) -> Result<Value, Problem> {
+    if source == "nfs" {
+        let value = fields.take("nfs").unwrap_or_default();
+        let mut nfs = Section::open(&fields.at("nfs"), value, &["server", "path"])?;
+        let Some(server) = nfs.string("server")? else {
+            return Err(nfs.fault("server", "is missing; it is a host name or an address"));
+        };
+        let Some(path) = nfs.string("path")? else {
+            return Err(nfs.fault("path", "is missing; it is the exported path"));
+        };
+        let path = absolute(&nfs, "path", path)?;
+        return Ok(json!({"nfs": {"server": server, "path": path}}));
+    }
+    if source == "emptyDir" {
+        let size = fields.take("emptyDir").unwrap_or_default();
+        let mib = units::memory_mib(&size).map_err(|what| fields.fault("emptyDir", what))?;
+        return Ok(json!({"emptyDir": {"sizeLimit": format!("{mib}Mi")}}));
+    }
+    let text = fields.string(source)?.unwrap_or_default();
+    match source {
+        "claimName" => {
+            syntax::name(&text).map_err(|what| fields.fault(source, what))?;
+            Ok(json!({"persistentVolumeClaim": {"claimName": text}}))
+        }
+        "image" if workload == WorkloadKind::Framework => {
+            let what =
+                "is unknown to FrameworkController, which drops it; `platform: kubernetes` has it";
+            Err(fields.fault(source, what))
+        }
+        "image" => {
+            syntax::image(&text).map_err(|what| fields.fault(source, what))?;
+            Ok(json!({"image": {"reference": text}}))
+        }
+        _ if !host_path_allowed => {
+            let what = "gives trials a folder of the node's own; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";
+            Err(fields.fault(source, what))
+        }
+        _ => Ok(json!({"hostPath": {"path": absolute(fields, source, text)?}})),
+    }
+}
+
+fn absolute(fields: &Section, field: &str, path: String) -> Result<String, Problem> {
+    if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
+        return Ok(path);
+    }
+    Err(fields.fault(field, format!("`{path}` is no absolute path without `..`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{document, loaded, spec};
+    use super::*;
+
+    fn section(platform: &str, mounts: &Value) -> String {
+        let section = json!({
+            "platform": platform, "mounts": mounts, "allowHostPath": platform == "kubernetes",
+            "taskRoles": [{"name": "w", "dockerImage": "i"}],
+        });
+        document(&section).to_string()
+    }
+
+    #[test]
+    fn every_source_is_a_volume() {
+        let mounts = json!([
+            {"name": "a", "path": "/a", "claimName": "data"},
+            {"name": "b", "path": "/b", "nfs": {"server": "s", "path": "/x"}, "readOnly": false},
+            {"name": "c", "path": "/c", "emptyDir": "2gb"},
+            {"name": "d", "path": "/d", "image": "registry/data:1"},
+            {"name": "e", "path": "/e", "hostPath": "/mnt/e"},
+        ]);
+        let read = spec(&section("kubernetes", &mounts)).mounts;
+        let seen: Vec<(bool, Value)> = read.into_iter().map(|m| (m.read_only, m.volume)).collect();
+        let expected = [
+            (true, json!({"persistentVolumeClaim": {"claimName": "data"}})),
+            (false, json!({"nfs": {"server": "s", "path": "/x"}})),
+            (false, json!({"emptyDir": {"sizeLimit": "2048Mi"}})),
+            (true, json!({"image": {"reference": "registry/data:1"}})),
+            (true, json!({"hostPath": {"path": "/mnt/e"}})),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn jobs_of_the_training_operator_have_mounts_too() {
+        let section = json!({
+            "platform": "kubeflow", "operator": "tf-operator",
+            "worker": {"replicas": 1, "dockerImage": "i", "command": "c"},
+            "mounts": [{"name": "a", "path": "/a", "claimName": "data"}],
+        });
+        assert_eq!(spec(&document(&section).to_string()).mounts[0].path, "/a");
+    }
+
+    #[test]
+    fn what_is_stored_reads_as_it_was_written() {
+        let mounts = json!([{"name": "c", "path": "/c", "emptyDir": "2gb"}, {"name": "e", "path": "/e", "hostPath": "/e"}]);
+        let whole = loaded(&section("kubernetes", &mounts), "").unwrap();
+        let mut section = whole.canonical["trainingService"].clone();
+        section.as_object_mut().unwrap().remove("trialCodeDirectory");
+        let again = loaded(&document(&section).to_string(), "").unwrap();
+        assert_eq!(again.training_service, whole.training_service);
+    }
+
+    #[test]
+    fn what_cannot_be_mounted_is_refused() {
+        let two = json!([{"name": "a", "path": "/a", "claimName": "c"}, {"name": "a", "path": "/b", "claimName": "c"}]);
+        #[rustfmt::skip]
+        let table = [
+            ("kubernetes", json!({}), "mounts: expected a list of volumes"),
+            ("kubernetes", json!([{"path": "/a", "claimName": "c"}]), "mounts[0].name: is missing"),
+            ("kubernetes", json!([{"name": "A.b", "path": "/a", "claimName": "c"}]), "`A.b` is no name of a volume"),
+            ("kubernetes", json!([{"name": "a", "path": "a", "claimName": "c"}]), "`a` is no absolute path"),
+            ("kubernetes", json!([{"name": "a", "path": "/tmp/mount/x", "claimName": "c"}]), "is TrialKeeper's or the image's own"),
+            ("kubernetes", json!([{"name": "a", "path": "/a"}]), "mounts[0]: needs one of claimName"),
+            ("kubernetes", json!([{"name": "a", "path": "/a", "claimName": "c", "image": "i"}]), "mounts[0]: needs one of claimName"),
+            ("kubernetes", json!([{"name": "a", "path": "/a", "emptyDir": "1gb", "readOnly": true}]), "readOnly: is of no use"),
+            ("kubernetes", json!([{"name": "a", "path": "/a", "image": "i", "readOnly": false}]), "readOnly: is always true"),
+            ("kubernetes", two, "mounts[1].name: is that of another mount"),
+            ("frameworkcontroller", json!([{"name": "a", "path": "/a", "image": "i"}]), "image: is unknown to FrameworkController"),
+            ("frameworkcontroller", json!([{"name": "a", "path": "/a", "hostPath": "/a"}]), "`allowHostPath: true` in `trainingService` allows it"),
+        ];
+        for (platform, mounts, expected) in table {
+            let problem = loaded(&section(platform, &mounts), "").unwrap_err();
+            assert!(problem.contains(expected), "{expected:?} is not in {problem}");
+        }
+    }
+}
