@@ -15,7 +15,7 @@ use base64::prelude::BASE64_STANDARD;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -49,7 +49,7 @@ const CLEAN_UP_TIMEOUT: Duration = Duration::from_mins(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an agent may take to end after it was asked to: its own budgets and a margin.
 const AGENT_GRACE: Duration = Duration::from_secs(35);
-/// The time that a resumed experiment waits for a process before it takes a job for alive.
+/// The time that a resumed experiment waits for a process before it takes its jobs for alive.
 const FIRST_LINK_TIMEOUT: Duration = Duration::from_mins(2);
 /// The pauses before a process is started again: the first, and the longest.
 const RESTART_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -135,6 +135,7 @@ struct Shared {
     capabilities: Mutex<Capabilities>,
     jobs: Mutex<HashMap<TrialJobId, Known>>,
     room: Notify,
+    began: Instant,
     ended: CancellationToken,
     tasks: TaskTracker,
 }
@@ -173,6 +174,7 @@ impl Plugin {
             capabilities: Mutex::default(),
             jobs: Mutex::default(),
             room: Notify::new(),
+            began: Instant::now(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -375,7 +377,9 @@ impl TrainingService for Plugin {
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let shared = &self.shared;
         let key = shared.key(trial, attempt);
-        if let Ok(link) = timeout(FIRST_LINK_TIMEOUT, shared.linked()).await {
+        // All jobs share the time: hundreds of them do not wait one after the other.
+        let until = shared.began + FIRST_LINK_TIMEOUT;
+        if let Ok(link) = timeout_at(until, shared.linked()).await {
             let answer = link.ask("adopt", &shared.adoption(&key), ADOPT_TIMEOUT).await;
             let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
             if phase == Some("unknown") {
