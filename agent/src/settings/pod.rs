@@ -163,10 +163,7 @@ impl Again {
         if let Some(started_ms) = started_ms {
             // The pod knows that it has a name of its own, not how many were before it: the later one is the later try. Two
             // may start within a second, and must not report as one.
-            return Some(Self {
-                framework: 0,
-                task: u64::try_from(started_ms).unwrap_or(0),
-            });
+            return Some(Self { framework: 0, task: u64::try_from(started_ms).unwrap_or(0) });
         }
         let number = |name| text(variable(name))?.parse().ok();
         let framework = number("FC_FRAMEWORK_ATTEMPT_ID")?;
@@ -306,7 +303,10 @@ mod tests {
         let words =
             ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
         let words = [&words[..], &["--incarnation", "727f3d8d", "x"]].concat();
-        assert_eq!(settle(&words, &[("A", ""), ("B", "")]).unwrap().attempt.as_str(), "t-1_0_60000");
+        assert_eq!(
+            settle(&words, &[("A", ""), ("B", "")]).unwrap().attempt.as_str(),
+            "t-1_0_60000"
+        );
     }
 
     #[test]
