@@ -56,11 +56,6 @@ fn run(bed: &TestBed, search: &Search) -> Outcome {
     Outcome::of(bed.start(&mut command(bed, search)).finish(BOUND))
 }
 
-/// What is left of ours in the cluster.
-fn left(kube: &Kube) -> Vec<Value> {
-    ["frameworks", "secrets", "pods", "configmaps"].iter().flat_map(|kind| kube.all(kind)).collect()
-}
-
 #[test]
 fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
     let bed = TestBed::new();
@@ -70,7 +65,7 @@ fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
     // Two requests for a trial, and the same few for any number of them.
     let requests = kube.requests();
     let count = |what: &str| requests.iter().filter(|request| *request == what).count();
@@ -91,7 +86,7 @@ fn a_failing_trial_fails_with_its_own_code_and_words() {
     search.expect_done(0, 1);
     assert!(search.stderr.contains("FAILED (exit code 3)"), "{}", search.stderr);
     assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -111,7 +106,7 @@ fn pods_fetch_the_code_and_meet_and_the_first_ones_metrics_count() {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
     bed.wait_until_empty();
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -130,7 +125,7 @@ fn a_pod_that_fails_beside_the_first_fails_the_trial() {
         "{}",
         search.stderr
     );
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -149,7 +144,7 @@ fn a_trial_is_done_when_another_role_than_the_one_that_reports_is() {
     let search = run(&bed, &search(&bed, &kube, "unused", 1).with("trainingService", section));
     search.expect_done(1, 0);
     assert_eq!(search.trials[0].final_result, search.trials[0].parameters["x"]);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 /// Its first pod reports and fails; its second reports as much and succeeds.
@@ -177,7 +172,7 @@ fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
     assert_eq!(trial.final_result, 23);
     assert_eq!(bed.read("tries"), "2\n", "and the manager tried nothing again");
     assert_eq!(kube.made("frameworks").len(), 1 + 1);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -216,5 +211,5 @@ fn a_rough_cluster_loses_and_doubles_nothing() {
     }
     let made = kube.made("frameworks");
     assert_eq!(made.len(), 10 + 1, "each was made once");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }

@@ -102,6 +102,18 @@ impl Kube {
         self.shared.objects.list(plural)
     }
 
+    /// Nothing is left of what a manager makes: the trials' workloads, their pods, and the files and tokens these mount.
+    pub fn is_empty(&self) -> bool {
+        let workloads = ["frameworks", "jobs", "jobsets", "tfjobs", "pytorchjobs"];
+        let theirs = ["pods", "secrets", "configmaps"];
+        workloads.iter().chain(&theirs).all(|kind| self.all(kind).is_empty())
+    }
+
+    /// Waits until nothing is left: pods that were deleted have their own time to end.
+    pub fn wait_until_empty(&self) {
+        crate::wait_for("an empty cluster", crate::BOUND, || self.is_empty().then_some(()));
+    }
+
     /// An object as it stands.
     pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
         self.shared.objects.get(plural, name)

@@ -4,7 +4,7 @@ use serde_json::json;
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, TestBed};
 
-use super::{left, run, search, service};
+use super::{run, search, service};
 
 /// Needs a file beside it; says where it is among its peers, and waits for all of them to have said so.
 const TRAIN: &str = r#"#!/bin/sh
@@ -41,7 +41,7 @@ fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
     let peers = "127.0.0.1:4000,127.0.0.1:4000 127.0.0.1:4001";
     let expected = [0, 1, 2].map(|rank| format!("{rank}/3 {peers}"));
     assert_eq!(lines, expected);
-    assert_eq!(left(&kube), Vec::<serde_json::Value>::new());
+    kube.wait_until_empty();
 }
 
 fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String, String) {
@@ -65,5 +65,5 @@ fn the_doctor_s_probe_goes_the_way_of_a_trial_and_leaves_nothing() {
     {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
-    assert_eq!(left(&kube), Vec::<serde_json::Value>::new());
+    kube.wait_until_empty();
 }

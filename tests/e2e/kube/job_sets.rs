@@ -28,14 +28,6 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
     Search::new(line, trials).with("objective", "score").with("trainingService", service)
 }
 
-/// Waits until nothing is left: pods that were deleted have their own time to end.
-fn wait_until_empty(kube: &Kube) {
-    let kinds = ["jobsets", "jobs", "secrets", "pods"];
-    wait_for("everything to go", BOUND, || {
-        kinds.iter().all(|kind| kube.all(kind).is_empty()).then_some(())
-    });
-}
-
 fn cluster(bed: &TestBed) -> Kube {
     Kube::start(bed.folder(), |_| Play::Pods)
 }
@@ -55,7 +47,7 @@ fn several_roles_run_as_a_job_set_that_ends_with_its_workers() {
     ranks.sort_unstable();
     assert_eq!(ranks, ["worker/1/3", "worker/1/3", "worker/2/3", "worker/2/3"]);
     assert_eq!(bed.read("served").lines().count(), 2);
-    wait_until_empty(&kube);
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -66,7 +58,7 @@ fn a_failing_worker_fails_its_trial_with_its_own_code() {
     let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
     outcome.expect_done(0, 1);
     assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
-    wait_until_empty(&kube);
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -80,7 +72,7 @@ fn a_killed_trial_ends_the_pods_of_every_role() {
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     bed.wait_until_empty();
-    wait_until_empty(&kube);
+    kube.wait_until_empty();
 }
 
 /// The trial's `JobSet`, which is not that with which the manager looks whether they are taken notice of.
@@ -117,7 +109,7 @@ fn a_queue_admits_a_job_set_takes_it_back_and_admits_it_again() {
     runs(4);
     bed.write("go", "");
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
-    wait_until_empty(&kube);
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -134,7 +126,7 @@ fn a_cluster_without_job_sets_is_told_so_before_anything_is_submitted() {
     ] {
         assert!(finished.stderr.contains(said), "{}", finished.stderr);
     }
-    wait_until_empty(&kube);
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -145,5 +137,5 @@ fn the_role_that_is_deployed_gives_job_sets_all_that_is_used() {
     given.retain(|right| right.starts_with('/') || right.starts_with("jobset.x-k8s.io/jobsets "));
     kube.only_rights(given);
     run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);
-    wait_until_empty(&kube);
+    kube.wait_until_empty();
 }

@@ -22,10 +22,6 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
     Search::new(line, trials).with("objective", "score").with("trainingService", service)
 }
 
-fn left(kube: &Kube) -> Vec<Value> {
-    ["jobs", "secrets", "pods"].iter().flat_map(|kind| kube.all(kind)).collect()
-}
-
 fn cluster(bed: &TestBed) -> Kube {
     Kube::start(bed.folder(), |_| Play::Pods)
 }
@@ -41,7 +37,7 @@ fn a_search_runs_as_jobs_without_any_operator() {
     for trial in &outcome.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
     let requests = kube.requests();
     let count = |what: &str| requests.iter().filter(|request| *request == what).count();
     assert_eq!(count("POST jobs"), 4 + 1, "one more is the look at the controller: {requests:?}");
@@ -57,7 +53,7 @@ fn a_failing_job_fails_with_the_trials_own_code_and_words() {
     outcome.expect_done(0, 1);
     assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -72,7 +68,7 @@ fn several_pods_of_a_job_know_one_another_and_the_first_ones_metrics_count() {
     let mut ranks: Vec<&str> = ranks.lines().collect();
     ranks.sort_unstable();
     assert_eq!(ranks, ["0/3", "1/3", "2/3"]);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -86,7 +82,7 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     bed.wait_until_empty();
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 /// Lets a queue's Job run, or takes it back, as Kueue does.
@@ -147,7 +143,7 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
         [json!(0.25), json!(0.5)],
         "of the pod that ended it"
     );
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -178,7 +174,7 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
     kill.args(["trial", "kill", &trial, "--data-dir"]).arg(bed.data());
     assert_eq!(bed.start(&mut kill).finish(BOUND).code, Some(0));
     running.finish(BOUND);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
     // The token of a trial is renewed in its Secret by a resumed manager only.
     let needed = |rights: Vec<String>| {
         rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()

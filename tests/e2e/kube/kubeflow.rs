@@ -26,11 +26,6 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
     Search::new(line, trials).with("objective", "score").with("trainingService", service)
 }
 
-fn left(kube: &Kube) -> Vec<Value> {
-    let kinds = ["tfjobs", "pytorchjobs", "secrets", "pods"];
-    kinds.iter().flat_map(|kind| kube.all(kind)).collect()
-}
-
 fn cluster(bed: &TestBed) -> Kube {
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     kube.without_frameworks();
@@ -59,7 +54,7 @@ fn nnis_own_file_runs_as_it_stands() {
     let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
     outcome.expect_done(5, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0.75));
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
     let jobs = kube.made("tfjobs");
     let job = jobs.iter().find(|job| job["spec"]["runPolicy"]["suspend"].is_null()).unwrap();
     assert_eq!(job["apiVersion"], "kubeflow.org/v1");
@@ -79,7 +74,7 @@ fn a_failing_worker_fails_its_trial_with_its_own_code_and_words() {
     outcome.expect_done(0, 1);
     assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -99,7 +94,7 @@ fn the_pods_of_a_pytorchjob_know_one_another_and_the_masters_metrics_count() {
     let mut ranks: Vec<&str> = ranks.lines().collect();
     ranks.sort_unstable();
     assert_eq!(ranks, ["master:0/3", "worker:0/3", "worker:1/3"]);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -113,7 +108,7 @@ fn a_parameter_server_ends_with_its_trial() {
     let outcome = run(&bed, &search(&bed, &kube, "true", 1, &roles));
     outcome.expect_done(1, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0.5));
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -142,7 +137,7 @@ fn an_evicted_trial_is_tried_again() {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("EvictionByEvictionAPI"), "{said}");
     assert!(said.contains("it is tried again (1 of 1)"), "{said}");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -156,7 +151,7 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     bed.wait_until_empty();
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -174,7 +169,7 @@ fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
     wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
     running.signal(nix::sys::signal::Signal::SIGINT);
     assert_eq!(running.finish(BOUND).code, Some(130));
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
     // The token of a trial is renewed in its Secret by a resumed manager only.
     let needed = |rights: Vec<String>| {
         rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
@@ -208,6 +203,6 @@ fn what_a_cluster_lacks_is_said_before_anything_is_submitted() {
         for word in words {
             assert!(finished.stderr.contains(word), "{word:?} is not in {}", finished.stderr);
         }
-        assert_eq!(left(&kube), Vec::<Value>::new());
+        kube.wait_until_empty();
     }
 }

@@ -1,11 +1,11 @@
 //! Who we are, and to whom we talk: certificates, tokens that run out; what the cluster says of pods before one is made;
 //! and lists that come in parts.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use trialkeeper_tests::kube::{Kube, Play, Tls};
 use trialkeeper_tests::{BOUND, Gate, Outcome, TestBed, wait_for};
 
-use super::{TRIAL, command, left, search};
+use super::{TRIAL, command, search};
 
 #[test]
 fn the_cluster_s_own_authority_and_a_certificate_of_ours_are_used() {
@@ -146,5 +146,5 @@ fn more_than_a_list_holds_and_a_past_that_is_forgotten_are_no_obstacle() {
     let made = kube.made("frameworks").into_iter();
     let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
     assert_eq!(made, 3, "nothing is submitted twice");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }

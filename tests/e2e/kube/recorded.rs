@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::TestBed;
 use trialkeeper_tests::kube::{Kube, Play};
 
-use super::{left, run, search, service};
+use super::{run, search, service};
 
 /// Plays the recording whose place in the list is the trial's.
 fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Play + Send + Sync {
@@ -80,9 +80,7 @@ fn every_recorded_end_is_told_with_its_reason() {
         assert!(outcome.stderr.contains(&told), "{case}: {told:?} is not in\n{}", outcome.stderr);
     }
     // The pod of the deleted one has its grace.
-    trialkeeper_tests::wait_for("a clean cluster", trialkeeper_tests::BOUND, || {
-        left(&kube).is_empty().then_some(())
-    });
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -103,7 +101,7 @@ fn what_cannot_start_says_why_and_fails_in_time() {
     ] {
         assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
     }
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
-use super::{command, left, search, service};
+use super::{command, search, service};
 
 type Break = fn(&TestBed, &Kube, Search) -> Search;
 
@@ -67,7 +67,7 @@ fn what_is_missing_is_said_before_anything_is_submitted() {
                 finished.stderr
             );
         }
-        assert_eq!(left(&kube), Vec::<Value>::new(), "{says}");
+        kube.wait_until_empty();
         let submitted = kube.made("frameworks").into_iter();
         let submitted = submitted.filter(|made| made["spec"]["executionType"] == "Start").count();
         assert_eq!(submitted, 0, "{says}");
@@ -92,7 +92,7 @@ fn trouble_that_passes_is_waited_for_and_trouble_that_stays_is_said() {
             kube.fail(what, code, count, "busy");
         }
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
-        assert_eq!(left(&kube), Vec::<Value>::new());
+        kube.wait_until_empty();
         finished
     };
     let passing = look(1);
@@ -126,5 +126,5 @@ fn an_answer_that_is_too_slow_is_asked_for_again_and_makes_nothing_twice() {
     assert_eq!((started, kube.made("secrets").len()), (2, 2 + 1), "each was made once");
     let asked = kube.requests().iter().filter(|one| *one == "POST secrets").count();
     assert_eq!(asked, 3 + 1, "{:?}", kube.requests());
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 
-use super::{command, left, search, service};
+use super::{command, search, service};
 
 /// Notes that it started, takes three steps through the gate, and cleans up when it is asked to end.
 const STEADY: &str = r#"#!/bin/sh
@@ -74,14 +74,14 @@ fn ctrl_c_ends_the_pods_politely_and_leaves_the_cluster_clean() {
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
     bed.wait_until_empty();
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 
     gate.open(6);
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 4, "both ran again");
     assert!(search.trials.iter().all(|trial| trial.final_result == 3), "{search:#?}");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
         assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
         let all = [Value::from(1), Value::from(2), Value::from(3)];
         assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
-        assert_eq!(left(&kube), Vec::<Value>::new());
+        kube.wait_until_empty();
     }
 }
 
@@ -125,7 +125,7 @@ fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
     assert_eq!(kube.made("frameworks").len(), 2 + 1, "one more is the look at the controller");
     let all = [Value::from(1), Value::from(2), Value::from(3)];
     assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn who_goes_on_needs_no_controller_and_no_room_in_a_quota() {
     let search = Outcome::of(manager.finish(BOUND));
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 /// The experiment, and how many metrics of attempts whose names are like this it has.
@@ -190,7 +190,7 @@ fn a_pod_that_was_started_again_may_end_while_nobody_watches() {
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).intermediate, [21, 22].map(Value::from));
     assert_eq!(bed.read("tries"), "2\n", "and nothing ran once more");
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    assert_eq!(left(&kube), Vec::<Value>::new(), "{}", finished.stderr);
+    kube.wait_until_empty();
     assert_eq!(kube.used_rights(), given);
     let mut asked = kube.asked_rights();
     // It can do without: with it the cluster is asked what it would say to a pod.
@@ -228,7 +228,7 @@ fn clean_takes_away_what_a_dead_manager_left() {
     let Story { bed, kube, gate: _gate, manager, id } = begun();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
-    assert!(!left(&kube).is_empty());
+    assert!(!kube.is_empty());
     let clean = |flags: &[&str], code: i32| {
         let mut clean = bed.manager();
         let finished = bed.start(clean.args(["clean", &id]).args(flags)).finish(BOUND);
@@ -237,17 +237,17 @@ fn clean_takes_away_what_a_dead_manager_left() {
     let (data, lost) = (bed.data().display().to_string(), bed.path("lost").display().to_string());
     let kubeconfig = bed.path("kubeconfig").display().to_string();
     clean(&["--data-dir", &lost], 2);
-    assert!(!left(&kube).is_empty());
+    assert!(!kube.is_empty());
     // Also where its data is lost; and it waits for the pods.
     clean(&["--data-dir", &lost, "--kubeconfig", &kubeconfig], 0);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
     bed.wait_until_empty();
     // Where FrameworkController was taken away since, and its kind with it, there are Secrets still.
     let labels = json!({"trialkeeper/experiment": id});
     kube.put("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
     kube.without_frameworks();
     clean(&["--data-dir", &data], 0);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }
 
 #[test]
@@ -322,5 +322,5 @@ fn who_leaves_does_not_wait_for_a_cluster_that_is_away() {
     gate.open(6);
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(2, 0);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 }

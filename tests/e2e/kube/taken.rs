@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Finished, Outcome, Running, TestBed, wait_for};
 
-use super::{command, left, search};
+use super::{command, search};
 
 /// Waits to be taken away the first time; the second time it reports and succeeds.
 const TWICE: &str = r#"
@@ -46,7 +46,7 @@ fn a_pod_that_the_cluster_takes_away_is_preempted_with_the_cluster_s_words() {
     );
     let told = format!("SYS_CANCELED (exit code 143): {why}");
     assert!(search.stderr.contains(&told), "{}", search.stderr);
-    assert_eq!(left(&kube), Vec::<Value>::new());
+    kube.wait_until_empty();
 
     let said = self::why(&bed);
     for part in ["cause preempted", "class transient", "platform: PreemptionByScheduler: "] {
@@ -79,7 +79,7 @@ fn what_was_taken_away_is_tried_again_and_what_a_person_deletes_is_a_failure() {
         };
         let said = why(&bed);
         assert!(said.contains(told) && said.contains("it is tried again (1 of 1)"), "{said}");
-        assert_eq!(left(&kube), Vec::<Value>::new(), "{says}");
+        kube.wait_until_empty();
     }
 }
 
@@ -94,5 +94,5 @@ fn a_framework_that_a_person_deletes_takes_its_pods_along() {
     search.expect_done(0, 1);
     assert!(search.stderr.contains("FAILED: somebody deleted its Framework"), "{}", search.stderr);
     bed.wait_until_empty();
-    wait_for("a clean cluster", BOUND, || left(&kube).is_empty().then_some(()));
+    kube.wait_until_empty();
 }
