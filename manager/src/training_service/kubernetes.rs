@@ -54,6 +54,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// time they may take.
 const POD_POLL: Duration = Duration::from_millis(250);
 const POD_MARGIN: Duration = Duration::from_mins(1);
+/// How far the watch of the pods may lag behind a listing of them.
+const WATCH_LAG: Duration = Duration::from_secs(10);
 
 /// Of a submission that did not come to its end.
 const LEFT: &str = "the manager ended before it was submitted";
@@ -323,13 +325,7 @@ impl Shared {
                     }
                 })),
                 Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
-                    let Some(mut pods) = shared.pods_of(&name).await else { return };
-                    let name_of = |pod: &serde_json::Value| pod.pointer("/metadata/name").cloned();
-                    for seen in shared.tracker().ended_pods(&name) {
-                        if !pods.iter().any(|pod| name_of(pod) == name_of(&seen)) {
-                            pods.push(seen);
-                        }
-                    }
+                    let Some(pods) = shared.pods_and_ended(&name).await else { return };
                     let outcome = shared.kind.explain(outcome, &pods);
                     let acts = shared.tracker().explained(&name, outcome);
                     shared.perform(acts);
@@ -442,6 +438,23 @@ impl Shared {
         let Settings { cluster, common, .. } = &self.settings;
         let selector = manifest::selector_of(&common.experiment, &[attempt]);
         self.until_done(name, || cluster.list(PODS, &selector)).await
+    }
+
+    /// The pods of a workload, with those that are gone as they were seen last.
+    async fn pods_and_ended(&self, name: &str) -> Option<Vec<serde_json::Value>> {
+        let mut pods = self.pods_of(name).await?;
+        let until = Instant::now() + WATCH_LAG;
+        while self.tracker().lacks_end(name, &pods) && Instant::now() < until {
+            let pause = tokio::time::sleep(POD_POLL / 10);
+            self.closing.run_until_cancelled(pause).await?;
+        }
+        let name_of = |pod: &serde_json::Value| pod.pointer("/metadata/name").cloned();
+        for seen in self.tracker().ended_pods(name) {
+            if !pods.iter().any(|pod| name_of(pod) == name_of(&seen)) {
+                pods.push(seen);
+            }
+        }
+        Some(pods)
     }
 
     /// The pod whose metrics are the trial's, and the name of its container.

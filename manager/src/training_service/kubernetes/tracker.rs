@@ -376,6 +376,11 @@ impl Tracker {
         self.pods.ended(name)
     }
 
+    /// Whether a pod of a workload that a listing no longer has was not seen to end: the watch lags behind the listing.
+    pub fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
+        self.pods.lacks_end(name, listed)
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();

@@ -1,8 +1,8 @@
 //! PURE: what the pods of workloads showed that the workloads themselves may not say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::training_service::kubernetes::disruption::Taken;
 use crate::training_service::kubernetes::why::workload_of;
@@ -11,6 +11,8 @@ use crate::training_service::kubernetes::workload::{Decider, Outcome};
 /// Pods by their names.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
+    /// Every pod that was seen.
+    known: HashSet<String>,
     /// Pods that the platform takes away, or has taken, and what it says of it.
     taken: HashMap<String, Taken>,
     /// Pods that end or have ended, as they were seen last: a pod that was deleted is gone before its workload says that it
@@ -21,6 +23,7 @@ pub(super) struct Pods {
 impl Pods {
     /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
     pub(super) fn seen(&mut self, pod: &str, taken: Option<Taken>) {
+        self.known.insert(pod.to_owned());
         match taken {
             Some(taken) => self.taken.insert(pod.to_owned(), taken),
             None => self.taken.remove(pod),
@@ -38,6 +41,15 @@ impl Pods {
         own.map(|(_, seen)| seen.clone()).collect()
     }
 
+    /// Returns whether a pod of a workload was seen, but not its end.
+    pub(super) fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
+        let is_listed = |pod: &String| {
+            listed.iter().any(|seen| seen.pointer("/metadata/name") == Some(&json!(pod)))
+        };
+        let own = self.known.iter().filter(|pod| workload_of(pod) == name);
+        own.into_iter().any(|pod| !self.ended.contains_key(pod) && !is_listed(pod))
+    }
+
     /// Returns the outcome with the disruption of the pod that decided it, where the workload does not say so.
     pub(super) fn explain(&self, name: &str, outcome: Outcome) -> Outcome {
         let pod_of = |by: &Decider| format!("{name}-{}-{}", by.role, by.index);
@@ -51,6 +63,7 @@ impl Pods {
 
     /// Forgets the pods of a workload.
     pub(super) fn forget(&mut self, name: &str) {
+        self.known.retain(|pod| workload_of(pod) != name);
         self.taken.retain(|pod, _| workload_of(pod) != name);
         self.ended.retain(|pod, _| workload_of(pod) != name);
     }

@@ -218,6 +218,19 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     assert_eq!(tracker.next_deadline(), Some(START_UP));
 }
 
+#[test]
+fn a_pod_that_is_no_longer_listed_lacks_its_end_until_the_watch_says_it() {
+    let pod = |name: &str| serde_json::json!({"metadata": {"name": name}});
+    let mut tracker = made();
+    assert!(!tracker.lacks_end("fa", &[]));
+    tracker.pod("fa-worker-0", None, None);
+    tracker.pod("fb-worker-0", None, None);
+    assert!(tracker.lacks_end("fa", &[]));
+    assert!(!tracker.lacks_end("fa", &[pod("fa-worker-0")]));
+    tracker.pod_ends("fa-worker-0", pod("fa-worker-0"));
+    assert!(!tracker.lacks_end("fa", &[]));
+}
+
 /// A pod as it was seen, and why it is taken away, if it is.
 type Pod = (&'static str, Option<&'static str>);
 
