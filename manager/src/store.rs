@@ -14,6 +14,7 @@ mod ailment;
 mod code;
 mod error;
 mod gap;
+mod image;
 mod nni_profile;
 mod notifications;
 mod place;

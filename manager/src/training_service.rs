@@ -93,13 +93,26 @@ pub struct JobWaits {
     pub why: String,
 }
 
-/// What a training service tells.
+/// The image that a job runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobImage {
+    /// Which trial.
+    pub trial: TrialJobId,
+    /// Which attempt of it.
+    pub attempt: AttemptId,
+    /// The image with its digest, as the platform names it: `docker.io/library/busybox@sha256:…`.
+    pub image: String,
+}
+
+/// News from a training service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobNews {
     /// A job is gone and everything that its agent left behind was delivered: once per job.
     Gone(JobEvent),
     /// A job waits, for a reason that is new.
     Waits(JobWaits),
+    /// The platform has resolved a job's image: once per attempt.
+    Image(JobImage),
 }
 
 /// Where the news of all jobs goes.

@@ -25,6 +25,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0006_timeline.sql"),
     include_str!("../../migrations/0007_sessions.sql"),
     include_str!("../../migrations/0008_code.sql"),
+    include_str!("../../migrations/0009_image.sql"),
 ];
 
 /// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones

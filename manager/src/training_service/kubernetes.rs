@@ -7,6 +7,7 @@
 pub mod cleanup;
 pub mod client;
 pub mod disruption;
+pub mod image;
 pub mod kueue;
 pub mod manifest;
 pub mod pod_end;

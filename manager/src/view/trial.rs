@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::Board;
 use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{pick, speaks_of, value_of};
+use crate::ids;
 use crate::job_state::JobState;
 use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
 
@@ -178,6 +179,8 @@ pub struct TrialDetail {
     /// The code directory's version just after the current attempt was started. Absence means that it is not recorded:
     /// trials elsewhere run the archive, or an earlier manager started it.
     pub code: Option<CodeVersion>,
+    /// The container image of the current attempt, with its digest, where the training service knows it.
+    pub image: Option<String>,
     /// Version of the agent.
     pub agent_version: Option<String>,
     /// The attempts that were heard of, the oldest first.
@@ -257,15 +260,18 @@ pub async fn detail(
     timeline.sort_by_key(|entry| entry.at_ms);
     let attempts = attempts.iter().map(attempt_view).collect();
     let summary = summary.clone();
-    let code = match AttemptId::new(&summary.attempt) {
-        Ok(attempt) => store.code_of(id, &attempt).await?,
-        Err(_) => None,
-    };
+    let (mut code, mut image) = (None, None);
+    if let Ok(attempt) = AttemptId::new(&summary.attempt) {
+        let submitted = ids::submitted(&attempt);
+        code = store.code_of(id, &submitted).await?;
+        image = store.image_of(id, &submitted).await?;
+    }
     Ok(Some(TrialDetail {
         summary,
         command,
         host,
         code,
+        image,
         agent_version,
         attempts,
         timeline,

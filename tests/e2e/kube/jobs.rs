@@ -53,6 +53,12 @@ fn a_failing_job_fails_with_the_trials_own_code_and_words() {
     outcome.expect_done(0, 1);
     assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
+    let mut show = bed.manager();
+    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data());
+    let shown = bed.start(&mut show).finish(BOUND);
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("it prints JSON");
+    let image = shown["image"].as_str().expect("its image is known");
+    assert!(image.starts_with("docker.io/library/busybox@sha256:6bbe3082"), "{image}");
     kube.wait_until_empty();
 }
 

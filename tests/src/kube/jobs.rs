@@ -16,6 +16,8 @@ use super::objects::{is_going, text};
 use super::{Shared, processes};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The image of every pod, as containerd resolves it. Source: a recording.
+const IMAGE_ID: &str = "docker.io/library/busybox@sha256:6bbe308258ea66c2b513502dabadee037ae0f2668a352966f0000e94c9034019";
 /// The codes that the failure policy of a Job leaves to its back-off limit.
 const LEFT_OUT: [i32; 3] = [0, 137, 143];
 
@@ -128,7 +130,8 @@ impl<'a> Run<'a> {
         let folder = self.shared.folder.join("pods").join(&name);
         let child = processes::start(self.shared, &spec, &folder, Vec::new());
         let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
-        self.pod_is(&name, json!({"phase": "Running"}));
+        let running = json!({"name": "trial", "state": {"running": {}}, "imageID": IMAGE_ID});
+        self.pod_is(&name, json!({"phase": "Running", "containerStatuses": [running]}));
         Some(Pod { name, child, code: None })
     }
 
@@ -145,7 +148,8 @@ impl<'a> Run<'a> {
         let reason = if code == 0 { "Completed" } else { "Error" };
         let terminated =
             json!({"exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z"});
-        let container = json!({"name": "trial", "state": {"terminated": terminated}});
+        let container =
+            json!({"name": "trial", "state": {"terminated": terminated}, "imageID": IMAGE_ID});
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
         // The kubelet says the one, and a second later the other.
         self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));

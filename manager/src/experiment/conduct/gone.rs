@@ -37,6 +37,7 @@ impl Run {
             match news {
                 JobNews::Gone(event) => gone.push(event),
                 JobNews::Waits(waits) => waiting.push(waits),
+                JobNews::Image(image) => self.record_image(image).await?,
             }
         }
         self.gone(gone).await?;

@@ -17,7 +17,7 @@ use crate::ids;
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::store::{self, NewTrial, Span, TrialChange};
-use crate::training_service::{JobWaits, Token, TrialJobSpec, parameter_record};
+use crate::training_service::{JobImage, JobWaits, Token, TrialJobSpec, parameter_record};
 
 impl Run {
     pub(super) fn fresh_id(&mut self) -> TrialJobId {
@@ -202,6 +202,16 @@ impl Run {
         self.record(&trial, JobState::Waiting, Some(why.clone()), None).await?;
         self.notify(Notice::Waits { trial, sequence, why });
         Ok(())
+    }
+
+    /// Records the image that an attempt runs.
+    pub(super) async fn record_image(&mut self, news: JobImage) -> Result<(), store::Error> {
+        let JobImage { trial, attempt, image } = news;
+        if !self.is_present(&trial, &attempt) {
+            return Ok(());
+        }
+        let record = || self.c.store.record_image(&trial, &attempt, image.clone());
+        self.c.inbox.patiently(record).await
     }
 
     /// Records that trials run, each since when its agent says, all in one commit.

@@ -139,6 +139,12 @@ async fn a_database_from_before_code_was_recorded_takes_it() {
     store.record_code(own(&second), version("1")).await.unwrap();
     let found = store.code_of(&second, &attempt("a1")).await.unwrap();
     assert_eq!(found, Some(version("2")), "the first record stays");
+    assert_eq!(store.image_of(&second, &attempt("a1")).await.unwrap(), None);
+    for image in ["first@sha256:1", "later@sha256:2"] {
+        store.record_image(&second, &attempt("a1"), image.to_owned()).await.unwrap();
+    }
+    let image = store.image_of(&second, &attempt("a1")).await.unwrap();
+    assert_eq!(image.as_deref(), Some("later@sha256:2"));
     let versions = store.code_versions(9).await.unwrap();
     let trials: Vec<_> = versions.iter().map(|row| row.trials.as_slice()).collect();
     assert_eq!(trials, [[0], [1]]);

@@ -107,6 +107,7 @@ impl Tracker {
             standing,
             why: None,
             told_why: None,
+            image: None,
             is_inspected: false,
             asked_about: None,
             stop: None,
@@ -374,11 +375,6 @@ impl Tracker {
     /// The pods of a workload that were seen to end.
     pub fn ended_pods(&self, name: &str) -> Vec<Value> {
         self.pods.ended(name)
-    }
-
-    /// Whether a pod of a workload that a listing no longer has was not seen to end: the watch lags behind the listing.
-    pub fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
-        self.pods.lacks_end(name, listed)
     }
 
     /// Time has passed.

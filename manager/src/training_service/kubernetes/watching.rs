@@ -8,7 +8,7 @@ use tracing::warn;
 use super::client::{EVENTS, PODS, Seen, Thing};
 use super::tracker::{Act, Tracker};
 use super::workload::Standing;
-use super::{Settings, Shared, disruption, kueue, manifest, pod_end, preflight, why};
+use super::{Settings, Shared, disruption, image, kueue, manifest, pod_end, preflight, why};
 
 /// The kinds of objects that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,11 @@ impl Shared {
             let acts = match watched {
                 Watched::Workload => self.workload(&mut tracker, seen),
                 Watched::Pod | Watched::Event | Watched::Queue => match seen {
-                    Seen::There(thing) => news_of(watched, &mut tracker, &thing),
+                    Seen::There(thing) => {
+                        let image = self.image(watched, &thing);
+                        let image = image.and_then(|(name, image)| tracker.image(name, image));
+                        news_of(watched, &mut tracker, &thing).into_iter().chain(image).collect()
+                    }
                     Seen::Gone(thing) if watched == Watched::Pod => {
                         tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
                         Vec::new()
@@ -68,6 +72,16 @@ impl Shared {
             }
             self.perform(acts);
         }
+    }
+
+    /// Returns the workload and the image of a pod whose metrics are its trial's.
+    fn image<'a>(&self, watched: Watched, pod: &'a Thing) -> Option<(&'a str, String)> {
+        let spec = &self.settings.common.spec;
+        let name = why::workload_of(&pod.name);
+        let reporter = self.kind.reporter(spec, name, std::slice::from_ref(&pod.name));
+        reporter.filter(|reporter| watched == Watched::Pod && *reporter == pod.name)?;
+        let container = manifest::reporting_container(spec, self.kind.container());
+        Some((name, image::of_pod(&pod.body, &container)?))
     }
 
     /// Enters what was seen of the workloads themselves.

@@ -109,7 +109,7 @@ impl Bed {
         let news = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
         match news.expect("news in time").expect("the service lives") {
             JobNews::Gone(event) => event,
-            JobNews::Waits(waits) => panic!("a process waits for nothing: {waits:?}"),
+            other => panic!("the end of a process is its only news: {other:?}"),
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Job {
     /// Why it waits, and whether that was told.
     pub(super) why: Option<String>,
     pub(super) told_why: Option<String>,
+    /// The image that was told.
+    pub(super) image: Option<String>,
     /// Its pods are being read, or their end is awaited: what is seen of it meanwhile says no more.
     pub(super) is_inspected: bool,
     /// When the cluster was asked why it has no pod.

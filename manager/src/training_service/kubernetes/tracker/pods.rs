@@ -4,9 +4,26 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
+use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Taken;
 use crate::training_service::kubernetes::why::workload_of;
 use crate::training_service::kubernetes::workload::{Decider, Outcome};
+use crate::training_service::{JobImage, JobNews};
+
+impl Tracker {
+    /// The pod whose metrics are the trial's runs this image.
+    pub fn image(&mut self, name: &str, image: String) -> Option<Act> {
+        let job = self.jobs.get_mut(name).filter(|job| job.image.as_ref() != Some(&image))?;
+        job.image = Some(image.clone());
+        let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
+        Some(Act::Tell(JobNews::Image(JobImage { trial, attempt, image })))
+    }
+
+    /// Returns whether a pod that a listing no longer has was not seen to end: then the watch lags behind the listing.
+    pub fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
+        self.pods.lacks_end(name, listed)
+    }
+}
 
 /// Pods by their names.
 #[derive(Debug, Default)]

@@ -104,7 +104,7 @@ fn see(
 pub(super) fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
     let ends = told.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),
-        JobNews::Waits(_) => None,
+        JobNews::Waits(_) | JobNews::Image(_) => None,
     });
     ends.collect()
 }

@@ -113,7 +113,7 @@ fn every_recorded_end_is_told_as_it_was() {
             .iter()
             .filter_map(|news| match news {
                 JobNews::Gone(event) => Some(event),
-                JobNews::Waits(_) => None,
+                JobNews::Waits(_) | JobNews::Image(_) => None,
             })
             .collect();
         let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };

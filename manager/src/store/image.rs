@@ -1,0 +1,46 @@
+//! SQL of the container images that attempts run.
+
+use rusqlite::{OptionalExtension as _, params};
+use trial_protocol::{AttemptId, TrialJobId};
+
+use super::{Error, Store};
+
+impl Store {
+    /// Records the image that an attempt runs. A later record replaces it: a pod that was made anew may have pulled another.
+    pub async fn record_image(
+        &self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        image: String,
+    ) -> Result<(), Error> {
+        let (trial, attempt) = (trial.clone(), attempt.clone());
+        self.write(move |c| {
+            c.prepare_cached(
+                "INSERT OR REPLACE INTO attempt_image (trial, attempt, image) \
+                 SELECT key, ?, ? FROM trial WHERE id = ?",
+            )?
+            .execute(params![attempt.as_str(), image, trial.as_str()])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Returns the image that an attempt runs. `None`: it was not recorded.
+    pub async fn image_of(
+        &self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> Result<Option<String>, Error> {
+        let (trial, attempt) = (trial.clone(), attempt.clone());
+        self.read(move |c| {
+            let mut statement = c.prepare_cached(
+                "SELECT i.image FROM attempt_image i JOIN trial t ON t.key = i.trial \
+                 WHERE t.id = ? AND i.attempt = ?",
+            )?;
+            let found =
+                statement.query_row(params![trial.as_str(), attempt.as_str()], |row| row.get(0));
+            Ok(found.optional()?)
+        })
+        .await
+    }
+}
