@@ -30,13 +30,13 @@ pub struct Book {
     /// `true` if metrics are another pod's to report.
     quiet: bool,
     rules: Rules,
-    /// A rule that was broken and that nobody has asked for yet.
+    /// A rule that was broken and that no caller has asked for yet.
     broken: Option<Broken>,
     /// Writes for an NNI manager, if it is one.
     scribe: Option<Scribe>,
 }
 
-/// What was collected, in short.
+/// Counts of what was collected.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
     /// Intermediate results, over all names.
@@ -47,9 +47,9 @@ pub struct Tally {
     pub name: Option<String>,
     /// `true` if it was concluded from the last intermediate result.
     pub derived: bool,
-    /// What looked like a metric and could not be read.
+    /// The number of values that looked like metrics and could not be read.
     pub unreadable: u64,
-    /// What a person should know about it.
+    /// Remarks for the user.
     pub notes: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ impl Book {
         self.broken.take()
     }
 
-    /// What was collected so far.
+    /// Returns the counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }

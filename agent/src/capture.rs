@@ -6,7 +6,7 @@
 //! * A disk that hangs costs the trial at most [`PATIENCE`]; then its output is no longer copied, and
 //!   counted, until the disk answers again. A slow disk slows the trial, as redirection in a shell would.
 //! * At most [`ROOM`] bytes of each stream wait in memory (and as many are being written).
-//! * Nobody but the thread touches the disk; it starts with the first thing there is to write. Where there is
+//! * Only the thread touches the disk; it starts with the first thing there is to write. Where there is
 //!   nothing but a verdict at the very end, none is started.
 
 use std::io;
@@ -41,11 +41,11 @@ pub struct Places {
     pub termination_log: Option<PathBuf>,
     /// Size over which a file of output is set aside and begun anew; one such file is kept.
     pub rotate_bytes: Option<u64>,
-    /// What the file about the collectors holds. `None`: there is to be none.
+    /// The content of the collectors' file. `None`: there is to be none.
     pub collectors: Option<Vec<u8>>,
 }
 
-/// What became of the files.
+/// The outcome of writing the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Bytes of output that are not in the files.
@@ -75,12 +75,12 @@ struct State {
     waiting: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
     finish: Option<oneshot::Sender<Outcome>>,
-    /// What is left of the patience with the write that is going on.
+    /// The time that is left for the write in progress.
     spent: Duration,
     outcome: Outcome,
 }
 
-/// What the thread is to do next.
+/// The next task of the thread.
 struct Work {
     bytes: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
@@ -181,7 +181,7 @@ fn index(stream: Stream) -> usize {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change below is a single statement, so the state is whole whoever panicked.
+        // Every change below is a single statement, so the state is whole whichever thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +222,7 @@ impl Shared {
             }
             self.lock().spent = Duration::ZERO;
             if let Some(finish) = work.finish {
-                // Nobody may be waiting any more.
+                // The receiver may be gone.
                 finish.send(self.lock().outcome.clone()).ok();
                 return;
             }

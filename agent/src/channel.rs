@@ -56,7 +56,7 @@ pub enum Error {
     NoRandomness,
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     path: String,

@@ -37,12 +37,12 @@ pub const KEEPER_FAULT: u8 = 125;
 #[derive(Debug, Parser)]
 #[command(name = "trialkeeper", version, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What the program can do.
+/// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command as a trial. `trialkeeper -- CMD` is short for it.
@@ -59,7 +59,7 @@ pub enum Command {
     Inspect {
         /// The trial's output directory.
         dir: PathBuf,
-        /// How to show it.
+        /// The form of the output.
         #[arg(long, default_value = "text")]
         output: Output,
     },
@@ -73,7 +73,7 @@ pub enum Command {
             default_value = "nvidia-smi"
         )]
         gpu_program: PathBuf,
-        /// How to show it.
+        /// The form of the output.
         #[arg(long, default_value = "text")]
         output: Output,
     },
@@ -93,13 +93,13 @@ pub enum Command {
     },
     /// Print the version.
     Version {
-        /// How to show it.
+        /// The form of the output.
         #[arg(long, default_value = "text")]
         output: Output,
     },
 }
 
-/// How something is shown.
+/// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     /// For a person.
@@ -141,7 +141,7 @@ pub struct ReplayArgs {
     /// The manager that is to have it.
     #[command(flatten)]
     pub manager: ManagerArgs,
-    /// How long to try.
+    /// The time to try.
     #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub flush: Duration,
 }
@@ -166,7 +166,7 @@ pub struct DoctorArgs {
         default_value = "nvidia-smi"
     )]
     pub gpu_program: PathBuf,
-    /// How to show it.
+    /// The form of the output.
     #[arg(long, default_value = "text")]
     pub output: Output,
 }
@@ -235,7 +235,7 @@ pub struct RunArgs {
     /// the trial's own code.
     #[arg(long, env = "TRIALKEEPER_EXIT_CODE_MAP", value_name = "PLATFORM")]
     pub exit_code_map: Option<ExitCodeMap>,
-    /// Whether the trial's output is sent to the manager.
+    /// Send the trial's output to the manager, or do not.
     #[arg(long, env = "TRIALKEEPER_LOG_COLLECTION", value_name = "WAY", default_value = "none")]
     pub log_collection: LogCollection,
     /// The longest line that is sent whole, in bytes.
@@ -251,7 +251,7 @@ pub struct RunArgs {
     /// The trial's parameters: a file with NNI's record or a JSON object, or the JSON object itself.
     #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
     pub parameters: Option<OsString>,
-    /// What is looked for in the trial's output, beside the SDK's metrics; `none`: nothing.
+    /// The formats to look for in the trial's output, beside the SDK's metrics; `none`: nothing.
     #[arg(
         long,
         env = "TRIALKEEPER_COLLECT",
@@ -276,26 +276,26 @@ pub struct RunArgs {
     /// A directory that the trial writes `TensorBoard`'s event files to; may be given several times.
     #[arg(long, env = "TRIALKEEPER_TENSORBOARD", value_name = "DIR", value_delimiter = ':')]
     pub tensorboard: Vec<PathBuf>,
-    /// How NNI's SDK is to report: over its stdout, or over HTTP to trialkeeper.
+    /// The way in which NNI's SDK reports: over its stdout, or over HTTP to trialkeeper.
     #[arg(long, env = "TRIALKEEPER_SDK_CHANNEL", value_name = "WAY", default_value = "stdout")]
     pub sdk_channel: SdkWay,
     /// Name of the metric that the search optimises.
     #[arg(long, env = "TRIALKEEPER_OBJECTIVE", value_name = "NAME")]
     pub objective: Option<String>,
 
-    /// How long the trial may take to end after it was asked to.
+    /// The time in which the trial may end after a stop request.
     #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = "20s", value_parser = duration)]
     pub grace: Duration,
-    /// How long whatever the trial leaves behind may go on writing.
+    /// The time in which processes that the trial leaves behind may go on writing.
     #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub drain: Duration,
-    /// How long to go on delivering after the trial's end; the rest stays in the spool.
+    /// The time in which to go on delivering after the trial's end; the rest stays in the spool.
     #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub flush: Duration,
     /// The longest silence towards the manager.
     #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = heartbeat)]
     pub heartbeat: Duration,
-    /// What is seen of the trial from outside.
+    /// The observation of the trial from outside.
     #[command(flatten)]
     pub watch: WatchArgs,
     /// Let the trial live on if trialkeeper itself is killed.
@@ -305,7 +305,7 @@ pub struct RunArgs {
     /// Serve `/healthz` and `/metrics` (Prometheus) on this address, such as `127.0.0.1:9464` or `[::]:9464`; port 0: any.
     #[arg(long, env = "TRIALKEEPER_LISTEN", value_name = "ADDR", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// What a pod needs to be told.
+    /// The options of a pod.
     #[command(flatten)]
     pub pod: PodArgs,
 
@@ -322,15 +322,15 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
     pub log_file: Option<PathBuf>,
 
-    /// What was not understood, and does no harm.
+    /// Arguments that were not understood, and do no harm.
     #[arg(skip)]
     pub warnings: Vec<String>,
-    /// What an NNI manager asked for, where the words were those of its own keeper.
+    /// The options of an NNI manager, where the arguments were those of NNI's own keeper.
     #[arg(skip)]
     pub legacy: Option<Legacy>,
 }
 
-/// What is looked for in output.
+/// A format to look for in output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Collect {
     /// `name=value` text.
@@ -341,7 +341,7 @@ pub enum Collect {
     None,
 }
 
-/// Whether output is sent.
+/// The choice whether output is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogCollection {
     /// Only its end, the last 64 KiB of each stream.
@@ -350,7 +350,7 @@ pub enum LogCollection {
     Http,
 }
 
-/// How NNI's SDK reports.
+/// A way in which NNI's SDK reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum SdkWay {
     /// With its marker on standard output.

@@ -78,7 +78,7 @@ pub struct Found {
     pub value: MetricValue,
 }
 
-/// What a collector found.
+/// A result of a collector.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
     /// A metric.
@@ -89,7 +89,7 @@ pub enum Finding {
         source: Source,
         /// The beginning of the bytes, at most 200 characters, lossy; empty where that would say nothing.
         excerpt: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
 }

@@ -58,8 +58,8 @@ const BULK_LINGER: Duration = Duration::from_millis(50);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(7_500));
 /// Longest time between tries once the trial has ended.
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
-/// How much longer than [`Settings::flush`] a manager that asks to wait is waited for, if what it does not have is in
-/// memory only: its disk may be the one that is full, and a person has to see to that.
+/// The time beyond [`Settings::flush`] for a manager that asks to wait, if what it does not have is in memory only: its
+/// disk may be the one that is full, and a person has to see to that.
 pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
 /// Time between tries where only a person can help.
 const HOPELESS: Duration = Duration::from_mins(1);
@@ -67,7 +67,7 @@ const HOPELESS: Duration = Duration::from_mins(1);
 /// Why reports are left where nothing failed.
 const IN_VAIN: &str = "the manager did not take them in time";
 
-/// What delivery needs to know.
+/// The settings of delivery.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where the manager is.
@@ -77,7 +77,7 @@ pub struct Settings {
     /// PEM file with the certificate authority that signed the manager's certificate, read again when the manager
     /// cannot be reached. `None`: the public ones.
     pub ca_file: Option<PathBuf>,
-    /// What these files held before the trial started, which may remove them.
+    /// The content of these files before the trial started, which may remove them.
     pub papers: Papers,
     /// Whose reports.
     pub sender: Sender,
@@ -87,11 +87,11 @@ pub struct Settings {
     pub flush: Duration,
     /// Becomes true when delivery has to end at once.
     pub give_up: watch::Receiver<bool>,
-    /// What is counted of it.
+    /// The counts of delivery.
     pub counts: Arc<Counts>,
 }
 
-/// What was left when delivery ended.
+/// The remainder when delivery ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Reports that the manager has not acknowledged; they stay in the spool.
@@ -149,7 +149,7 @@ struct Courier {
     spool: Spool,
     directives: mpsc::Sender<Directive>,
     ended: watch::Receiver<bool>,
-    /// What the manager offers, once it has answered.
+    /// The manager's offer, once it has answered.
     peer: watch::Sender<Option<Offer>>,
     /// `true` if the facts of earlier attempts have been delivered.
     older_told: watch::Sender<bool>,
@@ -171,13 +171,13 @@ enum Delivered {
     OutOfTime,
 }
 
-/// What both lanes know of the manager.
+/// The state of the contact with the manager, shared by both lanes.
 #[derive(Default)]
 struct Contact {
     caller: Caller,
     /// To an NNI manager, between two uses of it.
     connection: Option<legacy::Connection>,
-    /// How far the batch at hand was taken, where it is taken piece by piece.
+    /// The part of the batch at hand that was taken, where it is taken piece by piece.
     taken: Option<u64>,
     /// To a manager on this machine. Once its socket was seen, the manager is asked nowhere else.
     local: Option<LocalClient>,
@@ -191,7 +191,7 @@ struct Contact {
     seen: HashSet<u64>,
     obeyed: Vec<u64>,
     last_error: Option<String>,
-    /// What the manager cannot do, for which something was left.
+    /// The capability that the manager lacks, for which something was left.
     lacking: Option<&'static str>,
     /// `true` if the last answer was to come again later.
     asked_to_wait: bool,
@@ -214,7 +214,7 @@ impl Courier {
         Self { settings, spool, directives, ended, peer, older_told, shared, line }
     }
 
-    /// What there is to say when `undelivered` reports are left.
+    /// Returns the outcome when `undelivered` reports are left.
     fn outcome(&self, undelivered: u64) -> Outcome {
         let why = || self.lock().why_not().unwrap_or_else(|| IN_VAIN.to_owned());
         Outcome { undelivered, last_error: (undelivered > 0).then(why) }

@@ -28,7 +28,7 @@ const GPU_FULL_PERCENT: f64 = 99.0;
 const STEPS_MOST: usize = 31;
 const STEPS_LEAST: usize = 5;
 
-/// What counts as too long.
+/// The limits of the detection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DetectSpec {
     /// No sign of life for this long is a stall, whatever the trial's steps. `None`: only steps decide.
@@ -37,17 +37,17 @@ pub struct DetectSpec {
     pub stall_steps: u32,
     /// The shortest stall that the steps can make.
     pub stall_least: Duration,
-    /// A GPU without work for this long is idle. `None`: nobody is told.
+    /// A GPU without work for this long is idle. `None`: no alarm.
     pub gpu_idle_after: Option<Duration>,
-    /// The signature of a hang for this long is one. `None`: nobody is told.
+    /// The signature of a hang for this long is one. `None`: no alarm.
     pub gpu_hang_after: Option<Duration>,
     /// The power below which a fully used GPU hangs, in percent of its limit.
     pub gpu_hang_power_percent: f64,
-    /// What the trial is ended for.
+    /// The conditions that end the trial.
     pub stop: StopOn,
 }
 
-/// What a trial is ended for.
+/// The conditions that end a trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StopOn {
     /// A stall.
@@ -72,7 +72,7 @@ impl Default for DetectSpec {
     }
 }
 
-/// What is seen of the trial.
+/// An observation of the trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Seen<'a> {
     /// It reported an intermediate result: the end of a step.
@@ -164,7 +164,7 @@ pub struct Detectors {
     last_sample: Option<Duration>,
 }
 
-/// What is remembered of one GPU.
+/// The memory of one GPU.
 #[derive(Debug, Default)]
 struct Gpu {
     idle: Episode,
@@ -194,7 +194,7 @@ impl Episode {
         lasted
     }
 
-    /// How long it has been so, if that is too long.
+    /// Returns how long it has been so, if that is too long.
     fn longer_than(&self, limit: Option<Duration>, now: Duration) -> Option<Duration> {
         let lasted = now.saturating_sub(self.since?);
         (lasted >= limit?).then_some(lasted)
@@ -250,7 +250,7 @@ impl Detectors {
         alarms
     }
 
-    /// What the trial is to be ended for, if anything; `now` is when the last sample was taken.
+    /// Returns the condition that is to end the trial, if there is one; `now` is when the last sample was taken.
     pub fn reason_to_stop(&self, now: Duration) -> Option<Alarm> {
         let DetectSpec { stop, gpu_idle_after, gpu_hang_after, .. } = &self.spec;
         let stalled = || self.stalled(now).filter(|_| stop.stall);
@@ -279,7 +279,7 @@ impl Detectors {
         (silent >= self.stall_limit()?).then(|| Alarm::Stalled { silent, step: self.median_step() })
     }
 
-    /// How long each GPU has had no work, over the whole trial.
+    /// Returns how long each GPU has had no work, over the whole trial.
     pub fn gpu_idle_total(&self) -> BTreeMap<String, Duration> {
         self.gpus.iter().map(|(name, gpu)| (name.clone(), gpu.idle_total)).collect()
     }
@@ -291,7 +291,7 @@ impl Detectors {
         (steps.len() >= STEPS_LEAST).then(|| steps[steps.len() / 2])
     }
 
-    /// How long a silence may be.
+    /// Returns how long a silence may be.
     fn stall_limit(&self) -> Option<Duration> {
         let by_steps = self
             .median_step()
@@ -306,7 +306,7 @@ impl Detectors {
         let mut works = cpu.is_some_and(|percent| percent >= CPU_WORK_PERCENT);
 
         let names = sample.gpus.iter().map(name).collect::<Vec<_>>();
-        // Of what was not read nobody knows whether it was idle.
+        // A GPU that was not read may have been idle or not.
         self.gpus.iter_mut().filter(|(gpu, _)| !names.contains(gpu)).for_each(|(_, state)| {
             (state.idle, state.hang) = Default::default();
         });

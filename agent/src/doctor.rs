@@ -19,13 +19,13 @@ mod manager;
 #[cfg(test)]
 mod tests;
 
-/// How a check came out.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// As it should be.
     Ok,
-    /// A trial can run; somebody should look.
+    /// A trial can run; the user should look.
     Warn,
     /// A trial would not do what it should.
     Fail,
@@ -36,13 +36,13 @@ pub enum State {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The name of the check.
     pub name: &'static str,
-    /// How it came out.
+    /// Its outcome.
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub finding: String,
-    /// What to do about it, where something is to be done.
+    /// The remedy, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
 }

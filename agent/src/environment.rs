@@ -21,7 +21,7 @@ pub const LONGEST_VALUE: usize = 100 * 1024;
 /// is a quarter of the stack's (`man 2 execve`), 2 MiB as a rule, of which this is a quarter.
 pub const LONGEST_TOTAL: usize = 512 * 1024;
 
-/// What to change. Everything else is inherited.
+/// The changes to make. Everything else is inherited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Variables that the trial must not see.
@@ -30,7 +30,7 @@ pub struct Changes {
     pub set: Vec<(OsString, OsString)>,
 }
 
-/// What the trial is to know. `None`: no flag said so; then the caller's variable stands, where it has one.
+/// The facts that the trial is given. `None`: no flag said so; then the caller's variable stands, where it has one.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// `NNI_PLATFORM`.
@@ -43,7 +43,7 @@ pub struct Facts<'a> {
     pub sequence: Option<u64>,
     /// `NNI_SYS_DIR` and `NNI_OUTPUT_DIR`, if asked for by a flag.
     pub output_dir: Option<&'a Path>,
-    /// The same, if nobody asked for a certain one.
+    /// The same, if the user asked for no certain one.
     pub fallback_dir: Option<&'a Path>,
     /// The directory the command is run in.
     pub code_dir: Option<&'a Path>,
@@ -51,9 +51,9 @@ pub struct Facts<'a> {
     pub parameters: &'a Parameters,
     /// A file that holds them as one JSON object.
     pub parameters_file: Option<&'a Path>,
-    /// What else there is to know: of the pod and its peers.
+    /// Further facts: of the pod and its peers.
     pub peers: &'a [(String, String)],
-    /// What marks the processes of this run, see [`RUN_VARIABLE`].
+    /// The mark of this run's processes, see [`RUN_VARIABLE`].
     pub run: &'a str,
 }
 
@@ -107,7 +107,7 @@ pub fn numbers(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,
     changes: &Changes,
 ) -> Vec<(String, MetricValue)> {
-    // Of one that is set anew, what was inherited is another's; nobody prints that.
+    // A variable that is set anew hides the inherited value, which no program prints.
     let all = changes.set.iter().cloned().chain(inherited);
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, number(value.to_str()?)?)))
         .collect()
@@ -130,7 +130,7 @@ fn plain_name(name: &str) -> String {
 struct Setter<'a> {
     inherited: &'a [(OsString, OsString)],
     set: Vec<(OsString, OsString)>,
-    /// What parameters may still take, in bytes.
+    /// The bytes that parameters may still take.
     left: usize,
 }
 

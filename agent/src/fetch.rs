@@ -26,7 +26,7 @@ pub enum Error {
     /// The manager did not give it.
     #[error("cannot {what} (tried for {} s)", .tried.as_secs())]
     Manager {
-        /// What was tried.
+        /// The request that was tried.
         what: &'static str,
         /// For how long.
         tried: Duration,
@@ -58,7 +58,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Likewise.
+    /// The archive could not be unpacked.
     #[error("cannot unpack the code into {}", .path.display())]
     Unpack {
         /// Where to.
@@ -102,7 +102,7 @@ impl Manager {
         Ok(Self { address, token_file, client, began, until: began + patience })
     }
 
-    /// How long it has been asked.
+    /// Returns how long it has been asked.
     pub fn tried(&self) -> Duration {
         self.began.elapsed()
     }
@@ -205,8 +205,8 @@ pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
         .map_err(|source| Error::Unpack { path: into.to_owned(), source })
 }
 
-/// Removes from the directory `from` what [`unpack_code`] put there and nobody has changed since, then the folders that
-/// are empty. Whatever cannot be looked at or removed is left.
+/// Removes from the directory `from` the files of [`unpack_code`] that are unchanged since, then the folders that are
+/// empty. Whatever cannot be looked at or removed is left.
 pub fn remove_unchanged_code(archive: File, from: &Path) {
     if let Ok(archive) = Gunzip::new(BufReader::new(archive)) {
         remove_unchanged(archive, from);

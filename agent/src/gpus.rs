@@ -21,7 +21,7 @@ use crate::tools::said;
 /// The longest wait for a reading: the tool takes seconds on a machine with many GPUs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What one look at the GPUs gave.
+/// The result of one look at the GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reading {
     /// GPUs, at least one.
@@ -80,7 +80,7 @@ fn ask(nvidia_smi: &Path, patience: Duration) -> Reading {
 fn printed(mut child: Child, patience: Duration) -> Option<String> {
     let (tell, told) = mpsc::channel();
     let pipes = (child.stdout.take(), child.stderr.take());
-    // Nobody joins it: a tool that hangs in the driver cannot even be killed.
+    // The thread is never joined: a tool that hangs in the driver cannot even be killed.
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // What came before an error is looked at.

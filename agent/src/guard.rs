@@ -1,17 +1,18 @@
 //! Kills what is left of the trial when the agent itself is killed with SIGKILL.
 //!
-//! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but what the
-//! trial has forked would live on. So a second process of this program waits on a pipe whose other end only the
-//! agent holds. When that closes, it kills whoever bears the trial's mark in their environment, is below such a
-//! process, or is in the trial's group: those that called `setsid` or have another parent by now, too.
+//! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but what the trial
+//! has forked would live on. So a second process of this program waits on a pipe whose other end only the agent holds.
+//! When that closes, it kills every process that bears the trial's mark in its environment, is below such a process, or
+//! is in the trial's group: those that called `setsid` or have another parent by now, too.
 //!
-//! A trial that is to live on is drained instead: it would die of its next line, since nobody reads its pipes any more. Its
-//! guard has them too, and what comes out of them after the agent goes to the ends of the trial's own files.
+//! A trial that is to live on is drained instead: it would die of its next line, since its pipes have no reader any
+//! more. Its guard has them too, and what comes out of them after the agent goes to the ends of the trial's own files.
 //!
-//! Invariants: it holds none of the agent's files, and of the trial only what it drains; it is a helper and so no part of the
-//! trial's tree; it never outlives the agent by more than the hunt, or the trial's last writer; when the agent ends in an orderly way it is killed
-//! before its pipe closes, and so harms nobody. Where the agent's process becomes `hold`, that has the guard from then
-//! on; if the pipe closes and the agent lives on all the same, the guard goes without a hunt.
+//! Invariants: it holds none of the agent's files, and of the trial only what it drains; it is a helper and so no part
+//! of the trial's tree; it never outlives the agent by more than the hunt, or the trial's last writer; when the agent
+//! ends in an orderly way it is killed before its pipe closes, and so does no harm. Where the agent's process becomes
+//! `hold`, that has the guard from then on; if the pipe closes and the agent lives on all the same, the guard goes
+//! without a hunt.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -32,14 +33,14 @@ use crate::tree;
 /// The variable that marks every process of a trial. Its value is new for each run.
 pub const RUN_VARIABLE: &str = "TRIALKEEPER_RUN";
 
-/// The words that make this program a guard; nobody else is to use them.
+/// The words that make this program a guard; no other caller uses them.
 const GUARD_WORD: &str = "guard-of-a-trial";
 const DRAIN_WORD: &str = "drain-of-a-trial";
 
 /// Bytes that are drained at once.
 const CHUNK: usize = 16 * 1024;
 
-/// What a guard does when the agent is gone.
+/// The duty of a guard when the agent is gone.
 #[derive(Debug)]
 pub enum Duty<'a> {
     /// Ends the trial whose processes bear `mark` and whose own process, if it lives, leads `group`.
@@ -119,7 +120,7 @@ impl Guard {
         (self.process, self.pipe.as_raw_fd())
     }
 
-    /// The trial's own process was reaped: the number of its group may be somebody else's one day.
+    /// The trial's own process was reaped: the number of its group may be another's one day.
     pub fn forget_group(&mut self) {
         // Without a reader there is no guard, and nothing to tell.
         self.pipe.write_all(b"r").ok();
@@ -141,9 +142,9 @@ pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let agent = words.next()?.into_string().ok()?.parse().ok()?;
     let first = words.next()?;
     let second = if duty == GUARD_WORD { Some(words.next()?.into_string().ok()?) } else { None };
-    // Whoever ends everything politely ends the agent too, which then ends its guard.
+    // A polite end of all processes ends the agent too, which then ends its guard.
     SigSet::all().thread_block().ok();
-    // For whoever looks at a list of processes; it would be called `exe`.
+    // For lists of processes; it would be called `exe`.
     nix::sys::prctl::set_name(c"trialkeeper").ok();
     let mut group = second.as_ref().and_then(|group| group.parse().ok());
     let mut byte = [0];
@@ -167,7 +168,7 @@ struct Drained {
     file: Option<File>,
 }
 
-/// Reads what the trial prints until nobody is left who could print.
+/// Reads what the trial prints until no writer is left.
 fn drain(dir: Option<&Path>) {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let drained = |source: io::Result<OwnedFd>, name: &str| {
@@ -224,7 +225,7 @@ fn is_gone(agent: u32) -> bool {
     })
 }
 
-/// Kills until nobody is found twice in a row: somebody may have been forked during the first look.
+/// Kills until two looks in a row find no process: one may have been forked during the first look.
 fn hunt(mark: &[u8], group: Option<u32>) {
     let mut quiet = 0;
     for _ in 0..HUNTS {

@@ -1,5 +1,5 @@
-//! PURE: a gzip stream (RFC 1952) -> what was compressed. One member; its check sum is not looked at, since
-//! whoever reads one here knows the sum of the whole file.
+//! PURE: a gzip stream (RFC 1952) -> what was compressed. One member; its check sum is not looked at, since the caller
+//! knows the sum of the whole file.
 
 use std::io::{self, Read};
 
@@ -14,7 +14,7 @@ pub struct Gunzip<R> {
     source: R,
     state: Box<InflateState>,
     held: Vec<u8>,
-    /// What of `held` was not inflated yet.
+    /// The part of `held` that was not inflated yet.
     from: usize,
     ended: bool,
 }

@@ -44,7 +44,7 @@ const CHUNK: usize = 64 * 1024;
 /// A pipe that says it is writable takes this many bytes without a wait (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// That somebody has sent TERM.
+/// A TERM has come.
 const ASKED: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
 /// Holds the trial that `words` tell of, and returns its exit code.
@@ -82,10 +82,10 @@ struct Holder {
     reaper: Reaper,
     grace: Duration,
     drain: Duration,
-    /// How the trial's own process ended, if the program before us had seen it.
+    /// The end of the trial's own process, if the program before us had seen it.
     reaped_before: Option<ExitStatus>,
     status: Option<ExitStatus>,
-    /// The trial's own process is gone, and nobody knows how it ended.
+    /// The trial's own process is gone, and its end is unknown.
     lost: bool,
     stop: Option<Stop>,
     leftovers: Leftovers,
@@ -95,7 +95,7 @@ struct Holder {
 struct Stream {
     /// `None`: it has ended.
     source: Option<File>,
-    /// `None`: nobody takes it any more.
+    /// `None`: the reader is gone.
     sink: Option<File>,
     /// Read and not yet passed on.
     waiting: Vec<u8>,
@@ -340,7 +340,7 @@ impl Stream {
         self.source.is_none() && self.waiting.is_empty()
     }
 
-    /// What is to be waited for: room first, then more.
+    /// Returns the file to wait for: room first, then more.
     fn wanted(&self) -> Option<PollFd<'_>> {
         match (&self.sink, &self.source) {
             (Some(sink), _) if !self.waiting.is_empty() => {
@@ -396,7 +396,7 @@ impl Stream {
                     error.kind(),
                     io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
                 ) => {}
-            // Nobody listens any more; the trial must be able to go on.
+            // The reader is gone; the trial must be able to go on.
             Err(_) => {
                 self.sink = None;
                 self.waiting.clear();

@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The time that an answer may take. The manager answers after its commit, which a busy disk can delay.
 pub const ANSWER: Duration = Duration::from_secs(30);
 
-/// The time that a connection may rest that nobody uses.
+/// The time that an unused connection may rest.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Why there is no client.

@@ -22,7 +22,7 @@ mod recipe;
 
 pub use recipe::{Recipe, SDK_FILE};
 
-/// What a directory tells.
+/// The content of a directory.
 #[derive(Debug, Default)]
 struct Found {
     parameters: Option<Value>,

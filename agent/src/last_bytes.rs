@@ -29,7 +29,7 @@ impl LastBytes {
         [older, newer].concat()
     }
 
-    /// How long the whole stream was so far, in bytes.
+    /// Returns the length of the whole stream so far, in bytes.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -25,7 +25,7 @@ const FLAGS: [&str; 13] = [
     "webhdfs_path",
 ];
 
-/// What an NNI manager asked for on its keeper's command line.
+/// The options of an NNI manager on its keeper's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Legacy {
     /// The line for the shell.
@@ -38,7 +38,7 @@ pub struct Legacy {
     pub collect_logs: bool,
     /// A file for the keeper's process id.
     pub job_id_file: Option<PathBuf>,
-    /// What was not understood or is not supported.
+    /// Arguments that were not understood or are not supported.
     pub warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `--listen`: `/healthz` and `/metrics`, for whoever looks in.
+//! `--listen`: `/healthz` and `/metrics`.
 //!
 //! Every answer comes from the task that watches the trial, so that `/healthz` tells of that one and not of this. It
 //! must not cost it anything: the texts are made one at a time, and a client that is slow is slow alone.
@@ -13,13 +13,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::prometheus::KIND;
 use crate::serve::{Answer, Answering, Handler, Head, Limits, Method, serve};
 
-/// Somebody who wants the text of `/metrics`.
+/// A request for the text of `/metrics`.
 pub type Asked = oneshot::Sender<String>;
 
 /// The time that the watching task may take to answer, and a client to ask and to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Nobody needs more than a few connections, or a body.
+/// A client needs no more than a few connections, and no body.
 const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(PATIENCE) };
 
 struct Door {

@@ -27,7 +27,7 @@ use crate::clock::Clock;
 /// A log file that cannot be opened is warned of on stderr, which takes its place.
 pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
     let mut options = OpenOptions::new();
-    // The trial must not wait until somebody reads a pipe; and what that has no room for is dropped.
+    // The trial must not wait for the reader of a pipe; text for which it has no room is dropped.
     options.create(true).append(true).custom_flags(nix::libc::O_NONBLOCK);
     let opened = file.map(|path| (path, options.open(path)));
     let (file, trouble) = match opened {
@@ -49,7 +49,7 @@ pub const SHORTLY: Duration = Duration::from_millis(20);
 /// `true` if the reader of stderr stood still the last time.
 static STALLED: AtomicBool = AtomicBool::new(false);
 
-/// Writes to stderr as far as somebody reads it: a reader that stands still must not hold up whoever watches the
+/// Writes to stderr as far as its reader takes it: a reader that stands still must not hold up the supervision of the
 /// trial. What it has not taken after `patience` is dropped, and it is waited for once only, until it reads again. A
 /// closed stderr is no fault of the trial's.
 pub fn say(text: &str, patience: Duration) {
@@ -68,7 +68,7 @@ pub fn say(text: &str, patience: Duration) {
     }
 }
 
-/// What a pipe that can be written takes at once (`man 7 pipe`).
+/// The number of bytes that a pipe that can be written takes at once (`man 7 pipe`).
 const PIPE_BUF: usize = 4096;
 
 /// The level from which on messages are shown, as [`number`] has it. The manager may change it.
@@ -94,7 +94,7 @@ pub fn set_level(level: LogLevel) -> bool {
         LogLevel::Other => return false,
     };
     LEVEL.store(number(level), Ordering::Relaxed);
-    // Who asked before, and was told that nobody listens, asks again.
+    // Call sites that found no subscriber before ask again.
     tracing::callsite::rebuild_interest_cache();
     true
 }
@@ -118,7 +118,7 @@ impl Subscriber for Lines {
             Level::WARN => "warning: ",
             _ => "",
         };
-        // One write, so that lines of several threads do not mix. Nobody can be told if it fails.
+        // One write, so that lines of several threads do not mix. A failure cannot be reported.
         match &self.file {
             Some(file) => {
                 let now = self.clock.now_ms();

@@ -29,21 +29,21 @@ const SHOWN_EVERY: Duration = Duration::from_secs(10);
 /// The shortest line of a secret with several lines that is one, in bytes.
 const SECRET_LINE_BYTES: usize = 8;
 
-/// What stands where a secret stood.
+/// The text in place of a secret.
 const MASK: &[u8] = b"***";
 
 /// Texts that must not leave the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Secrets(Vec<Vec<u8>>);
 
-/// How a stream is cut into pieces.
+/// The way in which a stream is cut into pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     /// The longest line that is sent whole, in bytes.
     pub line_bytes: usize,
     /// Bytes a second that are sent; in one moment at most as many, or one line.
     pub bytes_per_second: u64,
-    /// What is masked.
+    /// The secrets to mask.
     pub secrets: Secrets,
 }
 
@@ -255,7 +255,7 @@ impl Lines {
         self.piece_start.saturating_add(count(self.piece.len()))
     }
 
-    /// How long a piece becomes, in bytes.
+    /// Returns the length of a piece, in bytes.
     fn piece_bytes(&self) -> usize {
         let allowed = self.spec.bytes_per_second / PIECES_A_SECOND;
         usize::try_from(allowed).unwrap_or(usize::MAX).min(PIECE_BYTES)

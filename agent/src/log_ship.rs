@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::log_lines::{Lines, Spec};
 use crate::spool::Spool;
 
-/// The log of one stream, shared between its pump and whoever sends what has waited long enough.
+/// The log of one stream, shared between its pump and the sender of text that has waited long enough.
 pub struct Shipper {
     lines: Mutex<Lines>,
     spool: Spool,

@@ -22,20 +22,20 @@ use crate::collect::{CollectSpec, Finding};
 use crate::output::{Heard, READER_STACK};
 use crate::tail::{FileCollectors, FileSpec};
 
-/// How often to look where nobody tells of changes.
+/// The time between looks where no notification of changes comes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How many times as long as a look took is paused after it.
+/// The pause after a look, in multiples of the time that it took.
 const PATIENCE: u32 = 20;
 
 /// The files, before their thread runs.
 #[derive(Debug)]
 pub struct MetricFiles {
     collectors: FileCollectors,
-    /// What may be watched, and is not yet: it may not be there yet either.
+    /// Places that may be watched, and are not yet: it may not be there yet either.
     places: Vec<(PathBuf, RecursiveMode)>,
     /// The files and directories themselves.
     wanted: Vec<PathBuf>,
@@ -144,14 +144,14 @@ impl MetricFiles {
 
     fn tell(&self, found: Vec<Finding>) {
         if !found.is_empty() {
-            // The main task may have gone; then nobody wants to know.
+            // The main task may have gone; then the findings have no use.
             self.heard.blocking_send(Heard::Findings(found)).ok();
         }
     }
 }
 
-/// Wakes the thread when something has changed where it watches, and sets `told`; once that is set, nobody need be told
-/// again. That somebody has opened a file is no change: it may have been us.
+/// Wakes the thread when something has changed where it watches, and sets `told`; once that is set, no further wake is
+/// needed. An opened file is no change: we may have opened it.
 fn waker(
     wake: blocking::Sender<Wake>,
     told: Arc<AtomicBool>,

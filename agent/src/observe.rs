@@ -28,18 +28,18 @@ mod gpu;
 use cards::Cards;
 use gpu::Gpus;
 
-/// What to look at, and how often.
+/// The objects to observe, and the interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// Time between two samples; `None`: none are taken.
     pub interval: Option<Duration>,
-    /// The program that reads NVIDIA's GPUs; `None`: nobody asks.
+    /// The program that reads NVIDIA's GPUs; `None`: there is none.
     pub gpu_program: Option<PathBuf>,
     /// Which GPUs are the trial's.
     pub own_gpus: Allotted,
-    /// What counts as too long.
+    /// The limits of the detection.
     pub detect: DetectSpec,
-    /// What is masked in what is told of its output.
+    /// The secrets to mask in excerpts of its output.
     pub secrets: Secrets,
 }
 
@@ -125,7 +125,7 @@ impl Observer {
         }
     }
 
-    /// How long the trial has run.
+    /// Returns how long the trial has run.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -135,7 +135,7 @@ impl Observer {
         self.last.as_ref()
     }
 
-    /// How long each GPU has had nothing to do, in milliseconds.
+    /// Returns how long each GPU has had nothing to do, in milliseconds.
     pub fn gpu_idle_ms(&self) -> BTreeMap<String, u64> {
         let idle = self.detectors.gpu_idle_total().into_iter();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -198,7 +198,7 @@ impl Observer {
         sample
     }
 
-    /// What the last sample shows that the trial is to be ended for.
+    /// Returns the condition of the last sample that is to end the trial.
     pub fn reason_to_stop(&self) -> Option<Alarm> {
         self.detectors.reason_to_stop(self.last_at)
     }
@@ -256,7 +256,7 @@ impl Observer {
         }
     }
 
-    /// The ends of both streams, for whoever has been sent nothing of them.
+    /// The ends of both streams, for a manager that was sent nothing of them.
     pub fn last_lines(&self, known: &Known) -> impl Iterator<Item = LogChunk> {
         let stdout = last_lines(Stream::Stdout, total(&self.stdout), &known.stdout_tail);
         let stderr = last_lines(Stream::Stderr, total(&self.stderr), &known.stderr_tail);

@@ -42,7 +42,7 @@ const LATE: usize = 1024 * 1024;
 /// The interval of looks whether everything was passed on.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a pump has to say.
+/// A message of a pump.
 #[derive(Debug)]
 pub enum Heard {
     /// Findings of one portion, in order.
@@ -79,11 +79,11 @@ pub struct Pump {
     pub tail: SharedTail,
     /// Where its log goes, if it is collected.
     pub shipper: Option<Arc<Shipper>>,
-    /// Cuts the stream into lines, where somebody wants them.
+    /// Cuts the stream into lines, where a reader needs them.
     pub lines: Option<LineCutter>,
-    /// Who is told.
+    /// The receiver of the messages.
     pub heard: mpsc::Sender<Heard>,
-    /// Held by whoever starts the pumps until all are started: what is read when another cannot be started would be
+    /// Held by the starter of the pumps until all are started: what is read when another cannot be started would be
     /// lost.
     pub gate: Arc<Mutex<()>>,
 }
@@ -100,7 +100,7 @@ struct Flow {
     held: AtomicUsize,
 }
 
-/// What whoever reads the stream must have for himself: portions are taken in in their order.
+/// The state that each reader of the stream has for itself: portions are taken in in their order.
 struct Intake {
     pump: Pump,
     scanner: StreamScanner,
@@ -131,7 +131,7 @@ impl Pump {
             held: AtomicUsize::new(0),
         });
         let outlet = Outlet(Arc::clone(&flow));
-        // Nobody joins it: it ends with the trial's last writer, which we do not wait for for ever.
+        // The thread is never joined: it ends with the trial's last writer, for which we do not wait for ever.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
             drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
             flow.carry(File::from(sink), &heard);
@@ -159,13 +159,13 @@ impl Pump {
 }
 
 fn send(to: &mpsc::Sender<Heard>, heard: Heard) {
-    // Waits for the main task, which waits for nobody. It may have gone: then the bytes still flow.
+    // Waits for the main task, which waits for no pump. It may have gone: then the bytes still flow.
     to.blocking_send(heard).ok();
 }
 
 impl Outlet {
-    /// Reads to the end what the pump cannot, where nobody takes what it passes on: in a thread, which the caller does
-    /// not wait for.
+    /// Reads to the end what the pump cannot, where its output is not taken: in a thread, which the caller does not
+    /// wait for.
     pub fn read_out(&self) -> Result<(), io::Error> {
         let flow = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK);
@@ -220,7 +220,7 @@ impl Flow {
     fn read_late(&self) {
         let mut buffer = vec![0; CHUNK];
         loop {
-            // Without the lock: whoever is left of the trial may be silent, and the pump is to go on when it can.
+            // Without the lock: the trial's last writers may be silent, and the pump is to go on when it can.
             self.wait(PollTimeout::NONE);
             let mut intake = self.lock();
             if intake.ended || intake.late.len() >= LATE {
@@ -312,7 +312,7 @@ impl Sink {
             match self.file.write(bytes) {
                 Ok(length) => bytes = &bytes[length..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Whoever gave us the descriptor made it non-blocking.
+                // The descriptor was made non-blocking by the process that gave it to us.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) => {
                     // A reader that went away does not come back; a full disk may have room later.

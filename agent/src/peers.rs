@@ -15,7 +15,7 @@ const FIRST_PORT: u16 = 4000;
 pub struct Role {
     /// Its name: lower-case letters and digits, at most 63.
     pub name: String,
-    /// How many pods it has, at least 1.
+    /// The number of its pods, at least 1.
     pub number: u32,
     /// The port that its members listen on. `None`: 4000 and its position.
     pub port: Option<u16>,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use trial_protocol::TrialExit;
 
-/// What is left of the grace after a second TERM.
+/// The time that is left of the grace after a second TERM.
 pub const HURRY: Duration = Duration::from_secs(1);
 
 /// The time that killed processes may take to vanish. The kernel needs microseconds, unless a process hangs in
@@ -23,7 +23,7 @@ pub const KILL_WAIT: Duration = Duration::from_secs(2);
 /// Where the trial stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Its own process lives, and nobody asked for its end.
+    /// Its own process lives, and no stop was requested.
     Running,
     /// The tree was asked to end.
     Terminating {
@@ -35,25 +35,25 @@ pub enum Phase {
         /// When we stop waiting for it.
         give_up_at: Instant,
     },
-    /// Its own process has ended by itself, and its output is still open: somebody may be writing.
+    /// Its own process has ended by itself, and its output is still open: another process may be writing.
     Draining {
-        /// How it ended.
+        /// The end of the process.
         exit: TrialExit,
-        /// When whoever is left is asked to end.
+        /// The time at which the leftovers are asked to end.
         ask_at: Instant,
         /// When it is killed.
         kill_at: Instant,
     },
     /// Its own process has ended, and the rest of the tree was asked to end.
     Clearing {
-        /// How it ended.
+        /// The end of the process.
         exit: TrialExit,
         /// When the rest is killed.
         kill_at: Instant,
     },
     /// The rest of the tree was killed, and that is being verified.
     Verifying {
-        /// How it ended.
+        /// The end of the process.
         exit: TrialExit,
         /// When we stop waiting.
         give_up_at: Instant,
@@ -62,33 +62,33 @@ pub enum Phase {
     Done(Option<TrialExit>),
 }
 
-/// What happened.
+/// An event of the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody wants the trial to end within `grace`.
+    /// The trial is to end within `grace`.
     StopRequested {
         /// The time that the tree may take.
         grace: Duration,
     },
-    /// The same signal asked again: somebody is losing patience.
+    /// The same signal came again: the sender is losing patience.
     Hurried,
     /// The trial's own process was reaped.
     Exited {
-        /// How it ended.
+        /// The end of the process.
         exit: TrialExit,
-        /// What there still is.
+        /// The processes that are left.
         left: Left,
     },
-    /// What is left of the trial was looked at, or has changed.
+    /// The rest of the trial was inspected, or has changed.
     Looked(Left),
     /// [`Phase::deadline`] is over, and this is left.
     DeadlinePassed(Left),
 }
 
-/// What is left of a trial apart from its own process.
+/// The rest of a trial apart from its own process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
-    /// Somebody holds its stdout or stderr open, or not everything was read yet.
+    /// A process holds its stdout or stderr open, or not everything was read yet.
     pub output: bool,
     /// Descendants are alive.
     pub processes: bool,
@@ -98,11 +98,11 @@ impl Left {
     /// Nothing at all.
     pub const NOTHING: Self = Self { output: false, processes: false };
 
-    /// Whatever there can be: nobody has looked.
+    /// Everything that there can be, before the first look.
     pub const ANYTHING: Self = Self { output: true, processes: true };
 }
 
-/// What is to be done to the trial's whole tree.
+/// An action on the trial's whole tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// TERM.
@@ -137,7 +137,7 @@ impl Phase {
         matches!(self, Self::Killing { .. } | Self::Verifying { .. })
     }
 
-    /// Returns whether the trial's own process has been reaped: its pid may belong to somebody else now.
+    /// Returns whether the trial's own process has been reaped: its pid may be another's now.
     pub fn reaped(&self) -> bool {
         match self {
             Self::Running | Self::Terminating { .. } | Self::Killing { .. } => false,
@@ -146,8 +146,8 @@ impl Phase {
         }
     }
 
-    /// What `event` means at `now`. `drain` bounds what follows the end of the trial's own process: the
-    /// first half for what is left to end by itself, the second half after it was asked.
+    /// Returns the phase and the action that follow from `event` at `now`. `drain` bounds what follows the end of the
+    /// trial's own process: the first half for what is left to end by itself, the second half after it was asked.
     #[must_use]
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
         use Phase::{Clearing, Done, Draining, Killing, Running, Terminating, Verifying};
@@ -180,7 +180,7 @@ impl Phase {
             (Running, Event::Exited { exit, left: Left { output: false, .. } }) => {
                 (Clearing { exit, kill_at: now + drain }, Some(Effect::Terminate))
             }
-            // The tree was asked already and keeps its grace, unless nobody of it is left.
+            // The tree was asked already and keeps its grace, unless no process of it is left.
             (Terminating { kill_at }, Event::Exited { exit, left }) => {
                 let kill_at = if left.processes { kill_at } else { kill_at.min(now + drain) };
                 (Clearing { exit, kill_at }, None)
@@ -193,7 +193,7 @@ impl Phase {
                 Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
                 Event::Looked(Left::NOTHING),
             ) => (Done(Some(exit)), None),
-            // Whoever is left has let go of the output, so it has nothing more to tell.
+            // The leftovers have let go of the output, so they have nothing more to tell.
             (
                 Draining { exit, kill_at, .. },
                 Event::Looked(Left { output: false, .. }) | Event::DeadlinePassed(_),
@@ -213,7 +213,7 @@ impl Phase {
             (Clearing { exit, kill_at }, Event::Hurried) => {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, None)
             }
-            // Somebody outside the tree holds the output: not ours to end, and not worth waiting for.
+            // A process outside the tree holds the output: not ours to end, and not worth waiting for.
             (Clearing { exit, .. }, Event::DeadlinePassed(Left { processes: false, .. }))
             | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
             (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {

@@ -11,12 +11,12 @@ use trial_protocol::{GpuSample, Sample};
 /// The media type.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What there is to tell.
+/// The values to expose.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// Version of the program, experiment, trial and attempt.
     pub ids: [&'a str; 4],
-    /// What becomes of the trial.
+    /// The phase of the trial.
     pub phase: &'a str,
     /// The time that the trial has run, in seconds.
     pub seconds: f64,

@@ -37,12 +37,12 @@ pub struct Reaper {
 struct Entry {
     role: Role,
     tell: oneshot::Sender<ExitStatus>,
-    /// The signal that has stopped it, until somebody asks.
+    /// The signal that has stopped it, until it is read.
     stopped: Option<i32>,
 }
 
 /// The wait status of the trial's own process, -1 until it has ended: once that is reaped it cannot be had again, and
-/// whoever takes our place needs it.
+/// the program that takes our place needs it.
 static TRIAL_STATUS: AtomicI32 = AtomicI32::new(-1);
 
 /// The wait status of the trial's own process, if it has ended. May be called in the handler of a signal.
@@ -88,7 +88,7 @@ impl Reaper {
         Ok((pid, told))
     }
 
-    /// Enters a child of ours that somebody else started: the program that this process executed before.
+    /// Enters a child of ours that the program before us in this process started.
     pub fn adopt(&self, pid: u32, role: Role) -> oneshot::Receiver<ExitStatus> {
         let (tell, told) = oneshot::channel();
         self.lock().insert(pid, Entry { role, tell, stopped: None });
@@ -112,7 +112,7 @@ impl Reaper {
                             // It may have ended since it was looked at.
                             TRIAL_STATUS.store(status.as_raw(), Ordering::Release);
                         }
-                        // Nobody listens for a helper that was given up.
+                        // The receiver of a helper that was given up is gone.
                         entry.tell.send(ExitStatus::from_raw(status.as_raw())).ok();
                     }
                 }
@@ -129,7 +129,7 @@ impl Reaper {
         self.lock().get_mut(&pid)?.stopped.take()
     }
 
-    /// Kills a helper and reaps it, unless [`Self::sweep`] has: then its number may be somebody else's.
+    /// Kills a helper and reaps it, unless [`Self::sweep`] has: then its number may be another's.
     pub fn end(&self, helper: u32) {
         let mut table = self.lock();
         let pid = i32::try_from(helper).ok().and_then(rustix::process::Pid::from_raw);
@@ -156,7 +156,7 @@ impl Reaper {
     }
 }
 
-/// Reaps a child that ends without having become anything, within [`Reaper::spawn_with`]: nobody is told.
+/// Reaps a child that ends without having become anything, within [`Reaper::spawn_with`]: its end is not reported.
 pub fn discard(child: Pid) {
     let child = rustix::process::Pid::from_raw(child.as_raw());
     while rustix::process::waitpid(child, WaitOptions::empty())
@@ -184,8 +184,9 @@ fn wait_status(status: &WaitIdStatus) -> Option<i32> {
     status.exit_status().map(|code| (code & 0xff) << 8).or_else(killed)
 }
 
-/// Returns whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a walk
-/// through `/proc`. Nobody reaps while they are read, so they can only grow. Where there are none, the answer is no.
+/// Returns whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a
+/// walk through `/proc`. No process is reaped while they are read, so they can only grow. Where there are none, the
+/// answer is no.
 fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
     let is_helper = |pid: &str| {
         let entry = pid.parse().ok().and_then(|pid: u32| table.get(&pid));

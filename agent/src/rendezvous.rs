@@ -15,7 +15,7 @@ use crate::peers::{self, Role, Task};
 /// The time that the manager may keep us waiting for one answer.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// How the pods of this trial are to meet.
+/// The way in which the pods of this trial meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
     /// The trial's attempt, the same for all its pods.

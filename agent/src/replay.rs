@@ -15,7 +15,7 @@ use crate::errors::chain;
 use crate::spool::lock::{self, DirLock};
 use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
 
-/// What to deliver, and where to.
+/// The run to deliver, and its destination.
 #[derive(Debug)]
 pub struct Request {
     /// An output directory with a spool in it, or a spool.
@@ -139,7 +139,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,
-            // Whoever started this ends it as any program.
+            // Its user ends it as any program.
             give_up: watch::channel(false).1,
             counts: Arc::default(),
         };

@@ -18,17 +18,17 @@ pub struct Rules {
 /// A rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// What the rule gives as the reason.
+    /// The reason that the rule gives.
     pub reason: StopReason,
-    /// How it was broken, for a person.
+    /// The way in which it was broken, for the user.
     pub why: String,
 }
 
 /// The intermediate results of a metric.
 #[derive(Debug)]
 struct Trail {
-    /// How many, without a gap from the first on. After a gap nothing is counted any more: then nobody here
-    /// knows how many results there were.
+    /// The number of results, without a gap from the first on. After a gap nothing is counted any more: then the number
+    /// of results is unknown here.
     results: u64,
     largest: f64,
     smallest: f64,
@@ -52,7 +52,7 @@ impl Trail {
         true
     }
 
-    /// How the best result is worse than the bound for so many results, if there is one.
+    /// Returns how the best result is worse than the bound for so many results, if there is one.
     fn worse(&self, better: Better, from_results: u64, bounds: &[f64]) -> Option<String> {
         let at = usize::try_from(self.results.checked_sub(from_results.max(1))?).ok()?;
         let bound = *bounds.get(at)?;
@@ -240,7 +240,7 @@ mod tests {
         Metric { name: name.to_owned(), kind, sequence, value: value.into(), derived: false }
     }
 
-    /// What it says, which is better, sequences and results, and which of them breaks the rule.
+    /// A name, which is better, sequences and results, and which of them breaks the rule.
     type Row<'a> = (&'a str, Better, &'a [(u64, f64)], Option<usize>);
 
     #[test]

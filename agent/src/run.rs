@@ -68,7 +68,7 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The longest wait for the disk at the end.
 const DISK_WAIT: Duration = Duration::from_secs(2);
 
-/// The longest that the end of the output waits for whoever takes it, and the longest once somebody wants our end.
+/// The longest that the end of the output waits for its reader, and the longest once a stop is requested.
 const TAKEN_WAIT: Duration = Duration::from_mins(10);
 const TAKEN_HURRIED: Duration = Duration::from_secs(2);
 
@@ -89,7 +89,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         }
     };
     let settings = &prepared.settings;
-    // Before the trial, where somebody could run this very attempt already.
+    // Before the trial, where another process could run this very attempt already.
     let spool_dir = spool_dir(&prepared);
     let claim = (settings.renown != Renown::None)
         .then(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
@@ -237,8 +237,8 @@ impl Watch {
         code
     }
 
-    /// Sees a trial to its end, and returns the exit code, if it ends at once without having said anything to
-    /// anybody, and nobody asked to be told of it.
+    /// Sees a trial to its end, and returns the exit code, if it ends at once without having sent or printed anything,
+    /// and no request to watch it came.
     fn unless_brief(&mut self, held_back: &HeldBack) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
         if settings.renown != Renown::None || settings.sdk_channel {
@@ -298,7 +298,7 @@ impl Watch {
             attempt: settings.attempt.clone(),
             sender: (settings.renown == Renown::Trial).then(|| settings.sender.clone()),
             limit_bytes: settings.spool_bytes,
-            // Without a manager nobody relies on them, and an fsync would be most of a short trial's time.
+            // Without a manager no reader relies on them, and an fsync would be most of a short trial's time.
             sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
             now_ms: clock.now_ms(),
         };
@@ -427,8 +427,8 @@ impl Watch {
     }
 }
 
-/// Waits until whoever takes the trial's output has taken all of it: what we have read the trial has written, and it
-/// might have ended as well without us. Not for ever, and not when somebody wants our end.
+/// Waits until the reader of the trial's output has taken all of it: what we have read the trial has written, and it
+/// might have ended as well without us. Not for ever, and not once a stop is requested.
 async fn see_taken(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
     let hurry = async {
         if !hurried {

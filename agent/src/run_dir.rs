@@ -26,14 +26,14 @@ pub enum Wanted {
     },
 }
 
-/// What there is.
+/// The files of a run directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunDir {
     /// The directory, absolute. `None`: no place could be written.
     pub path: Option<PathBuf>,
     /// The verdict that an earlier attempt left there.
     pub earlier: Option<Verdict>,
-    /// What a person should know about it.
+    /// Remarks for the user.
     pub warnings: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ const EARLIER_VERDICT_FILE: &str = "verdict.json.1";
 /// Name of the file with the parameters as one plain JSON object.
 pub const PARAMETERS_FILE: &str = "parameters.json";
 
-/// Name of the file that says how the run's metrics are found, where somebody said so.
+/// Name of the file that says how the run's metrics are found, where the user said so.
 pub const COLLECTORS_FILE: &str = "collectors.json";
 
 /// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
@@ -94,7 +94,7 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: b
 /// A directory with the parameters in it.
 struct Filled {
     path: PathBuf,
-    /// Made just now: nobody can have looked into it, or left anything there.
+    /// Made just now: no other process can have looked into it, or left anything there.
     new: bool,
 }
 
@@ -126,7 +126,7 @@ fn fill(dir: &Path, parameters: &Parameters, given: bool, mode: u32) -> Result<F
     Ok(Filled { path, new })
 }
 
-/// The verdict of an earlier attempt, set aside: whoever finds one from now on finds this attempt's.
+/// The verdict of an earlier attempt, set aside: a reader finds this attempt's from now on.
 fn earlier(dir: &Path) -> Option<Verdict> {
     let (path, aside) = (dir.join(VERDICT_FILE), dir.join(EARLIER_VERDICT_FILE));
     let bytes = fs::read(&path).ok()?;

@@ -1,4 +1,4 @@
-//! A tiny HTTP server: for the SDK's channel, and for whoever looks in (`--listen`).
+//! A tiny HTTP server: for the SDK's channel, and for `--listen`.
 //!
 //! Heads, bodies, connections and, where it is wanted, patience are bounded. Connections are tasks, all owned and ended by
 //! [`serve`]. What the answers are is a [`Handler`]'s.
@@ -23,7 +23,7 @@ use head::{Refusal, parse_head};
 /// The time that those who wait for an answer at the end are given to get it.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// What is written back.
+/// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Code and phrase.
@@ -44,13 +44,13 @@ impl Answer {
 /// An answer that is being made.
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 
-/// Whoever answers.
+/// The part of a server that answers requests.
 pub trait Handler: Send + Sync {
     /// Answers one request.
     fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a>;
 }
 
-/// What clients may cost.
+/// The limits of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Most connections at a time; others wait in the kernel's queue.
@@ -62,8 +62,7 @@ pub struct Limits {
     pub patience: Option<Duration>,
 }
 
-/// Serves until `ended` is true, or nobody is left who could say so; then answers that are being made are waited for, a
-/// little.
+/// Serves until `ended` is true, or its sender is gone; then answers that are being made are waited for, a little.
 pub async fn serve(
     listener: TcpListener,
     limits: Limits,
@@ -93,8 +92,8 @@ pub async fn serve(
             }
         }
     }
-    // Handlers see the end by themselves; whoever is silent is not waited for. Dead processes have closed
-    // their connections, so this costs time only where something lives on.
+    // Handlers see the end by themselves; a silent client is not waited for. Dead processes have closed their
+    // connections, so this costs time only where something lives on.
     let answers = async { while connections.join_next().await.is_some() {} };
     drop(tokio::time::timeout(LAST_ANSWERS, answers).await);
 }

@@ -22,14 +22,14 @@ mod pod;
 
 pub use pod::Pod;
 
-/// What a run is to do.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
     /// Whose reports these are.
     pub sender: Sender,
-    /// Who else can know of it.
+    /// The parties that know the run.
     pub renown: Renown,
     /// Which attempt.
     pub attempt: AttemptId,
@@ -51,9 +51,9 @@ pub struct Settings {
     pub termination_log: Option<PathBuf>,
     /// Whose exit codes are used.
     pub exit_code_map: Option<ExitCodeMap>,
-    /// What to collect.
+    /// The formats to collect.
     pub collect: CollectSpec,
-    /// How the output is sent, if it is.
+    /// The form in which the output is sent, if it is.
     pub logs: Option<log_lines::Spec>,
     /// Files of lines with metrics.
     pub metric_files: Vec<PathBuf>,
@@ -69,7 +69,7 @@ pub struct Settings {
     pub flush: Duration,
     /// Longest silence towards the manager.
     pub heartbeat: Duration,
-    /// What to look at while the trial runs.
+    /// The observations while the trial runs.
     pub observe: observe::Spec,
     /// Names of variables whose values are secret.
     pub secret_variables: Vec<String>,
@@ -77,23 +77,23 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
-    /// What a pod does before its trial, and which of the trial's pods it is.
+    /// The preparations of a pod, and its place among the trial's pods.
     pub pod: Pod,
-    /// What an NNI manager asked for, if it is one.
+    /// The options of an NNI manager, if one started the agent.
     pub legacy: Option<Legacy>,
     /// The version of NNI that this keeper stands in for. `None`: any that speaks its words.
     pub nni_version: Option<String>,
-    /// How talkative: metrics and summary from 1, what the agent does from 2.
+    /// The detail of the log: metrics and summary from 1, what the agent does from 2.
     pub verbose: u8,
 }
 
-/// Who else can know of a run.
+/// The parties that know a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renown {
-    /// Nobody: it has no name, no manager and no spool of somebody's choice. It need not be kept from running
-    /// twice, and nobody waits for its reports.
+    /// No party: the run has no name, no manager and no spool of the user's choice. It need not be kept from running
+    /// twice, and its reports have no reader.
     None,
-    /// Somebody who named the attempt, or chose the manager or the spool.
+    /// A party that named the attempt, or chose the manager or the spool.
     Attempt,
     /// A manager, perhaps later: it is a trial of an experiment's.
     Trial,
@@ -107,7 +107,7 @@ pub enum Error {
     NoId {
         /// The flag that is missing.
         flag: &'static str,
-        /// What may stand for it.
+        /// The variable that may stand for it.
         variable: &'static str,
     },
     /// A variable of the caller's holds something else.
@@ -115,14 +115,14 @@ pub enum Error {
     BadId {
         /// Which variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         #[source]
         source: IdError,
     },
-    /// What the trial is to be ended for is seen in samples.
+    /// The condition that is to end the trial is seen in samples.
     #[error("--{0} needs samples, and --sample-interval 0 takes none; leave one of them out")]
     Unseen(&'static str),
-    /// What the trial is to be ended for is never looked for.
+    /// The condition that is to end the trial is never looked for.
     #[error(
         "--{0} ends a trial after the time that --{1} gives, and 0 is never; leave one of them out"
     )]
@@ -135,7 +135,7 @@ pub enum Error {
 /// The caller's variables, by name.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// What tells a run from every other.
+/// The identity of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     /// A random number.
@@ -145,8 +145,8 @@ pub struct Start {
 }
 
 impl Settings {
-    /// Works out what `args` ask for. `shell` runs a line that stands for a command; `start` makes an attempt unique
-    /// that nobody named.
+    /// Works out what `args` ask for. `shell` runs a line that stands for a command; `start` makes an unnamed attempt
+    /// unique.
     pub fn resolve(
         args: &RunArgs,
         variable: Lookup<'_>,

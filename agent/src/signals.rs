@@ -1,7 +1,7 @@
 //! The signals we hear, as one stream.
 //!
-//! Invariant: a signal that whoever started us had set to "ignore" (`nohup`, a shell's `&`) stays ignored,
-//! for us and for the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
+//! Invariant: a signal that was set to "ignore" when we started (`nohup`, a shell's `&`) stays ignored, for us and for
+//! the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What we listen to, besides the end of children.
+/// The signals to listen to, besides the end of children.
 const HEARD: [Signal; 8] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -40,11 +40,11 @@ pub struct Signals {
 pub enum Caught {
     /// Some child of ours has ended.
     Child,
-    /// Somebody sent this.
+    /// A signal that a process sent.
     Sent(Signal, Sender),
 }
 
-/// Who sent a signal (`man 2 signalfd`).
+/// The sender of a signal (`man 2 signalfd`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sender {
     /// Its process; 0 for one that this container cannot see, such as the container's runtime.
@@ -114,7 +114,7 @@ impl Signals {
     }
 }
 
-/// Signals that wait until somebody listens: none that comes meanwhile is lost, and none ends us.
+/// Signals that wait until they are read: none that comes meanwhile is lost, and none ends us.
 #[derive(Debug)]
 pub struct HeldBack(SignalFd);
 
@@ -132,10 +132,10 @@ impl AsFd for HeldBack {
     }
 }
 
-/// Blocks `heard` and the end of children, so that they are read and not delivered, and nothing else: whoever started us
-/// may have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops whoever speaks
-/// to it from the background, as we do while the trial has it. Threads that are started later have the same mask;
-/// one that blocked less would be ended by what is meant for us.
+/// Blocks `heard` and the end of children, so that they are read and not delivered, and nothing else: our parent may
+/// have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops a background process
+/// that writes to it, as we do while the trial has it. Threads that are started later have the same mask; one that
+/// blocked less would be ended by what is meant for us.
 fn hold_back(heard: impl Iterator<Item = Signal>, flags: SfdFlags) -> Result<SignalFd, io::Error> {
     let mut held: SigSet = heard.collect();
     held.add(Signal::SIGCHLD);

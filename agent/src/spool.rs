@@ -71,21 +71,21 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Name of the file that says whose reports the spool holds.
 const SENDER: &str = "sender.json";
 
-/// How a spool is to be kept.
+/// The options of a spool.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Directory of the spool, made if absent. `None`: memory only.
     pub dir: Option<PathBuf>,
     /// The attempt whose reports are appended.
     pub attempt: AttemptId,
-    /// Whose reports they are, noted in the directory so that they can be delivered later. `None`: nobody's
-    /// that a manager knows.
+    /// Whose reports they are, noted in the directory so that they can be delivered later. `None`: an attempt that no
+    /// manager knows.
     pub sender: Option<Sender>,
     /// Size over which bulk reports are shed, in bytes.
     pub limit_bytes: u64,
-    /// Longest time between an append and its fsync, terminal reports excepted (those at once).
-    /// [`Duration::MAX`]: the kernel writes when it likes, for reports that nobody waits for. They outlive the
-    /// agent all the same, though not a power failure.
+    /// Longest time between an append and its fsync, terminal reports excepted (those at once). [`Duration::MAX`]: the
+    /// kernel writes when it likes, for reports that no one awaits. They outlive the agent all the same, though not a
+    /// power failure.
     pub sync_interval: Duration,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: i64,
@@ -122,7 +122,7 @@ impl Dialect {
     }
 }
 
-/// How much a text is worth when the spool is full.
+/// The worth of a text when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// It is dropped.
@@ -158,7 +158,7 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the disk thread.
     work: Condvar,
-    /// Wakes whoever waits for the disk.
+    /// Wakes the threads that wait for the disk.
     room: Condvar,
     facts_readable: Notify,
     bulk_readable: Notify,
@@ -176,12 +176,12 @@ pub struct Spool {
     _lock: Option<Arc<lock::DirLock>>,
 }
 
-/// What came of opening a spool.
+/// The outcome of opening a spool.
 #[derive(Debug)]
 pub struct Opened {
     /// The spool, whatever happened.
     pub spool: Spool,
-    /// What a person should know.
+    /// Remarks for the user.
     pub warnings: Vec<String>,
     /// Another process works in the directory on the very same attempt: running it again would run the
     /// trial twice.
@@ -313,7 +313,7 @@ impl Spool {
         }
     }
 
-    /// Waits until the disk has most of the logs, for whoever may wait for it: the thread that reads the trial's
+    /// Waits until the disk has most of the logs, for a caller that may wait for it: the thread that reads the trial's
     /// output faster than they can be written. A disk that hangs is waited for once, and at most [`PATIENCE`].
     pub fn settle(&self) {
         let mut state = self.shared.lock();
@@ -407,7 +407,7 @@ impl Spool {
         }
     }
 
-    /// How many reports of both lanes are not acknowledged.
+    /// Returns the number of reports of both lanes that are not acknowledged.
     pub fn pending(&self) -> u64 {
         let state = self.shared.lock();
         state.facts.kept() + state.bulk.kept()
@@ -418,7 +418,7 @@ impl Spool {
         self.shared.lock().facts.unwritten_bytes() > 0
     }
 
-    /// How many reports of `lane` are not acknowledged.
+    /// Returns the number of reports of `lane` that are not acknowledged.
     pub fn pending_in(&self, lane: Lane) -> u64 {
         self.shared.lock().lane_mut(lane).kept()
     }
@@ -445,8 +445,8 @@ impl Spool {
     }
 }
 
-/// How many numbers a process may have used, at most, that a power failure took from the disk with the reports of the
-/// last [`Options::sync_interval`].
+/// The most numbers that a process may have used and a power failure took from the disk with the reports of the last
+/// [`Options::sync_interval`].
 const UNTOLD: u64 = 1 << 20;
 
 /// Above whatever an earlier process of the same attempt can have used: two thousand reports in each millisecond since

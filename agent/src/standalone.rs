@@ -7,12 +7,12 @@ use trial_protocol::Verdict;
 
 use crate::book::Tally;
 
-/// What the summary tells of.
+/// The facts of the summary.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// Why and how it ended.
     pub verdict: &'a Verdict,
-    /// What was collected.
+    /// The counts of what was collected.
     pub tally: &'a Tally,
     /// Where the files are.
     pub dir: Option<&'a Path>,

@@ -68,9 +68,9 @@ pub struct World {
     pub exit: oneshot::Receiver<ExitStatus>,
     /// The only waiter.
     pub reaper: Reaper,
-    /// What we are told by signal.
+    /// The source of signals.
     pub signals: Signals,
-    /// What the pumps and the other threads say.
+    /// The messages of the pumps and the other threads.
     pub heard: mpsc::Receiver<Heard>,
     /// Streams that are still open.
     pub open: Vec<Stream>,
@@ -78,13 +78,13 @@ pub struct World {
     pub outlets: Vec<Outlet>,
     /// The files of metrics.
     pub metric_files: Option<MetricFiles>,
-    /// What the trial tells over the SDK's channel.
+    /// The findings of the SDK's channel.
     pub channel: mpsc::Receiver<Finding>,
     /// Orders of the manager's.
     pub directives: mpsc::Receiver<Directive>,
     /// Where observations go.
     pub book: Book,
-    /// What the verdict will stand on.
+    /// The observations that the verdict will rest on.
     pub observer: Observer,
     /// The logs of its streams, where they are collected.
     pub shippers: Vec<Arc<Shipper>>,
@@ -94,26 +94,26 @@ pub struct World {
     pub grace: Duration,
     /// From the end of the trial's own process to the end of everything.
     pub drain: Duration,
-    /// What is shown to whoever looks in.
+    /// The state that is shown on request.
     pub look: Look,
 }
 
-/// How it all ended.
+/// The end of a trial, with its circumstances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ending {
-    /// How the trial's own process ended. `None`: it could not even be killed.
+    /// The end of the trial's own process. `None`: it could not even be killed.
     pub status: Option<ExitStatus>,
-    /// Who asked for the end, if somebody did.
+    /// The party that requested the end, if one did.
     pub stop: Option<Stop>,
-    /// Who sent the signal that counts, if one does.
+    /// The sender of the signal that counts, if one does.
     pub sender: Option<SignalSender>,
-    /// Who was left of it.
+    /// The processes that were left of it.
     pub leftovers: Leftovers,
-    /// `true` if TERM has come: then somebody waits for our end too.
+    /// `true` if TERM has come: then its sender waits for our end too.
     pub terminated: bool,
 }
 
-/// What the `select!` saw.
+/// The event that the `select!` saw.
 enum Happened {
     Caught(Caught),
     DeadlinePassed,
@@ -129,7 +129,7 @@ enum Happened {
     Asked(Asked),
 }
 
-/// What the loop remembers besides the phase.
+/// The memory of the loop besides the phase.
 struct Memory {
     started: Instant,
     ending: Ending,
@@ -286,7 +286,7 @@ impl World {
                 self.broken(memory)
             }
             Happened::Asked(asked) => {
-                // Whoever asked may have lost patience.
+                // The client may have gone.
                 asked.send(self.page(phase)).ok();
                 None
             }
@@ -314,8 +314,8 @@ impl World {
     }
 
     fn left(&self) -> Left {
-        // Without any child nobody is left, which is the common case and costs one system call; walking
-        // through `/proc` may cost milliseconds on a busy machine.
+        // Without any child no process is left, which is the common case and costs one system call; walking through
+        // `/proc` may cost milliseconds on a busy machine.
         let processes = self.reaper.sweep()
             && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
         Left { output: !self.open.is_empty(), processes }
@@ -448,7 +448,7 @@ impl World {
     }
 }
 
-/// What a wait status means for the trial.
+/// Returns the exit that a wait status means for the trial.
 pub fn trial_exit(status: ExitStatus) -> TrialExit {
     match (status.code(), status.signal()) {
         (Some(code), _) => {

@@ -1,9 +1,9 @@
 //! Files that grow: read on by offset, and fed to the collectors that read files.
 //!
-//! This is the I/O beside the pure [`collect`](crate::collect): it opens, seeks, reads and remembers how
-//! far it came, and decides nothing about metrics. Whoever calls it chooses when: on a change that notify
-//! tells, and every second or so where nothing tells. A file that is absent is not there *yet*; one that was
-//! replaced, cut or written anew (as `open(path, "w")` does, once an epoch) is read from its beginning, as another file.
+//! This is the I/O beside the pure [`collect`](crate::collect): it opens, seeks, reads and remembers how far it came,
+//! and decides nothing about metrics. The caller chooses when: on a change that notify tells, and every second or so
+//! where nothing tells. A file that is absent is not there *yet*; one that was replaced, cut or written anew (as
+//! `open(path, "w")` does, once an epoch) is read from its beginning, as another file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -26,12 +26,12 @@ use tags::Tags;
 /// Most that is read of one file at once, so that a large old file does not hold everything up.
 const PORTION_BYTES: u64 = 256 * 1024;
 
-/// How many bytes before the place that a reading has come to are compared at the next one: if they are others, the file
-/// was written anew.
+/// The number of bytes before the place that a reading has come to that are compared at the next one: if they are
+/// others, the file was written anew.
 const SEEN_BYTES: usize = 256;
 
-/// How deep below a directory event files are looked for, how many are read at most, and how many of those that an
-/// earlier run left are still looked at.
+/// The limits of event files: the depth below a directory, the number of files read, and the number of an earlier run's
+/// files that are still looked at.
 const EVENT_DEPTH: usize = 4;
 const EVENT_FILES: usize = 1024;
 const EARLIER_EVENT_FILES: usize = 64;
@@ -43,11 +43,11 @@ pub struct FileTail {
     offset: u64,
     /// Device and inode of the file that `offset` belongs to.
     identity: Option<(u64, u64)>,
-    /// What stood before `offset`, at most [`SEEN_BYTES`].
+    /// The bytes before `offset`, at most [`SEEN_BYTES`].
     seen: Vec<u8>,
 }
 
-/// What a read brought, beside the bytes.
+/// The outcome of a read, beside the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The bytes are of another file than those before, from its beginning.
@@ -144,7 +144,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// What reads a file's bytes.
+/// A reader of a file's bytes.
 trait Reader {
     fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>);
     fn finish(&mut self, found: &mut Vec<Finding>);
@@ -275,7 +275,7 @@ impl FileCollectors {
         tails.map(|tail| (tail.path.clone(), tail.offset)).collect()
     }
 
-    /// Goes to these places, and passes over event files that nobody has written to `since`.
+    /// Goes to these places, and passes over event files that were not written to `since`.
     pub fn begin_at(&mut self, offsets: &[(PathBuf, u64)], since: SystemTime) {
         let tails = self.metric_file.iter_mut().map(|file| &mut file.tail);
         for tail in tails.chain(self.line_files.iter_mut().map(|file| &mut file.tail)) {

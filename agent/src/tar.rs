@@ -11,7 +11,7 @@ const BLOCK: usize = 512;
 /// The most that the records before an entry may take: names are at most 4096 bytes long on Linux.
 const RECORDS: u64 = 64 << 10;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A file; its content follows.
@@ -27,7 +27,7 @@ pub enum Kind {
 pub struct Entry {
     /// As it stands in the archive.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permissions, the nine bits.
     pub mode: u32,
@@ -45,7 +45,7 @@ pub struct Archive<R> {
     padding: u64,
 }
 
-/// What the records before an entry say about it.
+/// The records before an entry that describe it.
 #[derive(Debug, Default)]
 struct Records {
     name: Option<Vec<u8>>,
@@ -143,7 +143,7 @@ fn damaged(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// How many zeros follow a content of `size` bytes.
+/// Returns the number of zeros that follow a content of `size` bytes.
 fn behind(size: u64) -> u64 {
     size.wrapping_neg() % 512
 }
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// What GNU's `tar` makes of a small directory.
+    /// Returns the archive that GNU's `tar` makes of a small directory.
     fn archive(format: &str) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let long = format!("{}/{}", "d".repeat(90), "f".repeat(120));

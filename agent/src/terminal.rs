@@ -1,10 +1,10 @@
 //! The terminal that the trial reads from, when `trialkeeper` was started at one.
 //!
-//! The trial leads a process group of its own, and a terminal listens to one group only: whoever else reads from it is
+//! The trial leads a process group of its own, and a terminal listens to one group only: a reader outside it is
 //! stopped. So the trial's group is put into the foreground while it runs, and ours again when it has ended or was
 //! stopped (Ctrl-Z); then we stop ourselves as well, for the shell that waits for us and says `fg` later.
 //!
-//! In a pipeline it is lent to the trial only once that reads: it is the pager's behind it, or nobody's.
+//! In a pipeline it is lent to the trial only once that reads: it is the pager's behind it, or free.
 //!
 //! Invariant: nothing is taken from another job. The foreground is given away only where it is ours, and taken back
 //! only after it was given.
@@ -17,7 +17,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 
 use crate::signals::number;
 
-/// What the last output before a stop may take to be passed on, in milliseconds.
+/// The time in which the last output before a stop is passed on, in milliseconds.
 const PUMPED_IN: u8 = 20;
 
 /// Our standard input, being our session's terminal.
@@ -25,7 +25,7 @@ const PUMPED_IN: u8 = 20;
 pub struct Terminal {
     /// The trial's group has it.
     given: bool,
-    /// How it was before the trial, if the trial got it.
+    /// The terminal's modes before the trial, if the trial got it.
     modes: Option<Termios>,
 }
 
@@ -71,15 +71,15 @@ impl Terminal {
         if !std::mem::take(&mut self.given) {
             return;
         }
-        // We are in the background now and may do this as SIGTTOU is blocked. A terminal that has gone is nobody's.
+        // We are in the background now and may do this as SIGTTOU is blocked. A terminal that has gone is free.
         tcsetpgrp(stdin(), getpgrp()).ok();
         if let Some(modes) = self.modes.as_ref().filter(|_| reset) {
             tcsetattr(stdin(), OptionalActions::Now, modes).ok();
         }
     }
 
-    /// The trial's own process was stopped by `signal`: we follow it, if a terminal's user or the terminal itself did that.
-    /// Returns when we are continued, or at once where nobody could continue us and the kernel let us be.
+    /// The trial's own process was stopped by `signal`: we follow it, if a terminal's user or the terminal itself did
+    /// that. Returns when we are continued, or at once where no process could continue us and the kernel let us be.
     pub fn follow(&mut self, signal: i32) {
         let job_control = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].map(number);
         if self.given || job_control.contains(&signal) {

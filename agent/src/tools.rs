@@ -28,7 +28,7 @@ fn copy_into(dir: &Path) -> Result<PathBuf, io::Error> {
     fs::create_dir_all(dir)?;
     let path = dir.join("trialkeeper");
     let part = dir.join(format!(".trialkeeper.{}.part", std::process::id()));
-    // Whoever looks sees a whole program or none, also while another container runs the old one.
+    // A reader sees a whole program or none, also while another container runs the old one.
     let copied = fs::copy("/proc/self/exe", &part)
         .and_then(|_| fs::set_permissions(&part, fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs::rename(&part, &path));

@@ -71,7 +71,7 @@ fn ends(stat: &[u8]) -> bool {
 }
 
 fn everyone() -> Vec<Process> {
-    // Whoever makes a namespace of processes and leaves the old /proc in it shows us strangers under our numbers.
+    // A namespace of processes with the old /proc in it shows us strangers under our numbers.
     let own = std::process::id().to_string();
     if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != own.as_str()) {
         return Vec::new();

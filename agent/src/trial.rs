@@ -25,7 +25,7 @@ use spawn::Outputs;
 pub mod hand_over;
 mod spawn;
 
-/// What is to be started.
+/// The process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The program, looked up in `PATH` if it has no slash.
@@ -34,9 +34,9 @@ pub struct Plan {
     pub arguments: Vec<OsString>,
     /// Where it is run. `None`: where we are.
     pub directory: Option<PathBuf>,
-    /// How its environment differs from ours.
+    /// The differences of its environment from ours.
     pub environment: Changes,
-    /// What marks its processes, see [`crate::guard::RUN_VARIABLE`]; `environment` holds it too.
+    /// The mark of its processes, see [`crate::guard::RUN_VARIABLE`]; `environment` holds it too.
     pub run: String,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
@@ -48,33 +48,33 @@ pub enum Error {
     /// There is no such program.
     #[error("cannot find {}; is it installed in this image, and is its interpreter?", .program.display())]
     NotFound {
-        /// What was looked for.
+        /// The program that was looked for.
         program: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
     /// It is there and cannot be executed.
     #[error("cannot execute {}; is it a program for this machine, with permission to execute?", .program.display())]
     NotExecutable {
-        /// What was tried.
+        /// The program that was tried.
         program: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// What it needs is not there.
+    /// A file or a device that it needs is missing.
     #[error("{why}")]
     Unready {
-        /// What is missing, and why.
+        /// The missing part, and the reason.
         why: String,
     },
     /// Nothing to do with the command.
     #[error("cannot start a process for {}; is a limit on processes or memory reached?", .program.display())]
     Spawn {
-        /// What was tried.
+        /// The program that was tried.
         program: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -99,7 +99,7 @@ pub struct Trial {
     /// `None`: it needs no guard, or this process does not start one.
     fate: Option<Fate>,
     guard: Option<Guard>,
-    /// How many guards were started.
+    /// The number of guards that were started.
     guards: u32,
     terminal: Option<Terminal>,
     reaped: bool,
@@ -108,16 +108,16 @@ pub struct Trial {
 /// A guard that has ended before the agent.
 #[derive(Debug)]
 pub struct LostGuard {
-    /// How it ended.
+    /// The end of the process.
     pub status: ExitStatus,
     /// `true` if another is to be started.
     pub replaced: bool,
 }
 
-/// How many guards a trial has at most, one after the other.
+/// The most guards that a trial has, one after the other.
 const MOST_GUARDS: u32 = 4;
 
-/// What is to become of a trial if the agent is killed.
+/// The fate of a trial if the agent is killed.
 #[derive(Debug)]
 enum Fate {
     /// It ends; this marks its processes.
@@ -126,11 +126,11 @@ enum Fate {
     LivesOn,
 }
 
-/// Settles what two signals do to us, whatever whoever started us thought of them.
+/// Settles what two signals do to us, whatever our parent had set.
 ///
-/// Were the end of children ignored, the kernel would reap them, and nobody would ever learn how they ended (`man 2
-/// wait`, notes). And a file of ours that grows over a limit (`ulimit -f`) is to be an error of the write, not our end
-/// and the trial's with it.
+/// Were the end of children ignored, the kernel would reap them, and their exit would be lost (`man 2 wait`, notes).
+/// And a file of ours that grows over a limit (`ulimit -f`) is to be an error of the write, not our end and the trial's
+/// with it.
 pub fn settle_signals() {
     let settled = [(Signal::SIGCHLD, SigHandler::SigDfl), (Signal::SIGXFSZ, SigHandler::SigIgn)];
     for (signal, handler) in settled {
@@ -234,7 +234,7 @@ impl Trial {
     pub fn lost_guard(&mut self) -> Option<LostGuard> {
         let status = self.guard.as_mut()?.ended()?;
         self.guard = None;
-        // Whoever kills each of them means it.
+        // Their senders mean it.
         let replaced = self.fate.is_some() && self.guards < MOST_GUARDS;
         Some(LostGuard { status, replaced })
     }
@@ -261,7 +261,7 @@ impl Trial {
         self.to_group(signal);
     }
 
-    /// Looks whether the trial's own process was stopped, as by Ctrl-Z. Then we are too, until somebody continues us.
+    /// Looks whether the trial's own process was stopped, as by Ctrl-Z. Then we are too, until a process continues us.
     pub fn follow_stop(&mut self) {
         let pid = self.pid();
         let Some(terminal) = &mut self.terminal else { return };
@@ -270,7 +270,7 @@ impl Trial {
             if signal != number(Signal::SIGTTIN) || !terminal.is_ours() {
                 terminal.follow(signal);
             }
-            // We were continued in the foreground, or are in a group that nobody can continue.
+            // We were continued in the foreground, or are in a group that no process can continue.
             if self.give_terminal() {
                 self.to_group(Signal::SIGCONT);
             }

@@ -51,7 +51,7 @@ pub enum Error {
     },
 }
 
-/// How much an archive may still hold.
+/// The limits that an archive may still use up.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     entries: usize,

@@ -35,11 +35,11 @@ use stop::stopped;
 /// Everything that is known about a trial's end. What was not seen is empty or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Known {
-    /// How it ended.
+    /// The end of the trial.
     pub end: End,
     /// The reason for which this agent ended it.
     pub stop: Option<Stop>,
-    /// Who sent the signal that made it do so.
+    /// The sender of the signal that made it end.
     pub sender: Option<SignalSender>,
     /// The time that it ran, in milliseconds.
     pub duration_ms: Option<u64>,
@@ -51,7 +51,7 @@ pub struct Known {
     pub cgroup_before: Option<CgroupSample>,
     /// The control group after the end.
     pub cgroup_after: Option<CgroupSample>,
-    /// What the control group holds now that cannot simply be dropped, in bytes; asked for while the trial runs.
+    /// The memory of the control group that cannot simply be dropped, in bytes; asked for while the trial runs.
     pub memory_held_bytes: Option<u64>,
     /// Highest memory use of the process tree that a sample showed, in bytes.
     pub process_peak_bytes: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Known {
     pub leftovers: Leftovers,
 }
 
-/// How a trial's process ended.
+/// The end of a trial's process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum End {
     /// It has not: the verdict is written ahead.
@@ -73,7 +73,7 @@ pub enum End {
     Running,
     /// It ended by itself or by a signal.
     Exited {
-        /// What the kernel told.
+        /// The exit that the kernel reported.
         exit: TrialExit,
         /// Raw wait status.
         wait_status: Option<i32>,
@@ -87,12 +87,12 @@ pub enum End {
     NotExecutable {
         /// As in the command.
         program: String,
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
     /// The agent could not start or watch the trial.
     KeeperFailed {
-        /// What failed, for a person.
+        /// The failure, for the user.
         why: String,
     },
 }
@@ -161,7 +161,7 @@ pub fn conclude(known: &Known) -> Verdict {
     }
 }
 
-/// What became of those that were left, a sentence for each way.
+/// Returns the fates of the leftovers, a sentence for each way.
 fn of_leftovers(Fates { asked, killed, alive }: Fates) -> String {
     let some = |count: usize, one: &str, many: &str, what: &str| match count {
         0 => String::new(),
@@ -215,7 +215,7 @@ fn oom_kernel(known: &Known, exit: TrialExit) -> Option<Conclusion> {
             );
             (Confidence::Likely, what)
         }
-        // The counter says no: then somebody else sent the signal.
+        // The counter says no: then another process sent the signal.
         Some(_) => return None,
         None if killed && is_near_limit(known) => {
             let what =
@@ -252,7 +252,7 @@ fn gpu_lost(known: &Known) -> Option<Conclusion> {
     Some(Conclusion { cause: Cause::GpuLost, class: Class::Transient, confidence, message })
 }
 
-/// What the trial's own last words tell.
+/// Returns the conclusion from the trial's own last words.
 fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
     let shell = match exit {
         TrialExit::Code(127) => Some(Hint::NotFound),
@@ -304,8 +304,8 @@ fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
     }
 }
 
-/// What the last words hint at, standard error before output: full GPUs and disks, which programs say of
-/// nothing else, and what is `also` asked for.
+/// Returns the hint in the last words, standard error before output: full GPUs and disks, which programs say of nothing
+/// else, and what is `also` asked for.
 fn hint(known: &Known, also: &[Hint]) -> Option<Hint> {
     let asked = [&[Hint::GpuMemory, Hint::DiskFull], also].concat();
     phrases::hint(&known.stderr_tail, &asked).or_else(|| phrases::hint(&known.stdout_tail, &asked))
@@ -341,7 +341,7 @@ fn plain(known: &Known, exit: TrialExit) -> Conclusion {
     }
 }
 
-/// For the case that nobody lives to say more: the trial runs now.
+/// For the case that no process lives to say more: the trial runs now.
 fn written_ahead(known: &Known) -> Conclusion {
     let killed = oom_kills(known).is_some_and(|kills| kills > 0);
     if killed || is_near_limit_now(known) {
@@ -368,7 +368,7 @@ fn written_ahead(known: &Known) -> Conclusion {
     }
 }
 
-/// What a retry would do after `signal`, and what a person can do.
+/// Returns the prospect of a retry after `signal`, and the remedy.
 fn meaning(signal: u8) -> (Class, &'static str) {
     match Signal::try_from(i32::from(signal)) {
         Ok(Signal::SIGKILL) => (

@@ -120,7 +120,7 @@ async fn measure(time: Duration, only: Option<&str>) {
     }
 }
 
-/// What was acknowledged is there.
+/// Checks that everything that was acknowledged is there.
 fn verify(database: &Path, metrics: u64) {
     let connection = rusqlite::Connection::open(database).unwrap();
     let stored: u64 = connection
@@ -131,7 +131,7 @@ fn verify(database: &Path, metrics: u64) {
     assert!(stored >= metrics, "{stored} of {metrics} acknowledged metrics are stored");
 }
 
-/// What clients send.
+/// The load of the clients.
 #[derive(Debug, Clone, Copy)]
 enum Load {
     /// Batches of so many metrics; none for heartbeats.

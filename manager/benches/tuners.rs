@@ -199,7 +199,7 @@ fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Paramete
     median((0..seeds).map(&mut best).collect())
 }
 
-/// What the command line asks for.
+/// The names on the command line.
 struct Asked(Vec<String>);
 
 impl Asked {
@@ -209,7 +209,7 @@ impl Asked {
         self.0.get(at + 1).map(String::as_str)
     }
 
-    /// Whether a name is wanted: it is in the option's list, or there is none.
+    /// Returns whether a name is wanted: it is in the option's list, or there is none.
     fn wants(&self, option: &str, name: &str) -> bool {
         self.after(option).is_none_or(|list| list.split(';').any(|wanted| wanted == name))
     }

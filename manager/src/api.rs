@@ -49,7 +49,7 @@ pub use error::Error;
 pub use pod::Pods;
 pub use serve::{serve, serve_local, serve_tls};
 
-/// What the handlers work with; cheap to clone.
+/// The state of the handlers; cheap to clone.
 #[derive(Clone)]
 pub struct State {
     /// Takes in the agents' reports.
@@ -64,17 +64,17 @@ pub struct State {
     pub gate: auth::Gate,
     /// Cancelled when the manager stops: requests that only wait are answered then.
     pub closing: CancellationToken,
-    /// Cancelled when nobody is served any more; after `closing`, or with it.
+    /// Cancelled when no client is served any more; after `closing`, or with it.
     pub closed: CancellationToken,
     /// The streams of events that are open.
     pub streams: TaskTracker,
     /// Serves pods that share no disk with us.
     pub pods: Pods,
-    /// What is shown of the trials.
+    /// The view of the trials.
     pub board: Board,
     /// Talks to the experiment.
     pub handle: Handle,
-    /// What runs trials, once it does: what a trial prints whose agent is not heard is asked of it.
+    /// The training service, once it runs: what a trial prints whose agent is not heard is asked of it.
     pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// Where all this is.
     pub place: Place,
@@ -83,7 +83,7 @@ pub struct State {
 /// Where a manager is.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The port that it listens on. `None`: nobody listens.
+    /// The port that it listens on. `None`: there is no listener.
     pub port: Option<u16>,
     /// The experiment's folder.
     pub folder: PathBuf,

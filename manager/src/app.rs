@@ -67,7 +67,7 @@ const EVENTS: usize = 1024;
 /// The time that pages that follow a search may look once more after its end.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// What to run, and how.
+/// The experiment to run, and the way to run it.
 #[derive(Debug)]
 pub struct Settings {
     /// Folder that holds one folder per experiment; made if absent.
@@ -85,8 +85,7 @@ pub struct Settings {
     pub lease: Duration,
     /// A certificate of the user's. `None`: one of our own where we listen beyond this machine.
     pub certificate: Option<OwnCertificate>,
-    /// What trials on other machines are to use as the manager's address. `None`: what the experiment file
-    /// says, else a guess.
+    /// The manager's address for trials on other machines. `None`: what the experiment file says, else a guess.
     pub advertise: Option<String>,
     /// Port of this machine's loopback interface on which another server hands requests to [`Running::machine`]. `None`:
     /// there is none.
@@ -109,7 +108,7 @@ pub enum What {
 pub struct Finished {
     /// Its id.
     pub id: ExperimentId,
-    /// What was wanted.
+    /// The specification.
     pub spec: ExperimentSpec,
     /// Everything it recorded.
     pub store: Store,
@@ -119,7 +118,7 @@ pub struct Finished {
 pub struct Running {
     /// Its id.
     pub id: ExperimentId,
-    /// What was wanted.
+    /// The specification.
     pub spec: ExperimentSpec,
     /// Its folder.
     pub dir: ExperimentDir,
@@ -127,7 +126,7 @@ pub struct Running {
     pub url: String,
     /// Base URL of the manager, as trials elsewhere are told to reach it.
     pub advertised: Option<String>,
-    /// What happens.
+    /// The notices.
     pub notices: mpsc::UnboundedReceiver<Notice>,
     /// Talks to the experiment.
     pub handle: Handle,
@@ -447,7 +446,7 @@ impl Running {
 }
 
 impl Ended {
-    /// Ends the server. Whoever follows a stream of events is told the end and may look once more, for a moment.
+    /// Ends the server. A follower of a stream of events is told the end and may look once more, for a moment.
     pub async fn stop_serving(&mut self) {
         let Served { servers, closing, closed, streams } = &mut self.door;
         closing.cancel();

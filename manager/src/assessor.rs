@@ -14,7 +14,7 @@ pub use crate::class_args::Error;
 use crate::class_args::{Arguments, OptimizeMode};
 use crate::nearest::{advice, folded};
 
-/// What an assessor thinks of a running trial.
+/// An assessor's judgement of a running trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
     /// Let it run.
@@ -26,7 +26,7 @@ pub enum Judgement {
     },
 }
 
-/// What a trial will be stopped for: its best result is worse than a bound.
+/// The bounds at which a trial will be stopped: its best result is worse than a bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
     /// Which results are better.
@@ -47,8 +47,8 @@ pub trait Assessor: Send + std::fmt::Debug {
     /// failed or was stopped.
     fn ended(&mut self, trial: &str, history: &[f64], success: bool);
 
-    /// What it would stop a trial for that has taken so many steps, whichever `others` succeed meanwhile: what breaks a
-    /// bound is stopped for certain. `None`: nobody can say beforehand.
+    /// Returns the bounds at which it would stop a trial that has taken so many steps, whichever `others` succeed
+    /// meanwhile: what breaks a bound is stopped for certain. `None`: that cannot be known beforehand.
     fn bounds(&self, _results: usize, _others: usize) -> Option<Bounds> {
         None
     }

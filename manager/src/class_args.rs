@@ -1,5 +1,5 @@
-//! PURE: `classArgs` of tuners and assessors: each one is read by the name that NNI gives it, and what
-//! nobody read is unknown.
+//! PURE: `classArgs` of tuners and assessors: each one is read by the name that NNI gives it, and what is never read is
+//! unknown.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -44,7 +44,7 @@ impl OptimizeMode {
 pub struct Error {
     /// Which field, such as `tuner.classArgs.optimize_mode`.
     pub path: String,
-    /// What is wrong and what is allowed.
+    /// The problem and the allowed values.
     pub problem: String,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Refuses what nobody asked for.
+    /// Refuses arguments that were never read.
     pub(crate) fn finish(&self, owner: &str) -> Result<(), Error> {
         let Some(name) = self.given.keys().find(|name| !self.known.contains(name.as_str())) else {
             return Ok(());

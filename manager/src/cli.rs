@@ -46,7 +46,7 @@ const NOTHING_SUCCEEDED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 /// The manager that ran the experiment failed; the next one goes on.
 const FAULT: u8 = 3;
-/// Stopped because somebody wanted it; the experiment can be resumed. 128 + SIGINT, as a shell shows it.
+/// Stopped on request; the experiment can be resumed. 128 + SIGINT, as a shell shows it.
 const INTERRUPTED: u8 = 130;
 /// Ended by TERM and left to the next manager, its trials running. 128 + SIGTERM.
 const LEFT: u8 = 143;
@@ -65,8 +65,8 @@ enum Command {
     Run {
         /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
-        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that somebody
-        /// stops before its end is not served any further.
+        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that is
+        /// stopped before its end is not served any further.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
@@ -76,8 +76,8 @@ enum Command {
     Resume {
         /// Its id, as `run` showed it.
         id: String,
-        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that somebody
-        /// stops before its end is not served any further.
+        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that is
+        /// stopped before its end is not served any further.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
@@ -150,7 +150,7 @@ enum Command {
         #[command(flatten)]
         place: ask::Place,
     },
-    /// Show an experiment that nobody runs on its pages, until interrupted.
+    /// Show the pages of an experiment without a manager, until interrupted.
     Serve {
         /// Which; the same as --experiment.
         id: Option<ExperimentId>,
@@ -204,12 +204,12 @@ enum Command {
     },
 }
 
-/// What becomes of the trials that run.
+/// The fate of the trials that run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnTerm {
     /// They are stopped, as by Ctrl-C.
     Stop,
-    /// They run on, and the next `resume` takes them over: for whoever is moved and started again.
+    /// They run on, and the next `resume` takes them over: for a manager that is moved and started again.
     Leave,
 }
 
@@ -224,13 +224,13 @@ struct Common {
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// How what is found is printed on standard output.
+    /// The format of the results on standard output.
     #[arg(long, short, value_enum, default_value_t = ask::Format::Table)]
     output: ask::Format,
     /// The agent program [default: `trialkeeper` beside this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
-    /// Serve images that still carry NNI's own keeper on this port (NNI's convention: port + 1). Whoever
+    /// Serve images that still carry NNI's own keeper on this port (NNI's convention: port + 1). Every client that
     /// reaches it can report for a known trial: it knows no tokens.
     #[arg(long, env = "TRIAL_MANAGER_LEGACY_PORT")]
     legacy_port: Option<u16>,
@@ -253,11 +253,11 @@ struct Common {
     /// The authority that agents are to check it against, in PEM form [default: the public ones].
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TRIAL_MANAGER_TLS_CA")]
     tls_ca: Option<PathBuf>,
-    /// What trials on other machines are to use as the manager's address: a host, host:port, or the URL of
-    /// what stands in front of it [default: a guess, which is printed].
+    /// The manager's address for trials on other machines: a host, host:port, or the URL of what stands in front of it
+    /// [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
-    /// What becomes of the trials that run when this program is sent SIGTERM.
+    /// The fate of the trials that run when this program gets SIGTERM.
     #[arg(long, value_enum, default_value_t = OnTerm::Stop, env = "TRIAL_MANAGER_ON_TERM")]
     on_term: OnTerm,
 }
@@ -340,7 +340,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What takes a while.
+/// A command that takes a while.
 enum Asked {
     Run(Common, What, bool),
     Doctor(PathBuf, bool, Common),
@@ -412,7 +412,7 @@ fn data_dir(given: Option<PathBuf>) -> PathBuf {
         let home = || absolute("HOME").map(|home| home.join(".local").join("share"));
         xdg.or_else(home).unwrap_or_else(|| PathBuf::from(".")).join("trialkeeper")
     });
-    // Fails without a name or a working directory; whoever uses the folder says so.
+    // Fails without a name or a working directory; the user of the folder says so.
     std::path::absolute(&folder).unwrap_or(folder)
 }
 

@@ -1,7 +1,7 @@
 //! The code directory as one archive: what a pod without a shared file system gets from the manager.
 //!
-//! It is made once per experiment, into the experiment's folder: whoever edits the code afterwards, or goes on
-//! with the experiment another day, does not change what its trials run. It must not know who asks for it.
+//! It is made once per experiment, into the experiment's folder: later edits of the code do not change what its trials
+//! run, also when the experiment goes on another day. It must not know who asks for it.
 
 mod listing;
 pub mod packages;
@@ -23,10 +23,11 @@ use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 use self::listing::{Entry, Kind};
 use self::version::{CodeTracker, CodeVersion};
 
-/// What is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries and 300 MiB.
+/// The limits beyond which code is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries
+/// and 300 MiB.
 const LIMITS: Limits = Limits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
 
-/// How much code there may be.
+/// The limits of the code.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// Files, directories and links.
@@ -83,9 +84,9 @@ pub enum Error {
     TooLarge {
         /// Which.
         root: PathBuf,
-        /// How much there is.
+        /// The amount that was found.
         found: String,
-        /// How much may be.
+        /// The amount that is allowed.
         limit: String,
         /// The largest files.
         most: String,
@@ -99,9 +100,9 @@ pub enum Error {
     TooMany {
         /// Which.
         root: PathBuf,
-        /// How many there are.
+        /// The number that was found.
         found: usize,
-        /// How many may be.
+        /// The number that is allowed.
         limit: usize,
         /// The fullest directories.
         most: String,
@@ -181,7 +182,7 @@ impl CodeArchive {
     }
 }
 
-/// What the archive of `directory` would hold, for a person; nothing is made.
+/// Returns the content that an archive of `directory` would have, for the user; nothing is made.
 pub fn survey(directory: &Path) -> Result<String, Error> {
     let entries = listing::list(&canonical(directory)?, LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
@@ -213,7 +214,7 @@ fn make(directory: &Path, file: &Path, limits: Limits) -> Result<Archive, Error>
     let root = canonical(directory)?;
     let entries = listing::list(&root, limits)?;
     let failed = |source| Error::Write { path: file.to_owned(), source };
-    // Beside its place and then moved there: nobody finds half of it.
+    // Beside its place and then moved there: no reader finds half of it.
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut part = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     let sealed = Sealed::new(io::BufWriter::new(part.as_file_mut()));

@@ -95,7 +95,7 @@ pub struct ExperimentSpec {
     pub training_service: TrainingServiceSpec,
     /// `objective` or `objective.metric` (ours): the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
-    /// `notifications` (ours): whom to tell. `None`: nobody.
+    /// `notifications` (ours): whom to tell. `None`: no one.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
     pub canonical: Value,
@@ -158,7 +158,7 @@ impl TrainingServiceSpec {
     }
 }
 
-/// How trials share this machine's GPUs and its files.
+/// The sharing of this machine's GPUs and files among trials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSpec {
     /// `useActiveGpu`: whether trials may use a GPU that others use, too. `None`: not said, which is

@@ -80,7 +80,7 @@ impl Algorithm {
         section
     }
 
-    /// What a person calls it.
+    /// Returns its name for the user.
     pub fn name(&self) -> &str {
         match &self.source {
             Source::BuiltIn(name) => name,
@@ -89,7 +89,7 @@ impl Algorithm {
     }
 }
 
-/// What is started.
+/// The program to start.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Program {
     /// `python -m nni`, as NNI's manager starts it.
@@ -107,12 +107,12 @@ pub enum Program {
     AskAndTell {
         /// The program and its arguments.
         command: Vec<String>,
-        /// What it is told about the search in its greeting.
+        /// The description of the search in its greeting.
         greeting: Map<String, Value>,
     },
 }
 
-/// What is started, and where.
+/// The program to start, and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
     /// The program.
@@ -133,7 +133,7 @@ pub struct Setting {
     pub secret_variables: Vec<String>,
 }
 
-/// What the experiment tells.
+/// A message of the experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
     /// Parameters are wanted for this proposal.
@@ -145,9 +145,9 @@ pub enum Order {
     Launched {
         /// Which trial.
         trial: TrialJobId,
-        /// Of which proposal. `None`: a person's parameters.
+        /// The proposal. `None`: a person's parameters.
         proposal: Option<u64>,
-        /// What it tries.
+        /// The parameters of the trial.
         parameters: Parameters,
     },
     /// A running trial has an intermediate result.
@@ -165,16 +165,16 @@ pub enum Order {
         trial: TrialJobId,
         /// How.
         state: JobState,
-        /// What it achieved, where that is usable.
+        /// Its result, where that is usable.
         result: Option<MetricValue>,
     },
-    /// What was known before the search began.
+    /// Results from before the search began.
     Import(Vec<Sample>),
     /// The search space is another from now on.
     Space(Value),
 }
 
-/// What the experiment hears.
+/// A message to the experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
     /// An answer to [`Order::Propose`].
@@ -197,7 +197,7 @@ pub enum Said {
     Trouble(Option<String>),
     /// The program is lost for good; nothing more will be said.
     Lost {
-        /// What happened, and what to do.
+        /// The failure, and the remedy.
         message: String,
     },
 }
@@ -212,7 +212,7 @@ pub struct Outside {
     pub tunes: bool,
     /// `true` if it wants to see intermediate results.
     pub assesses: bool,
-    /// What a person calls it.
+    /// Its name for the user.
     pub name: String,
     /// The name of the one that gives trials up: the assessor, or else the advisor or the command that does both.
     pub assessor_name: String,

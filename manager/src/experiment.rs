@@ -24,7 +24,7 @@ pub mod orders;
 pub mod result;
 pub mod state;
 
-/// What the experiment is told.
+/// An event for the experiment.
 #[derive(Debug)]
 pub enum Event {
     /// Reports of the facts lane were stored for the first time, in this order.
@@ -79,7 +79,7 @@ impl Handle {
         answer.await.unwrap_or(Err(Refused::NotRunning))
     }
 
-    /// How long the experiment has run, interruptions left out. `None`: nobody conducts it yet.
+    /// Returns how long the experiment has run, interruptions left out. `None`: it has no task yet.
     pub fn elapsed(&self) -> Option<Duration> {
         self.began.get().map(|(before, began)| *before + began.elapsed())
     }
@@ -94,12 +94,12 @@ impl Handle {
         self.stop.cancel();
     }
 
-    /// Returns whether somebody has asked for the stop. An experiment may also stop because it cannot go on.
+    /// Returns whether a stop was requested. An experiment may also stop because it cannot go on.
     pub fn is_to_stop(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// Waits until somebody has asked for the stop.
+    /// Waits until a stop is requested.
     pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
@@ -109,17 +109,17 @@ impl Handle {
         self.leave.cancel();
     }
 
-    /// Waits until somebody has asked for that.
+    /// Waits until that is requested.
     async fn left(&self) {
         self.leave.cancelled().await;
     }
 
-    /// Returns whether somebody has asked the experiment to end, one way or the other.
+    /// Returns whether an end of the experiment was requested, one way or the other.
     pub fn is_to_end(&self) -> bool {
         self.stop.is_cancelled() || self.leave.is_cancelled()
     }
 
-    /// Waits until somebody has asked for that.
+    /// Waits until that is requested.
     async fn ending(&self) {
         tokio::select! {
             () = self.stopped() => {}
@@ -147,7 +147,7 @@ impl Handle {
         self.orders.order(trial, attempt, body);
     }
 
-    /// An attempt has ended: nobody is left to obey.
+    /// An attempt has ended: no agent is left to obey.
     fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
         self.orders.forget(trial, attempt);
     }

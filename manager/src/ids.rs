@@ -6,7 +6,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 const LETTERS_AND_DIGITS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// What stands behind an attempt's name where NNI's own keeper speaks of it.
+/// The suffix of an attempt's name where NNI's own keeper reports on it.
 pub const OLD_KEEPER: &str = "-legacy";
 
 /// A new experiment's id: 8 characters.
@@ -30,7 +30,7 @@ pub fn event() -> String {
     name(20)
 }
 
-/// A part of an address that nobody guesses.
+/// A part of an address that cannot be guessed.
 pub fn secret_path() -> String {
     name(24)
 }
@@ -47,7 +47,7 @@ pub fn next_attempt(trial: &TrialJobId, last: &AttemptId) -> AttemptId {
     attempt(trial, number.unwrap_or(0).saturating_add(1))
 }
 
-/// What an attempt was submitted as. A cluster may start a pod again by itself; its agent then says so with two
+/// Returns the attempt that was submitted. A cluster may start a pod again by itself; its agent then says so with two
 /// numbers behind the attempt's name, `k3f9a-1_0_1`, of which the first counts more.
 pub fn submitted(attempt: &AttemptId) -> AttemptId {
     parts(attempt).0

@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::experiment::Handle;
 use crate::store::{self, Arrival, Store};
 
-/// How many attempts can be told of at the same time. More only share a turn.
+/// The number of attempts that can report at the same time. More only share a turn.
 const TURNS: u64 = 1024;
 
 /// Takes in batches; cheap to clone.
@@ -58,7 +58,7 @@ pub enum Error {
     /// Agent and manager have no protocol version in common.
     #[error("no common protocol version: {source}; use an agent and a manager of closer age")]
     NoCommonVersion {
-        /// What this manager offers.
+        /// The offer of this manager.
         offer: Offer,
         /// The two ranges.
         source: NoCommonVersion,

@@ -22,7 +22,7 @@ pub enum JobState {
     EarlyStopped,
     /// Its agent fell silent. Not final: a late report revives it.
     Lost,
-    /// Nobody can tell.
+    /// The state is not known.
     Unknown,
 }
 

@@ -49,7 +49,8 @@ impl ExperimentDir {
         self.0.join("view.url")
     }
 
-    /// What the tokens of the experiment's trials are made from; readable by its owner only.
+    /// Returns the path of the secret from which the tokens of the experiment's trials are made; readable by its owner
+    /// only.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
     }
@@ -89,7 +90,7 @@ impl ExperimentDir {
         self.0.join(PACKAGES_FILE)
     }
 
-    /// What a tuner or an assessor outside the manager writes. Trials' ids are shorter.
+    /// Returns the path of the output of a tuner or an assessor outside the manager. Trials' ids are shorter.
     pub fn outside(&self) -> PathBuf {
         self.0.join("dispatcher")
     }

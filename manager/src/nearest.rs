@@ -30,7 +30,7 @@ pub fn folded(name: &str) -> String {
     name.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-/// How many insertions, deletions, replacements and exchanges of neighbours lead from one to the other.
+/// Returns how many insertions, deletions, replacements and exchanges of neighbours lead from one to the other.
 fn distance(from: &str, to: &str) -> usize {
     let from: Vec<char> = from.chars().take(64).collect();
     let to: Vec<char> = to.chars().take(64).collect();

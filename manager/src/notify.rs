@@ -1,10 +1,10 @@
 //! Tells others what happened to an experiment: a server and a program of the user's ([`NotificationsSpec`]).
 //!
-//! What is to be told lies in the store, written together with what it tells of, and is told until it has been
-//! taken or given up: at least once, under an id by which a second time is known. What tells that the store itself
-//! is ill cannot lie there and dies with this process; that it is well again is owed by whoever comes next, as an empty
-//! file says. No failure to tell reaches the experiment: each way of
-//! telling has a task of its own, which is bounded in time and tries.
+//! What is to be told lies in the store, written together with what it tells of, and is told until it has been taken or
+//! given up: at least once, under an id by which a second time is known. What tells that the store itself is ill cannot
+//! lie there and dies with this process; that it is well again is owed by the next manager, as an empty file says. No
+//! failure to tell reaches the experiment: each way of telling has a task of its own, which is bounded in time and
+//! tries.
 
 mod channel;
 pub mod event;
@@ -51,7 +51,7 @@ impl Bell {
     }
 }
 
-/// What the tasks work with.
+/// The context of the tasks.
 #[derive(Clone)]
 pub struct Office {
     /// Whom to tell.
@@ -60,8 +60,8 @@ pub struct Office {
     pub about: About,
     /// Where the command is run.
     pub directory: PathBuf,
-    /// A file that is there while others believe the store to be ill, for the next manager if this one dies. `None`: the
-    /// experiment is over, and nobody waits for its store.
+    /// A file that is there while others believe the store to be ill, for the next manager if this one dies. `None`:
+    /// the experiment is over, and its store has no waiter.
     pub degraded: Option<PathBuf>,
     /// Where what is to be told lies.
     pub store: Store,
@@ -148,7 +148,7 @@ async fn watch_store(
                     if let Some(new) = event.kept(&office.spec)
                         && office.store.notify(new).await.is_err()
                     {
-                        // It is ill again, which nobody needs to be told a second time.
+                        // It is ill again, which need not be told a second time.
                         health = health::Health::begin(true);
                         continue;
                     }
@@ -168,7 +168,7 @@ async fn watch_store(
     }
 }
 
-/// What the user is told of what could not be.
+/// Warns the user of notifications that could not be sent.
 pub fn warn_of_rest(left: usize, id: &trial_protocol::ExperimentId) {
     if left > 0 {
         warn!(

@@ -52,15 +52,15 @@ pub enum Refusal {
     /// Another pod of the same attempt was told something else.
     #[error("another pod of this attempt speaks of the roles {theirs}, this one of {ours}")]
     OtherRoles {
-        /// What was said before.
+        /// The earlier value.
         theirs: String,
-        /// What is said now.
+        /// The present value.
         ours: String,
     },
     /// No trial has that many.
     #[error("a trial may have {MEMBERS} pods, and this one says that it has {found}")]
     TooMany {
-        /// How many it says.
+        /// The number that it gives.
         found: u64,
     },
 }
@@ -102,7 +102,7 @@ impl Rendezvous {
         Ok(group.missing().next().is_none())
     }
 
-    /// What is known of an attempt's pods.
+    /// Returns the known pods of an attempt.
     pub fn look(&self, trial: &TrialJobId, attempt: &AttemptId) -> RendezvousReply {
         let Some(group) = self.groups.get(&(trial.clone(), attempt.clone())) else {
             return RendezvousReply::default();

@@ -33,7 +33,7 @@ pub struct SearchSpace {
 pub struct Error {
     /// Where, such as `lr._value[1]`.
     pub path: String,
-    /// What is wrong and what is allowed.
+    /// The problem and the allowed values.
     pub problem: String,
 }
 
@@ -44,7 +44,7 @@ pub struct Dimension {
     pub name: String,
     /// The option of a nested choice that this dimension belongs to. `None`: always present.
     pub parent: Option<Parent>,
-    /// What values it may take.
+    /// The values that it may take.
     pub domain: Domain,
 }
 
@@ -57,7 +57,7 @@ pub struct Parent {
     pub option: u64,
 }
 
-/// What values a dimension may take.
+/// The values that a dimension may take.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Domain {
     /// `choice`: one of these values.
@@ -68,7 +68,7 @@ pub enum Domain {
     Integer {
         /// The least value.
         low: i64,
-        /// How many values there are, at least 1.
+        /// The number of values, at least 1.
         size: u64,
     },
     /// Everything else.
@@ -78,7 +78,7 @@ pub enum Domain {
 /// A real number with a distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Real {
-    /// How the coordinate is distributed.
+    /// The distribution of the coordinate.
     pub shape: Shape,
     /// `true` if the value is `exp` of the coordinate.
     pub log: bool,
@@ -110,9 +110,9 @@ pub enum Shape {
 /// A position on one dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Coordinate {
-    /// Of a categorical dimension: index of the option, or offset from the least integer.
+    /// A choice of a categorical dimension: index of the option, or offset from the least integer.
     Index(u64),
-    /// Of a real dimension: before `exp`, rounding and clipping.
+    /// A value of a real dimension: before `exp`, rounding and clipping.
     Real(f64),
 }
 
@@ -167,7 +167,7 @@ impl SearchSpace {
         }
     }
 
-    /// How many different parameter sets there are. `None`: without end, or more than can be counted.
+    /// Returns the number of different parameter sets. `None`: without end, or more than can be counted.
     pub fn size(&self) -> Option<u128> {
         self.size_below(None)
     }
@@ -203,7 +203,7 @@ impl SearchSpace {
 }
 
 impl Domain {
-    /// How many options a categorical domain has. `None`: it is real.
+    /// Returns the number of options of a categorical domain. `None`: it is real.
     pub fn options(&self) -> Option<u64> {
         match self {
             Self::Choice(values) => Some(values.len().try_into().unwrap_or(u64::MAX)),

@@ -51,8 +51,8 @@ pub use rows::{
 };
 use writer::{Message, Shared, Write};
 
-/// How many writes may wait for the writer; batches of reports beyond it are refused, since their
-/// senders can wait better than we can.
+/// The number of writes that may wait for the writer; batches of reports beyond it are refused, since their senders can
+/// wait better than we can.
 const QUEUE: usize = 1024;
 
 /// Talks to the store; cheap to clone. When the last handle goes, what is queued is written and the
@@ -113,12 +113,13 @@ impl Store {
         })
     }
 
-    /// Returns whether somebody has the database at `path` open to write, in this process or another. `None`: it cannot be told.
+    /// Returns whether a process, this one or another, has the database at `path` open to write. `None`: it cannot be
+    /// told.
     pub fn is_open_to_write(path: &Path) -> Option<bool> {
         schema::is_locked(path)
     }
 
-    /// Likewise of this store's own database.
+    /// Returns whether a writer holds this store's own database.
     pub fn has_writer(&self) -> Option<bool> {
         Self::is_open_to_write(self.inner.readers.path())
     }
@@ -181,7 +182,7 @@ impl Store {
         self.write(move |c| trials::insert_trial(c, &new)).await
     }
 
-    /// Likewise for several: all of them, or none.
+    /// Records several new trials: all of them, or none.
     pub async fn insert_trials(&self, new: Vec<NewTrial>) -> Result<(), Error> {
         self.write(move |c| new.iter().try_for_each(|new| trials::insert_trial(c, new))).await
     }
@@ -192,7 +193,7 @@ impl Store {
         self.write(move |c| trials::change_trial(c, &id, &change)).await
     }
 
-    /// Likewise, and counts one more try after a failure that may pass.
+    /// Records a change that counts one more try after a failure that may pass.
     pub async fn retry_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |c| {
@@ -202,7 +203,7 @@ impl Store {
         .await
     }
 
-    /// Likewise for several trials: all of it, or nothing.
+    /// Records changes of several trials: all of it, or nothing.
     pub async fn change_trials(
         &self,
         changes: Vec<(TrialJobId, TrialChange)>,
@@ -278,7 +279,7 @@ impl Store {
         self.read(reports::all_metrics).await
     }
 
-    /// How an attempt of a trial ended. `None` if it has not, or nobody lived to tell.
+    /// Returns the verdict of an attempt of a trial. `None` if it has not, or no agent lived to tell.
     pub async fn verdict(
         &self,
         id: &TrialJobId,
@@ -288,7 +289,7 @@ impl Store {
         self.read(move |c| reports::verdict(c, &id, &attempt)).await
     }
 
-    /// What is known of attempts that are over, in their order.
+    /// Returns the records of attempts that are over, in their order.
     pub async fn last_words(
         &self,
         attempts: Vec<(TrialJobId, AttemptId)>,
@@ -328,7 +329,7 @@ impl Store {
         self.read(move |c| reports::log_end(c, &id, &attempt, stream)).await
     }
 
-    /// What is known of one attempt's reports; all absent if it was never heard of.
+    /// Returns the state of one attempt's reports; all absent if it was never heard of.
     pub async fn attempt_state(
         &self,
         id: &TrialJobId,
@@ -348,7 +349,7 @@ impl Store {
         self.ingest_shared(Arc::new(arrival.into()), now_ms).await
     }
 
-    /// Likewise for a caller who may have to come again with it.
+    /// Stores a batch for a caller who may have to come again with it.
     pub async fn ingest_shared(
         &self,
         arrival: Arc<Arrival>,
@@ -378,13 +379,13 @@ impl Store {
         Ok(Ingested { through: written.through, fresh, resend: written.resend })
     }
 
-    /// How many commits were made since the store was opened.
+    /// Returns the number of commits since the store was opened.
     pub fn commits(&self) -> u64 {
         *self.inner.shared.commits.borrow()
     }
 
-    /// The number of commits, for those who wait for the next one. Of a store that is only read it never changes, and whoever
-    /// waits is told so: who writes it is somewhere else.
+    /// The number of commits, for those who wait for the next one. Of a store that is only read it never changes, and a
+    /// waiter is told so: its writer is somewhere else.
     pub fn watch(&self) -> watch::Receiver<u64> {
         if self.inner.reads_only {
             return watch::channel(0).1;

@@ -91,11 +91,11 @@ pub enum Error {
     /// The file cannot be read, made or protected.
     #[error("cannot {action} the secret {}", .path.display())]
     File {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -141,8 +141,8 @@ impl Secret {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes), loaded }
     }
 
-    /// The time by which tokens expire, in milliseconds since the Unix epoch: the wall clock's when we
-    /// began, and what has passed since. So a wall clock that jumps while we run shuts nobody out.
+    /// The time by which tokens expire, in milliseconds since the Unix epoch: the wall clock's when we began, and what
+    /// has passed since. So a wall clock that jumps while we run shuts no agent out.
     pub fn now_ms(&self) -> i64 {
         let passed = i64::try_from(self.loaded.1.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.loaded.0.saturating_add(passed)
@@ -207,8 +207,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What is signed. The first line keeps it apart from anything else this secret may sign one day; ids
-/// hold no line break.
+/// Returns the message to sign. The first line keeps it apart from anything else this secret may sign one day; ids hold
+/// no line break.
 fn message(experiment: &ExperimentId, trial: &TrialJobId, expires_at_ms: i64) -> String {
     format!("trialkeeper trial token 2\n{experiment}\n{trial}\n{expires_at_ms}")
 }

@@ -20,7 +20,7 @@ pub mod share;
 /// A trial job as wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialJobSpec {
-    /// Of which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// Which trial.
     pub trial: TrialJobId,
@@ -58,7 +58,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// How a job went.
+/// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEvent {
     /// Which trial.
@@ -69,9 +69,9 @@ pub struct JobEvent {
     pub exit_code: Option<i32>,
     /// Why the job is gone, where the service knows more than a code. For a person.
     pub message: Option<String>,
-    /// What a retry would do, where the service knows.
+    /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
-    /// What the platform says, where it took the job's machine away: its reason and its words.
+    /// The platform's words, where it took the job's machine away: its reason and its words.
     pub taken: Option<String>,
 }
 
@@ -129,7 +129,7 @@ pub enum Adopted {
     Unknown,
 }
 
-/// What a job prints, piece by piece, as it prints it.
+/// The output of a job, piece by piece, as the job prints it.
 pub type Output = BoxStream<'static, Vec<u8>>;
 
 /// Why a job could not be submitted.
@@ -184,8 +184,8 @@ pub trait TrainingService: Send + Sync {
         self.cancel(trial).await;
     }
 
-    /// What a job whose agent is not heard prints, straight from where it runs: all of it, or what comes since `ago`. `None`:
-    /// nothing is to be had, or not yet. `Err`: why it never will be.
+    /// Returns the output of a job whose agent is not heard, straight from its machine: all of it, or what comes since
+    /// `ago`. `None`: nothing is to be had, or not yet. `Err`: why it never will be.
     async fn output(
         &self,
         _trial: &TrialJobId,

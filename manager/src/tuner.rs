@@ -26,7 +26,7 @@ pub use crate::class_args::{Error, OptimizeMode};
 use crate::nearest::{advice, folded};
 use crate::search_space::{Parameters, SearchSpace};
 
-/// What a tuner answers when asked for parameters.
+/// A tuner's answer to a request for parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Proposal {
     /// Try these.
@@ -37,7 +37,7 @@ pub enum Proposal {
     Wait,
 }
 
-/// How a trial ended, as far as a tuner cares.
+/// The end of a trial, as far as a tuner cares.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The final result, as reported; the objective's number is `value.number()`.
@@ -90,14 +90,14 @@ struct Algorithm {
     name: &'static str,
     /// NNI's other name for it, if any.
     alias: Option<&'static str>,
-    /// What NNI assumes where `optimize_mode` is not given. For tuners that ignore it: which trial the
+    /// The mode that NNI assumes where `optimize_mode` is not given. For tuners that ignore it: which trial the
     /// experiment calls the best.
     default_mode: OptimizeMode,
     /// Checks the arguments and makes it.
     build: Build,
 }
 
-/// What every tuner is told.
+/// The settings that every tuner gets.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     seed: u64,
@@ -172,7 +172,7 @@ const ALGORITHMS: [Algorithm; 8] = [
     },
 ];
 
-/// What else NNI 3.0 has (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
+/// The other tuners of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
 const NNI_HAS: [(&str, &str); 9] = [
     ("TPE_legacy", "TPE_legacy"),
     ("Metis", "MetisTuner"),

@@ -38,8 +38,8 @@ pub struct ExperimentView {
     /// Where it stands, in NNI's words: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
     /// `STOPPING`, `STOPPED`, `ERROR`.
     pub state: String,
-    /// What is wrong now, as a sentence: the database cannot be written, or a tuner or an assessor outside the manager
-    /// does not answer, was started again, or is lost. Absence means that nothing is known to be wrong.
+    /// The present trouble, as a sentence: the database cannot be written, or a tuner or an assessor outside the
+    /// manager does not answer, was started again, or is lost. Absence means that nothing is known to be wrong.
     pub trouble: Option<String>,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
@@ -70,9 +70,9 @@ pub struct ExperimentView {
     pub max_experiment_duration_ms: Option<u64>,
     /// Trials so far.
     pub trials: usize,
-    /// How many trials stand where.
+    /// The number of trials in each state.
     pub counts: BTreeMap<&'static str, usize>,
-    /// How many failed trials ended for which cause; `unknown` where no agent lived to tell.
+    /// The number of failed trials by the cause of their end; `unknown` where no agent lived to tell.
     pub causes: BTreeMap<String, usize>,
     /// Trials that ended in the last hour of running. Absence means that none has ended.
     pub ended_per_hour: Option<f64>,
@@ -91,7 +91,7 @@ pub struct ExperimentView {
     pub change: i64,
 }
 
-/// What shows the experiment `row` with its trials, as of now.
+/// Returns the view of the experiment `row` with its trials, as of now.
 pub fn experiment(
     row: &ExperimentRow,
     spec: &ExperimentSpec,
@@ -159,8 +159,8 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
     chosen.map(str::to_owned)
 }
 
-/// What is wrong with an experiment that has not ended and that nobody runs, for a person. `open`: whether somebody has
-/// its database open to write, if that is known.
+/// Returns the trouble of an experiment that has not ended and that no manager runs, for the user. `open`: whether a
+/// process has its database open to write, if that is known.
 pub fn left(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
     let id = &row.id;
     (row.ended_at_ms.is_none() && open == Some(false)).then(|| {
@@ -206,7 +206,7 @@ fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
     (ended > 0).then(|| f64::from(ended) * 3_600_000.0 / f64::from(span))
 }
 
-/// A configuration without what is nobody's business: values of members whose names speak of secrets.
+/// A configuration without secrets: the values of members whose names speak of them.
 pub fn without_secrets(value: &Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(
@@ -231,7 +231,7 @@ pub fn without_secrets(value: &Value) -> Value {
     }
 }
 
-/// Returns whether something of this name is nobody's business.
+/// Returns whether a member of this name is secret.
 fn is_secret(name: &str) -> bool {
     const SECRET: [&str; 12] = [
         "password",

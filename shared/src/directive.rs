@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Directive {
     /// Names the order within the experiment. Source: the manager's store.
     pub id: u64,
-    /// What to do.
+    /// The order.
     pub body: DirectiveBody,
 }
 
-/// What a directive orders. An agent refuses a kind it does not know, and says so.
+/// The kinds of orders. An agent refuses a kind it does not know, and says so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DirectiveBody {
@@ -35,8 +35,8 @@ pub enum DirectiveBody {
     StopRules {
         /// The first that fits ends the trial. Empty: none.
         rules: Vec<StopRule>,
-        /// The time that they hold, in milliseconds from when the agent reads them. Whoever made them may have
-        /// changed its mind since; it says so in time, or lets them expire.
+        /// The time that they hold, in milliseconds from when the agent reads them. Their maker may have changed its
+        /// mind since; it says so in time, or lets them expire.
         lease_ms: u64,
     },
     /// An order that this build does not know.
@@ -44,11 +44,11 @@ pub enum DirectiveBody {
     Unknown,
 }
 
-/// How talkative an agent's own log is; each level includes those before it.
+/// The detail of an agent's own log; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
-    /// What failed.
+    /// Failures only.
     Error,
     /// And what looks wrong.
     Warn,
@@ -75,7 +75,7 @@ pub struct StopRule {
     pub when: StopWhen,
 }
 
-/// What a [`StopRule`] waits for.
+/// The condition that a [`StopRule`] waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "when", rename_all = "snake_case")]
 pub enum StopWhen {

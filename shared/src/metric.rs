@@ -10,19 +10,19 @@ pub const OBJECTIVE: &str = "default";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricKind {
-    /// Of a step; NNI's `PERIODICAL`.
+    /// A value of one step; NNI's `PERIODICAL`.
     Intermediate,
-    /// Of the trial; NNI's `FINAL`. The first one counts.
+    /// The result of the trial; NNI's `FINAL`. The first one counts.
     Final,
 }
 
 /// One value of one metric.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
-    /// What was measured, at most 256 bytes; [`OBJECTIVE`] for NNI's SDK.
+    /// The name of the quantity, at most 256 bytes; [`OBJECTIVE`] for NNI's SDK.
     pub name: String,
-    /// Of a step or of the trial. `type` on the wire, as in NNI's own metric lines: `kind` names the sort
-    /// of report that a metric travels in, and the two stand in one JSON object.
+    /// Says whether the value is one step's or the whole trial's. `type` on the wire, as in NNI's own metric lines:
+    /// `kind` names the sort of report that a metric travels in, and the two stand in one JSON object.
     #[serde(rename = "type")]
     pub kind: MetricKind,
     /// Position among the metrics of this name and kind, from 0. Source: the SDK where it numbers them,

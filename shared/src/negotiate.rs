@@ -26,7 +26,7 @@ pub mod capability {
     pub const BULK: &str = "bulk";
 }
 
-/// What one side can do, sent by the agent with every batch and by the manager with every ack.
+/// The capabilities of one side, sent by the agent with every batch and by the manager with every ack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Oldest protocol version the sender speaks.
@@ -38,7 +38,7 @@ pub struct Offer {
     pub capabilities: BTreeSet<String>,
 }
 
-/// What both sides can do.
+/// The capabilities that both sides have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
     /// The newest version that both speak.
@@ -58,7 +58,7 @@ pub struct NoCommonVersion {
 }
 
 impl Offer {
-    /// What this build offers, with the capabilities that the caller has.
+    /// Returns the offer of this build, with the capabilities that the caller has.
     pub fn new<'a>(capabilities: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
             oldest: VERSION_OLDEST,

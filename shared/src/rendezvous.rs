@@ -32,11 +32,11 @@ pub struct RendezvousRequest {
 pub struct RoleSize {
     /// Its name.
     pub role: String,
-    /// How many pods it has, at least 1.
+    /// The number of its pods, at least 1.
     pub number: u32,
 }
 
-/// What the manager knows of a trial's pods.
+/// The pods of a trial as far as the manager knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RendezvousReply {
     /// All pods, in the order of the roles and of their numbers. Empty as long as one is missing.

@@ -37,11 +37,11 @@ pub struct Report {
     /// When it was observed: milliseconds since the Unix epoch, by the agent's clock, which may disagree
     /// with the manager's. Order by `seq`; show this.
     pub observed_at_ms: i64,
-    /// What was observed.
+    /// The observation.
     pub body: ReportBody,
 }
 
-/// What a report says. An older reader keeps a newer kind as [`ReportBody::Unknown`].
+/// The content of a report. An older reader keeps a newer kind as [`ReportBody::Unknown`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReportBody {
@@ -69,7 +69,7 @@ pub enum ReportBody {
     Unknown,
 }
 
-/// How the trial's process was started.
+/// The start of the trial's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     /// The program and its arguments as started.
@@ -113,7 +113,7 @@ pub enum LogText {
     Base64(String),
 }
 
-/// How much of the bulk lane was dropped since the attempt began, by class. Absence means none.
+/// The reports of the bulk lane that were dropped since the attempt began, by class. Absence means none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shed {
     /// Bytes of log.
@@ -127,7 +127,7 @@ pub struct Shed {
 /// Reports of one lane of one attempt, oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReportBatch {
-    /// What the agent can do.
+    /// The agent's capabilities.
     pub offer: Offer,
     /// Which experiment.
     pub experiment: ExperimentId,
@@ -157,7 +157,7 @@ pub struct ReportBatch {
 /// The manager's answer to a batch: everything up to and including `through` is stored for good.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReportAck {
-    /// What the manager can do.
+    /// The manager's capabilities.
     pub offer: Offer,
     /// Highest `seq` of this lane and attempt that is durable; the agent forgets up to it. Absence means
     /// that nothing is stored yet.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GpuSample, StopReason};
 
-/// How the trial's process ended, as the kernel told.
+/// The end of the trial's process as the kernel reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialExit {
@@ -65,7 +65,7 @@ pub enum Cause {
     Other,
 }
 
-/// What a retry would do.
+/// The prospect of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -82,7 +82,7 @@ pub enum Class {
     Other,
 }
 
-/// How sure the agent is of the cause.
+/// The agent's certainty about the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
@@ -102,28 +102,28 @@ pub enum Confidence {
 pub struct Verdict {
     /// Why.
     pub cause: Cause,
-    /// What a retry would do.
+    /// The prospect of a retry.
     pub class: Class,
-    /// How sure that is.
+    /// The certainty of that cause.
     pub confidence: Confidence,
-    /// How the process ended. Absent if it was never started, or if this verdict was written ahead of
-    /// the end and nobody lived to replace it.
+    /// The end of the process. Absent if it was never started, or if this verdict was written ahead of the end and no
+    /// process lived to replace it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<TrialExit>,
     /// One sentence for a person.
     pub message: String,
-    /// Who asked for the end, where somebody did.
+    /// The party that requested the end, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopReason>,
     /// The time that the trial ran, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// What the conclusion rests on.
+    /// The grounds of the conclusion.
     #[serde(default)]
     pub evidence: Evidence,
 }
 
-/// What a verdict rests on. Everything absent was not seen.
+/// The grounds of a verdict. Everything absent was not seen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Last lines of standard output, at most a few KiB, not UTF-8 shown as U+FFFD.
@@ -160,15 +160,15 @@ pub struct Evidence {
     /// Raw wait status as `waitpid` gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_status: Option<i32>,
-    /// Who sent the signal that made the agent end the trial, or that it passed on and the trial died of.
+    /// The sender of the signal that made the agent end the trial, or that it passed on and the trial died of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal_sender: Option<SignalSender>,
-    /// What the platform said when it took the trial's machine away: its reason and its words. The manager's to fill in.
+    /// The platform's words when it took the trial's machine away: its reason and its words. The manager's to fill in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
 }
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalSender {
     /// Its process id as the agent sees it; 0 for a process outside the agent's container.

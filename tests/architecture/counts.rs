@@ -7,8 +7,8 @@ use super::source::{self, Source, sources};
 
 /// Each count, and the most that is allowed.
 const ALLOWED: [(&str, usize); 7] = [
-    ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 980),
-    ("comment lines with somebody, nobody or whoever", 386),
+    ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
+    ("comment lines with somebody, nobody or whoever", 0),
     ("sentences of comments with more than 40 words", 3),
     ("public types whose name another public type of the crate has", 8),
     ("constants of a single word that says nothing of what", 51),

@@ -54,7 +54,7 @@ async fn what_cannot_be_written_is_counted() {
 
 #[tokio::test]
 async fn a_disk_that_hangs_is_waited_for_once() {
-    // A pipe that nobody reads hangs as a dead network file system does.
+    // A pipe without a reader hangs as a dead network file system does.
     let dir = tempfile::tempdir().unwrap();
     let stdout = dir.path().join("stdout");
     nix::unistd::mkfifo(&stdout, nix::sys::stat::Mode::S_IRWXU).unwrap();

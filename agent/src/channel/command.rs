@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::collect::{Finding, Record, Source, read_record};
 
-/// What a trial puts.
+/// A request of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Command {
     /// It wants its parameters.

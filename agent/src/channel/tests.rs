@@ -79,7 +79,7 @@ fn values(found: &[Finding]) -> Vec<String> {
     found.iter().map(value).collect()
 }
 
-/// What `trial_used.py` reports.
+/// Returns the reports of `trial_used.py`.
 fn reported() -> [String; 4] {
     let second = json!({"default": 0.75, "loss": 1.25, "note": "it's \"quoted\""});
     let last = json!({"default": 0.875, "loss": 1.0});

@@ -1,5 +1,5 @@
-//! Where values come from: which variables count, and where a refused value came from. Whoever set a variable, or a line
-//! of the settings file, looks there and not for a flag.
+//! Where values come from: which variables count, and where a refused value came from. A user who set a variable, or a
+//! line of the settings file, looks there and not for a flag.
 
 use std::ffi::{OsStr, OsString};
 
@@ -53,8 +53,8 @@ pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
     refusal
 }
 
-/// Whether a variable counts, if it is set: one that is empty does not, for templates leave such where they have nothing to say; nor
-/// does one that says in another way what a flag among the words says, for a flag outranks it.
+/// Returns whether a variable counts, if it is set: one that is empty does not, for templates leave such where they
+/// have nothing to say; nor does one that says in another way what a flag among the words says, for a flag outranks it.
 pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
     let Some(value) = std::env::var_os(name) else { return true };
     let setting = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
@@ -62,8 +62,8 @@ pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
     !value.is_empty() && !other.is_some_and(|other| is_flag(words, other))
 }
 
-/// Whether the setting `id` is a flag's. To ask the table of flags takes long, so that is done for words that look like it
-/// only: they may be the trial's own.
+/// Returns whether the setting `id` is a flag's. To ask the table of flags takes long, so that is done for words that
+/// look like it only: they may be the trial's own.
 fn is_flag(words: &[OsString], id: &str) -> bool {
     let read = || Cli::command().ignore_errors(true).try_get_matches_from(words).ok();
     let of_flag = |matches: ArgMatches| {
@@ -74,7 +74,7 @@ fn is_flag(words: &[OsString], id: &str) -> bool {
     is_given(words, &id.replace('_', "-")) && read().and_then(of_flag) == Some(true)
 }
 
-/// Whether the flag is among the words before the trial's own.
+/// Returns whether the flag is among the words before the trial's own.
 fn is_given(words: &[OsString], flag: &str) -> bool {
     let ours = words.iter().take_while(|word| *word != "--");
     ours.filter_map(|word| word.to_str()?.strip_prefix("--"))

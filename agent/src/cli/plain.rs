@@ -1,6 +1,6 @@
 //! PURE: the commonest command lines, `trialkeeper [run] [--FLAG VALUE]... [--] CMD` with the flags and variables that
-//! whoever starts many trials sets. They are read here because a table of fifty flags takes longer to build than a
-//! trial takes to start, and leaves a quarter of a megabyte behind that nothing needs again.
+//! a program that starts many trials sets. They are read here because a table of fifty flags takes longer to build than
+//! a trial takes to start, and leaves a quarter of a megabyte behind that nothing needs again.
 //!
 //! What it gives is what the table gives; a test compares them. Whatever is not understood is left to the table, which
 //! alone knows how to complain.
@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use super::values::{heartbeat, log_line_bytes, manager, rotate_bytes, sample_interval};
 use super::{Collect, LogCollection, PodArgs, RunArgs, SdkWay, WatchArgs, config_file, duration};
 
-/// How the names of our variables begin.
+/// The prefix of our variables.
 pub(super) const PREFIX: &str = "TRIALKEEPER_";
 
 /// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.
@@ -133,12 +133,12 @@ fn is_variable(setting: &str, id: &str) -> bool {
     setting.bytes().eq(id.bytes().map(|byte| byte.to_ascii_uppercase()))
 }
 
-/// Whether the variable `name` may set a flag.
+/// Returns whether the variable `name` may set a flag.
 pub(super) fn is_ours(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// What holds where nothing is said.
+/// Returns the defaults of all flags.
 fn defaults() -> RunArgs {
     RunArgs {
         command: Vec::new(),
@@ -256,7 +256,7 @@ mod tests {
         run(words, variables).map(|run| format!("{run:?}"))
     }
 
-    /// What the table makes of them.
+    /// Returns the complaint of the table's reader about the words.
     fn by_table(words: &[OsString]) -> Option<String> {
         let Ok(super::super::Cli { command: super::super::Command::Run(mut run) }) =
             super::super::by_table(words.to_vec())

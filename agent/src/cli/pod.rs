@@ -9,10 +9,10 @@ use clap::Args;
 use super::duration;
 use crate::peers::{Role, Task};
 
-/// What a pod needs to be told.
+/// The options of a pod.
 #[derive(Debug, Args)]
 pub struct PodArgs {
-    /// What the manager gives before the trial starts.
+    /// The files that the manager gives before the trial starts.
     #[arg(long, env = "TRIALKEEPER_FETCH", value_name = "KINDS", value_delimiter = ',')]
     pub fetch: Vec<Fetch>,
     /// Where fetched code goes, and where the trial then runs [default: code, in the output directory].
@@ -22,7 +22,7 @@ pub struct PodArgs {
     /// unchanged are removed after it.
     #[arg(long, env = "TRIALKEEPER_CODE_ARCHIVE", value_name = "FILE")]
     pub code_archive: Option<PathBuf>,
-    /// How long fetching, and waiting for the other pods, may take in all.
+    /// The time that fetching, and waiting for the other pods, may take in all.
     #[arg(long, env = "TRIALKEEPER_START_TIMEOUT", value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub start_timeout: Duration,
     /// The role of this pod in its trial; else `FC_TASKROLE_NAME`.
@@ -47,7 +47,7 @@ pub struct PodArgs {
     pub pod_ip: Option<IpAddr>,
 }
 
-/// What the manager gives.
+/// A file that the manager gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Fetch {
     /// The code directory.

@@ -7,8 +7,9 @@ use clap::error::{ContextKind, ContextValue};
 
 use super::plain::{PREFIX, is_ours};
 
-/// What sets no flag and is rightly there: a keeper's version for old managers, what a trial is told, which may
-/// itself run a keeper, and what this project's tests are told. One that ends with `_` stands for all that begin so.
+/// Variables that set no flag and are rightly there: a keeper's version for old managers, what a trial is told, which
+/// may itself run a keeper, and what this project's tests are told. One that ends with `_` stands for all that begin
+/// so.
 const KNOWN: [&str; 8] =
     ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "FAULT", "TEST_"];
 
@@ -46,7 +47,7 @@ fn service(name: &OsString) -> Option<&[u8]> {
     name.as_encoded_bytes().strip_suffix(b"_SERVICE_HOST")
 }
 
-/// Whether it tells of one of `services`: `_SERVICE_PORT_HTTP`, `_PORT`, `_PORT_80_TCP_ADDR`, ...
+/// Returns whether the variable describes one of `services`: `_SERVICE_PORT_HTTP`, `_PORT`, `_PORT_80_TCP_ADDR`, ...
 fn is_link(name: &OsStr, services: &[&[u8]]) -> bool {
     let forms: [&[u8]; 2] = [b"_SERVICE_", b"_PORT"];
     let rests =
@@ -123,7 +124,7 @@ mod tests {
         let names = names.concat();
         assert!(names.iter().all(|name| !flags.contains(name)), "a link is taken for a setting");
         assert_eq!(sentences(&mut command, names), Vec::<String>::new());
-        // Alone it is somebody's mistake.
+        // Alone it is a mistake.
         assert_eq!(sentences(&mut command, ["TRIALKEEPER_PORT".into()]).len(), 1);
     }
 }

@@ -1,4 +1,5 @@
-//! PURE: values of flags, read and bounded. What is too small to make sense is refused here, where whoever set it is told.
+//! PURE: values of flags, read and bounded. A value that is too small to make sense is refused here, where the user who
+//! set it reads the error.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const LINE_LEAST: u64 = 64;
 const HEARTBEAT_LEAST: Duration = Duration::from_millis(100);
 const SAMPLE_LEAST: Duration = Duration::from_millis(10);
 
-/// Reads the manager's URL, so far as to know that it is one: nobody can be reached at another.
+/// Reads the manager's URL, so far as to know that it is one: no manager can be reached at another.
 pub(super) fn manager(text: &str) -> Result<String, String> {
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
     let known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -49,7 +50,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 =
         digits.parse().map_err(|_| "a number with a unit is expected, such as 20s".to_owned())?;
-    // A year is for ever; more only overflows somebody's arithmetic.
+    // A year is for ever; more only overflows the arithmetic.
     match number * seconds {
         time if (0.0..=31_536_000.0).contains(&time) => Ok(Duration::from_secs_f64(time)),
         _ => Err("a time between 0 and 365d is expected".to_owned()),

@@ -9,7 +9,7 @@ use clap::builder::BoolishValueParser;
 use super::duration;
 use super::values::sample_interval;
 
-/// What is looked at, and what counts as too long.
+/// The observations to make, and their limits.
 #[derive(Debug, Args)]
 pub struct WatchArgs {
     /// Time between two readings of processes, control group and GPUs; 0: none.

@@ -22,7 +22,7 @@ pub fn strip(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(clean)
 }
 
-/// How many bytes after the escape character belong to its sequence.
+/// Returns the number of bytes after the escape character that belong to its sequence.
 fn sequence_length(tail: &[u8]) -> usize {
     match tail.first() {
         // CSI: parameters, intermediates, one final byte.

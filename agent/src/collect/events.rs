@@ -50,7 +50,7 @@ struct Garbage {
     why: &'static str,
 }
 
-/// What the bytes at hand begin with.
+/// The beginning of the bytes at hand.
 enum Next<'a> {
     Record { data: &'a [u8] },
     TooLarge { length: u64, is_summary: bool },

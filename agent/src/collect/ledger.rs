@@ -1,9 +1,9 @@
 //! PURE: names, numbers and bounds what all collectors of one attempt found, and concludes.
 //!
-//! What NNI's SDK reports is the trial's own word: passed on as numbered, none dropped. What was read off
-//! text is bounded, because nobody wrote it for us: at most [`NAMES`] names, and after [`DENSE`] values of
-//! one name only every second, then every fourth ... value is kept. Everything dropped is counted, and the
-//! last value of each name is always known.
+//! What NNI's SDK reports is the trial's own word: passed on as numbered, none dropped. Metrics read off text are
+//! bounded, because the text was not written for us: at most [`NAMES`] names, and after [`DENSE`] values of one name
+//! only every second, then every fourth ... value is kept. Everything dropped is counted, and the last value of each
+//! name is always known.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
 use super::objective::{main_of, repeats};
 use super::{CollectSpec, Found, Source};
 
-/// How many names text and JSON lines may introduce; the objective and a final result are always let in.
+/// The number of names that text and JSON lines may introduce; the objective and a final result are always let in.
 const NAMES: usize = 64;
 
-/// How many intermediate values of one name are all kept.
+/// The number of intermediate values of one name that are all kept.
 const DENSE: u64 = 10_000;
 
 /// Names, numbers and bounds what all collectors of one attempt found.
@@ -29,7 +29,7 @@ pub struct Ledger {
     /// Metrics taken so far, as the time of each series' last one.
     entered: u64,
     final_seen: bool,
-    /// The name that was taken for the result, where there were several and nobody had said which.
+    /// The name that was taken for the result, where there were several and the user had named none.
     chosen: Option<String>,
     thinned: u64,
     nameless: u64,
@@ -100,7 +100,7 @@ impl Ledger {
         Some(concluded(name, &self.printed[name], false))
     }
 
-    /// What a person should know about the whole, as code and sentence; asked after [`Self::conclude`].
+    /// Returns remarks for the user about the whole, as code and sentence; to be called after [`Self::conclude`].
     pub fn notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = Vec::new();
         if let Some(chosen) = &self.chosen {

@@ -24,7 +24,7 @@ pub enum Line {
     Unreadable {
         /// Its beginning, lossy.
         excerpt: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
 }
@@ -82,7 +82,7 @@ impl LineCutter {
         }
     }
 
-    /// How much of the carry is to be cut off, if it is too long.
+    /// Returns the number of bytes to cut off the carry, if it is too long.
     fn overlong(&self) -> Option<usize> {
         let head = self.carry.get(..TEXT)?;
         match self.marker.find(head) {

@@ -15,7 +15,7 @@ const HEADER_BYTES: usize = 8;
 pub struct MetricFileReader {
     /// Bytes that no decision was made about; at most one record, so about 1 MB.
     carry: Vec<u8>,
-    /// How many bytes the carry must have before looking again is of use.
+    /// The number of bytes that the carry must have before looking again is of use.
     look_at: usize,
     garbage: Option<Garbage>,
 }
@@ -27,7 +27,7 @@ struct Garbage {
     length: u64,
 }
 
-/// What the bytes at hand begin with.
+/// The beginning of the bytes at hand.
 enum Next {
     /// A record of this many bytes.
     Record { length: usize, record: Record },

@@ -138,9 +138,9 @@ pub(super) fn is_known(name: &str) -> bool {
     likelihood(name).is_some() && !is_setting(name)
 }
 
-/// How likely a name means the result: the least is the likeliest. What says itself that it is the result comes before
-/// measures of quality, these before losses, and among each kind what was measured on data that the trial was not trained
-/// on. `None`: the name says nothing.
+/// Returns how likely a name means the result: the least is the likeliest. What says itself that it is the result comes
+/// before measures of quality, these before losses, and among each kind what was measured on data that the trial was
+/// not trained on. `None`: the name says nothing.
 fn likelihood(name: &str) -> Option<(usize, bool, usize)> {
     let last = parts(name).next_back()?;
     let trained_on = !parts(name).any(|part| is_one_of(part, &HELD_OUT));

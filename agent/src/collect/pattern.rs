@@ -41,7 +41,7 @@ pub enum PatternError {
     Syntax {
         /// The text.
         pattern: String,
-        /// What is wrong with it.
+        /// The problem with it.
         #[source]
         source: regex_lite::Error,
     },

@@ -12,7 +12,7 @@ fn metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
     Finding::Metric(Found { source: Source::Sdk, name, kind, sequence, value: value.into() })
 }
 
-/// What `trial_used.py` reports.
+/// Returns the reports of `trial_used.py`.
 fn reported() -> Vec<Finding> {
     use MetricKind::{Final, Intermediate};
     vec![

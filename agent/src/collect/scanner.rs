@@ -19,11 +19,11 @@ use super::{
     CollectSpec, EXCERPT_BYTES, Finding, Found, LONGEST_BYTES, Source, ansi, json_lines, text,
 };
 
-/// What stands before each record of NNI's SDK on stdout, and the apostrophe that ends it.
+/// The mark before each record of NNI's SDK on stdout, and the apostrophe that ends it.
 pub const MARKER: &[u8] = b"NNISDK_MEb'";
 pub(super) const END: u8 = b'\'';
 
-/// What is read at once into the tail.
+/// The size of one read into the tail.
 const PORTION_BYTES: usize = 64 * 1024;
 
 /// Lengths in bytes.
@@ -67,7 +67,7 @@ enum Clipped {
     TooLong { textured: bool },
 }
 
-/// What follows a marker.
+/// The continuation of a marker.
 enum Marked {
     /// A record of this many bytes, apostrophe included.
     Record(usize, Record),
@@ -349,7 +349,7 @@ pub(super) fn last_state(piece: &[u8]) -> usize {
     memchr::memrchr(b'\r', states).map_or(0, |last| last + 1)
 }
 
-/// How many bytes at the end of `piece` may be the beginning of a marker.
+/// Returns the number of bytes at the end of `piece` that may be the beginning of a marker.
 pub(super) fn marker_begun(piece: &[u8]) -> usize {
     let longest = piece.len().min(MARKER.len() - 1);
     (1..=longest).rev().find(|length| piece.ends_with(&MARKER[..*length])).unwrap_or(0)

@@ -1,10 +1,9 @@
 //! PURE: `name=value` in a line of text, and `name: value` where the name means a metric.
 //!
-//! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`, made
-//! stricter where that finds metrics nobody meant: name and value must each be a whole token, so that
-//! `lr=0.1abc`, `x==3`, `date=2026-01-02` and `http://host/?a=1` are text. Beyond Katib, a name may
-//! hold `.`, `/`, `@` and letters of any alphabet, and a value may be `nan` or `inf`, and `|` separates. The tables in
-//! the tests decide.
+//! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`, made stricter where
+//! that finds metrics by accident: name and value must each be a whole token, so that `lr=0.1abc`, `x==3`,
+//! `date=2026-01-02` and `http://host/?a=1` are text. Beyond Katib, a name may hold `.`, `/`, `@` and letters of any
+//! alphabet, and a value may be `nan` or `inf`, and `|` separates. The tables in the tests decide.
 //!
 //! Katib heeds names only that it was told. So does this where it was told one, the objective: its name is what Katib
 //! takes for one (`val|acc`, `--acc`, `1st`, whatever stands before it), and a unit may follow the number (`12ms`). What
@@ -18,7 +17,7 @@ use trial_protocol::MetricValue;
 use super::NAME_BYTES;
 use super::objective::is_known;
 
-/// What our variables and NNI's begin with: a trial that prints its environment reports nothing.
+/// The prefixes of our variables and NNI's: a trial that prints its environment reports nothing.
 const OURS: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
 /// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour
@@ -132,7 +131,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-./@".contains(&byte)
 }
 
-/// What may stand before a name.
+/// Returns whether the byte may stand before a name.
 fn opens(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"([{<>)]},;:|\"'`".contains(&byte)
 }

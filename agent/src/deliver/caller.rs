@@ -1,4 +1,4 @@
-//! The client that calls the manager, and whom it trusts: from a file that somebody may replace.
+//! The client that calls the manager, and the certificates that it trusts: from a file that the user may replace.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::http;
 #[derive(Debug, Default)]
 pub(super) struct Caller {
     ca_file: Option<PathBuf>,
-    /// What was last read from the file.
+    /// The content of the file when it was last read.
     pem: Option<Vec<u8>>,
     client: Option<Client>,
     /// `true` if the file is to be looked at.

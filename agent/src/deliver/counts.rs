@@ -1,8 +1,8 @@
-//! How delivery goes, for whoever looks in.
+//! Counters of delivery, for the page of metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
+/// Counters of delivery.
 #[derive(Debug, Default)]
 pub struct Counts {
     taken: AtomicU64,

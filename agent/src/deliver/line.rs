@@ -21,7 +21,7 @@ const OPEN: Duration = Duration::from_secs(20);
 /// The time that the bulk lane waits for the line; then it takes another connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who has the line.
+/// The right to the long poll.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// The bulk lane wants it, or has it.
@@ -67,11 +67,11 @@ impl Line {
     }
 }
 
-/// What came of a request that was kept open.
+/// The outcome of a request that was kept open.
 pub(super) struct Waited {
-    /// What there is to report now; empty for a heartbeat.
+    /// The reports to send now; empty for a heartbeat.
     pub(super) records: Vec<Record>,
-    /// How that was answered, if it was sent at all.
+    /// The answer to them, if they were sent at all.
     pub(super) answer: Option<Result<ReportAck, Error>>,
 }
 
@@ -118,7 +118,7 @@ impl Courier {
         let obeyed = self.lock().obeyed.clone();
         let attempt = self.spool.attempt();
         let sender = &self.settings.sender;
-        // Nobody takes it if the request is over by now; its answer says so.
+        // The receiver is gone if the request is over by now; its answer says so.
         drop(fill.send(native::body(
             sender,
             attempt,

@@ -6,7 +6,7 @@ use trial_protocol::{AttemptId, Lane};
 use super::{Courier, Delivered, FACTS_BYTES};
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
-/// How many reports of an earlier process's are not acknowledged; at least one.
+/// Returns the number of an earlier process's reports that are not acknowledged; at least one.
 async fn left_in(mut files: LaneFiles) -> u64 {
     let standing = tokio::task::spawn_blocking(move || files.scan(false)).await;
     standing.ok().and_then(Result::ok).map_or(1, |standing| standing.kept.max(1))

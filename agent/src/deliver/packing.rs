@@ -40,8 +40,8 @@ impl Courier {
         packed.await.expect("compressing does not panic, and nobody cancels it")
     }
 
-    /// Returns whether a body that was refused may have been so because it is compressed: whoever offers gzip may be
-    /// replaced by one who does not, or stand behind one who does not. Nothing is compressed from then on.
+    /// Returns whether a body that was refused may have been so because it is compressed: a server that offers gzip may
+    /// be replaced by one that does not, or stand behind one that does not. Nothing is compressed from then on.
     pub(super) fn refused_packing(&self, error: &Error) -> bool {
         let refused = matches!(
             error,

@@ -11,7 +11,7 @@ use reqwest::Client;
 use super::local::{LOCAL_BASE, LocalClient};
 use super::{Contact, Courier, Error, ManagerAddress, token};
 
-/// What the files held. What could not be read is read, and told of, when it is needed.
+/// The content of the files. What could not be read is read, and told of, when it is needed.
 #[derive(Clone, Default)]
 pub struct Papers {
     base: Option<String>,
@@ -51,7 +51,7 @@ impl fmt::Debug for Papers {
 }
 
 impl Courier {
-    /// What is needed to speak; all of it is read again after [`Courier::refresh`].
+    /// Returns the client, address and token of a request; all of it is read again after [`Courier::refresh`].
     pub(super) fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
         let mut contact = self.lock();
         let (client, base) = match self.local(&mut contact)? {

@@ -50,7 +50,7 @@ impl Courier {
                 }
                 tokio::select! {
                     changed = peer.changed() => if changed.is_err() { return false },
-                    // Whoever could end the trial being gone counts as its end.
+                    // A sender that is gone counts as the trial's end.
                     _ = ended.wait_for(|ended| *ended), if takes.is_some() => return false,
                 }
             }
@@ -94,7 +94,7 @@ impl Courier {
         let mut give_up = self.settings.give_up.clone();
         let told = async {
             if give_up.wait_for(|told| *told).await.is_err() {
-                // Nobody is left who could tell.
+                // No sender is left.
                 std::future::pending::<()>().await;
             }
         };
@@ -118,7 +118,7 @@ impl Courier {
     /// Waits for the trial's end, and then for that.
     pub(super) async fn deadline_after_end(&self) {
         let mut ended = self.ended.clone();
-        // Whoever could end the trial being gone counts as its end.
+        // A sender that is gone counts as the trial's end.
         drop(ended.wait_for(|ended| *ended).await);
         self.deadline().await;
     }

@@ -23,7 +23,7 @@ use line::{OpenLine, chunked};
 
 const BOUND: Duration = Duration::from_mins(1);
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 #[derive(Debug, Clone)]
 enum Answer {
     /// Stores and acknowledges.
@@ -63,7 +63,7 @@ struct Seen {
     obeyed: Vec<u64>,
     heartbeats: u64,
     requests: u64,
-    /// Of the requests, those that were compressed.
+    /// The number of requests that were compressed.
     packed: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The token that is shown to the manager: from a file that somebody may replace, and renewed by the
-//! manager before it expires. It must never reach a log.
+//! The token that is shown to the manager: from a file that the user may replace, and renewed by the manager before it
+//! expires. It must never reach a log.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use tracing::{debug, warn};
 #[derive(Debug, Default)]
 pub(super) struct Token {
     file: Option<PathBuf>,
-    /// What was last read from the file.
+    /// The content of the file when it was last read.
     from_file: Option<String>,
-    /// What the manager gave us instead.
+    /// The token that the manager gave instead.
     renewed: Option<String>,
     /// `true` if that manager had proved who it is.
     proved: bool,
@@ -21,7 +21,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// Of this file, which held `known`; otherwise it is read when the token is first asked for.
+    /// Returns the token of this file, which held `known`; otherwise it is read when the token is first asked for.
     pub(super) fn new(file: Option<PathBuf>, known: Option<String>) -> Self {
         let stale = known.is_none();
         Self { file, from_file: known, renewed: None, proved: false, stale }
@@ -47,7 +47,7 @@ impl Token {
         {
             let read = read(path);
             if read.is_some() && read != self.from_file {
-                // Whoever replaced it knows better than the manager that renewed it.
+                // The user who replaced it knows better than the manager that renewed it.
                 self.renewed = None;
                 self.from_file = read;
             }
@@ -97,7 +97,7 @@ pub fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// What a file says. One that says nothing is being written just now, or was a pipe that could be read once.
+/// Returns the text of a file. One that says nothing is being written just now, or was a pipe that could be read once.
 pub(super) fn text(path: &Path) -> io::Result<String> {
     let text = std::fs::read_to_string(path)?.trim().to_owned();
     let said = Some(text).filter(|text| !text.is_empty());

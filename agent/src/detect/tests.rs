@@ -28,7 +28,7 @@ fn gpu(used: Option<f64>, power: Option<f64>) -> Box<Sample> {
     gpus(&[(used, power)])
 }
 
-/// Of each GPU use and power.
+/// Returns a sample with use and power of each GPU.
 fn gpus(readings: &[(Option<f64>, Option<f64>)]) -> Box<Sample> {
     let gpu = |(index, (used, power)): (u32, &(Option<f64>, Option<f64>))| GpuSample {
         index,
@@ -40,7 +40,7 @@ fn gpus(readings: &[(Option<f64>, Option<f64>)]) -> Box<Sample> {
     Box::new(Sample { gpus: (0..).zip(readings).map(gpu).collect(), ..Sample::default() })
 }
 
-/// What is seen, at which second.
+/// An observation, and its second.
 enum S {
     Metric(u64),
     Output(u64),

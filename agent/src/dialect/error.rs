@@ -43,7 +43,7 @@ pub enum Error {
     /// Where no NNI manager can be.
     #[error("{url:?} is not the address of an NNI manager; http://HOST:PORT is expected")]
     Address {
-        /// What was given.
+        /// The value that was given.
         url: String,
     },
     /// An answer of an NNI manager's that explains nothing.
@@ -71,7 +71,7 @@ pub enum Error {
     Unauthorized {
         /// Where.
         url: String,
-        /// What it said.
+        /// The detail of the answer.
         detail: String,
     },
     /// HTTP 404.
@@ -79,7 +79,7 @@ pub enum Error {
     Unknown {
         /// Where.
         url: String,
-        /// What it said.
+        /// The detail of the answer.
         detail: String,
     },
     /// HTTP 409 with the manager's own explanation.
@@ -87,7 +87,7 @@ pub enum Error {
     WireVersion {
         /// Where.
         url: String,
-        /// What it said.
+        /// The detail of the answer.
         detail: String,
     },
     /// HTTP 413.
@@ -105,7 +105,7 @@ pub enum Error {
         url: String,
         /// When to try again, if it said so.
         after: Option<Duration>,
-        /// What it said.
+        /// The detail of the answer.
         detail: String,
     },
     /// HTTP 400 with the manager's own explanation: these bytes will not be taken.
@@ -115,7 +115,7 @@ pub enum Error {
         url: String,
         /// Which.
         status: StatusCode,
-        /// What it said.
+        /// The detail of the answer.
         detail: String,
     },
     /// Any other answer.
@@ -125,12 +125,12 @@ pub enum Error {
         url: String,
         /// Which.
         status: StatusCode,
-        /// What it said.
+        /// The detail of the answer.
         detail: String,
     },
 }
 
-/// What to do about an error.
+/// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Try again, after a while that grows.
@@ -141,12 +141,12 @@ pub enum Verdict {
     Split,
     /// Try a smaller batch, and a single report again after a while: who refuses it is not the manager.
     Smaller,
-    /// Somebody has to do something first: try again, but rarely, and do not wait for it at the end.
+    /// An operator has to act first: try again, but rarely, and do not wait for it at the end.
     Hopeless,
 }
 
-/// The longest that somebody is obeyed who asks us to come again later: it may be a proxy that knows nothing of
-/// leases, and who is silent for longer is taken for lost.
+/// The longest pause that a server may ask for: it may be a proxy that knows nothing of leases, and an agent that is
+/// silent for longer is taken for lost.
 const LATER: Duration = Duration::from_mins(1);
 
 impl Error {

@@ -23,15 +23,15 @@ pub use wire::Connection;
 
 /// Below the manager's base URL.
 const ROOT: &str = "/api/v1/nni-pai";
-/// How the body of a version call begins; that of a line never does, see [`Tag`].
+/// The beginning of the body of a version call; that of a line never begins so, see [`Tag`].
 const VERSION_CALL: &str = "{\"tag\": \"VC";
-/// How the body of a metric begins, see [`metric`].
+/// The beginning of the body of a metric, see [`metric`].
 const METRIC: &str = "{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": \"NNISDK_MEb'";
 /// Most bytes of a line in one request: with every one of them escaped, the body stays below the 100 kB
 /// that the server takes.
 const LINE_BYTES: usize = 16 << 10;
 
-/// Who says a line.
+/// The source of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tag {
     /// The trial.
@@ -130,7 +130,7 @@ fn json(text: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(text).expect("a text is JSON")
 }
 
-/// What an answer means for the request.
+/// The meaning of an answer for the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Taken,

@@ -24,7 +24,7 @@ pub const REPORTS: &str = "/api/v1/agent/reports";
 const ANSWER_BYTES: usize = 1 << 20;
 /// The slowest line that is waited for, in bytes a second.
 const SLOWEST: usize = 16 << 10;
-/// How much of a refusal's explanation is kept, in characters.
+/// The length of a refusal's explanation that is kept, in characters.
 const DETAIL: usize = 300;
 
 /// An explanation of a refusal (RFC 9457), as far as it is used.
@@ -93,8 +93,8 @@ pub async fn post(
     send(request, base, token, Body::from(body), within).await
 }
 
-/// Likewise with a body that comes within `open`. The manager may answer before, with an ack that moves
-/// nothing, to make this attempt's agent speak.
+/// Sends a request like [`post`], with a body that comes within `open`. The manager may answer before, with an ack that
+/// moves nothing, to make this attempt's agent speak.
 pub async fn post_later(
     client: &Client,
     base: &str,
@@ -140,7 +140,7 @@ pub(super) async fn json<T: DeserializeOwned>(url: &str, response: Response) -> 
     serde_json::from_slice(&bytes.ok_or_else(long)?).map_err(foreign)
 }
 
-/// What the manager said instead of an answer.
+/// Returns the manager's refusal as an error.
 pub(super) async fn refusal(url: String, response: Response) -> Error {
     let status = response.status();
     let after = retry_after(response.headers());

@@ -45,7 +45,7 @@ fn room(name: &'static str, shown: &str, free: u64) -> Check {
     Check::ok(name, finding)
 }
 
-/// What a reading of the GPUs says.
+/// Returns the check of a reading of the GPUs.
 pub(super) fn gpu(reading: &Reading) -> Check {
     match reading {
         Reading::Gpus(gpus) => {
@@ -61,7 +61,7 @@ pub(super) fn gpu(reading: &Reading) -> Check {
     }
 }
 
-/// What the control group below `root` limits.
+/// Returns the check of the limits of the control group below `root`.
 pub(super) fn cgroup(root: &Path) -> Check {
     let name = "control group";
     let Some(reader) = CgroupReader::find(root) else {

@@ -21,12 +21,12 @@ use crate::http;
 
 /// The time that a hop may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How far the clocks may be apart, in milliseconds.
+/// The difference between the clocks that is allowed, in milliseconds.
 const APART: i64 = 5_000;
 /// The hops, in their order.
 const HOPS: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", "token"];
 
-/// What is looked for.
+/// The manager and files to check.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) address: Option<ManagerAddress>,
@@ -180,7 +180,7 @@ fn route(port: u16, took: Duration, connected: io::Result<SocketAddr>) -> Check 
     }
 }
 
-/// What answered to `GET /healthz`.
+/// The answer to `GET /healthz`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Health {
     status: StatusCode,

@@ -14,13 +14,13 @@ use crate::tail::{FileCollectors, FileSpec};
 /// Where NNI's SDK keeps its metrics, below a run's folder.
 pub const SDK_FILE: &str = ".nni/metrics";
 
-/// How much older a file may seem than its writing: a file system's clock is read less often than ours.
+/// The age by which a file may seem older than its writing: a file system's clock is read less often than ours.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
-/// What was collected, from which files, and where in them.
+/// The collected metrics, their files, and the places in them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Recipe {
-    /// What counts.
+    /// The formats that count.
     pub collect: CollectSpec,
     /// NNI's file and files of lines, each with how much of it was there before the run.
     pub files: Vec<(PathBuf, u64)>,
@@ -54,7 +54,7 @@ impl Recipe {
         Some(value.to_string().into_bytes())
     }
 
-    /// As the run's folder `dir` says, or else as runs are unless somebody says otherwise.
+    /// As the run's folder `dir` says, or else as runs are unless told otherwise.
     pub fn of(dir: &Path) -> Self {
         let bytes = fs::read(dir.join(COLLECTORS_FILE)).unwrap_or_default();
         let mut recipe =

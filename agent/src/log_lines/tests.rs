@@ -29,7 +29,7 @@ fn texts(pieces: &[LogChunk]) -> Vec<(u64, &str)> {
         .collect()
 }
 
-/// What it says, the portions, and the pieces: their positions and texts.
+/// A name, the portions, and the pieces: their positions and texts.
 type Row<'a> = (&'a str, &'a [&'a [u8]], &'a [(u64, &'a str)]);
 
 #[test]

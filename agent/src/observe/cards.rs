@@ -20,7 +20,7 @@ pub(super) struct Cards {
     /// Asks the thread for a reading; `None`: there is no thread, since no card was seen yet.
     ask: Option<blocking::SyncSender<()>>,
     heard: mpsc::Sender<Heard>,
-    /// What was read.
+    /// The reading.
     pub(super) board: Board,
 }
 
@@ -50,7 +50,7 @@ impl Cards {
         let (ask, asked) = blocking::sync_channel(1);
         let (root, heard) = (self.root.clone(), self.heard.clone());
         let named = thread::Builder::new().name("cards".to_owned()).stack_size(128 * 1024);
-        // It ends with whoever asks, or never, if the driver does not answer. Nobody joins it.
+        // It ends with its receiver, or never, if the driver does not answer. It is never joined.
         let work = move || {
             while asked.recv().is_ok() {
                 if heard.blocking_send(Heard::Cards(amd::read(&root))).is_err() {
@@ -92,7 +92,7 @@ mod tests {
         fs::create_dir_all(&device).unwrap();
         fs::write(device.join("vendor"), "0x1002\n").unwrap();
         fs::write(device.join("unique_id"), "a1\n").unwrap();
-        // A pipe that nobody writes to is opened for ever.
+        // A pipe without a writer is opened for ever.
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
         let (tell, mut told) = mpsc::channel(8);

@@ -23,7 +23,7 @@ pub(super) struct Gpus {
     program: Option<PathBuf>,
     interval: Duration,
     probe: Probe,
-    /// What was read.
+    /// The reading.
     pub(super) board: Board,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
@@ -98,7 +98,7 @@ impl Gpus {
     /// Kills the process, if there is one.
     pub(super) fn end(&mut self) {
         if let Some((child, ended)) = &mut self.running
-            // One that was reaped has left its number to somebody else.
+            // The number of a reaped process may be another's by now.
             && matches!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         {
             child.kill().ok();

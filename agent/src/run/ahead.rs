@@ -16,7 +16,7 @@ use crate::rendezvous::meet;
 use crate::settings::{Pod, Settings};
 use crate::signals::{Caught, Signals};
 
-/// What was got so far.
+/// The collection so far.
 pub(super) struct Ahead<'a> {
     settings: &'a Settings,
     way: Option<Way<'a>>,
@@ -27,7 +27,7 @@ pub(super) struct Ahead<'a> {
 struct Way<'a> {
     runtime: &'a Runtime,
     manager: Manager,
-    /// We may be asked to end meanwhile, and as PID 1 nobody else would hear it.
+    /// We may be asked to end meanwhile, and as PID 1 no other process would hear it.
     signals: Signals,
 }
 

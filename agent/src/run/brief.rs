@@ -14,9 +14,9 @@ use crate::signals::HeldBack;
 const BRIEF: Duration = Duration::from_millis(20);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// Waits until the trial prints something, somebody sends a signal, or [`BRIEF`] is over; then it is to be
-/// watched, and this returns `None`. What is to be done `meanwhile` begins after [`AT_ONCE`]. Else it has exited by itself, has printed nothing, nobody is left of it, and
-/// `nothing_else` says that it left nothing to be read either.
+/// Waits until the trial prints something, a signal comes, or [`BRIEF`] is over; then it is to be watched, and this
+/// returns `None`. What is to be done `meanwhile` begins after [`AT_ONCE`]. Else it has exited by itself, has printed
+/// nothing, no process is left of it, and `nothing_else` says that it left nothing to be read either.
 pub(super) fn wait(
     signals: &HeldBack,
     outputs: &[Option<OwnedFd>; 2],
@@ -47,7 +47,7 @@ pub(super) fn wait(
             if status.code().is_some() && alone && !printed && nothing_else() {
                 return Some(status);
             }
-            // Whoever watches from now on asks the same receiver.
+            // A later caller waits on the same receiver.
             let (tell, again) = oneshot::channel();
             tell.send(status).ok();
             *exit = again;

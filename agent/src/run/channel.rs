@@ -20,7 +20,7 @@ pub(super) struct Served {
     pub(super) end: End,
 }
 
-/// What ends it.
+/// The signals that end it.
 pub(super) struct End {
     ended: watch::Sender<bool>,
     _task: Option<JoinHandle<()>>,
@@ -65,7 +65,7 @@ impl SdkChannel {
 }
 
 impl End {
-    /// Tells whoever still asks that the trial is over.
+    /// Tells those who still ask that the trial is over.
     pub(super) fn end(self) {
         self.ended.send(true).ok();
     }

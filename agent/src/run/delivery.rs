@@ -12,10 +12,10 @@ use crate::deliver::{self, Counts, LAST_PATIENCE, Papers};
 use crate::settings::Settings;
 use crate::spool::Spool;
 
-/// The time that delivery may go on when we are to end: whoever sends TERM sends KILL after a while.
+/// The time that delivery may go on when we are to end: the sender of TERM sends KILL after a while.
 const HURRIED: Duration = Duration::from_secs(5);
 
-/// What delivery may take to see that its time is up.
+/// The time that delivery may take to see that its time is up.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// The task that delivers, where there is a manager.
@@ -27,7 +27,7 @@ pub(super) struct Delivery {
     pub(super) last: Last,
 }
 
-/// What ends delivery.
+/// The signals that end delivery.
 pub(super) struct Last {
     ended: watch::Sender<bool>,
     give_up: watch::Sender<bool>,
@@ -65,8 +65,8 @@ impl Last {
         self.ended.subscribe()
     }
 
-    /// Tells it that nothing more will come, and waits until it is done or out of time. `hurry` ends when somebody
-    /// wants us to end: then there are only [`HURRIED`] left.
+    /// Tells it that nothing more will come, and waits until it is done or out of time. `hurry` ends when we are to
+    /// end: then there are only [`HURRIED`] left.
     pub(super) async fn finish(
         self,
         spool: &Spool,

@@ -33,7 +33,7 @@ pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Starte
     }
 }
 
-/// What is worth telling of the attempt that was in this directory before.
+/// Returns a sentence about the attempt that was in this directory before.
 pub(super) fn of_earlier(earlier: &Verdict) -> String {
     let how = match earlier.exit {
         Some(_) => "ended",
@@ -75,7 +75,7 @@ pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) 
     }
 }
 
-/// What delivery has left.
+/// The reports that delivery has left.
 pub(super) struct Left {
     pub(super) outcome: deliver::Outcome,
     /// The spool that holds it. `None`: nothing does.

@@ -23,7 +23,7 @@ pub(super) struct Launched {
     pub(super) outputs: [Option<OwnedFd>; 2],
 }
 
-/// What is left if we fail while the trial runs.
+/// The context of a failure while the trial runs.
 pub(super) struct Will<'a> {
     pub(super) dir: Option<&'a Path>,
     pub(super) termination_log: Option<&'a Path>,

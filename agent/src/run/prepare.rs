@@ -40,11 +40,11 @@ pub(super) struct Prepared {
     pub(super) obstacle: Option<String>,
 }
 
-/// What NNI runs a trial's command with.
+/// The shell with which NNI runs a trial's command.
 const BASH: &str = "/bin/bash";
 
-/// What runs a line: `bash`, since lines are written for it, or in an image that has none `sh`. In the place of NNI's
-/// own keeper it is always `sh`, as there.
+/// Returns the shell of a command line: `bash`, since lines are written for it, or in an image that has none `sh`. In
+/// the place of NNI's own keeper it is always `sh`, as there.
 fn shell(legacy: bool, bash: &'static str) -> &'static str {
     if !legacy && access(bash, AccessFlags::X_OK).is_ok() { bash } else { "/bin/sh" }
 }
@@ -144,7 +144,7 @@ pub(super) fn prepare(
     })
 }
 
-/// What NNI's keeper does before its trial starts.
+/// Does the work of NNI's keeper before its trial starts.
 fn prepare_legacy(legacy: &Legacy) {
     if let Some(path) = &legacy.job_id_file
         && let Err(error) = std::fs::write(path, std::process::id().to_string())
@@ -173,7 +173,7 @@ fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, Para
                 .map_err(ParametersError::ParseInline);
         }
         Some(path) => PathBuf::from(path),
-        // Whoever made the directory may have put the record there.
+        // The maker of the directory may have put the record there.
         None => match sys_dir.map(|dir| dir.join("parameter.cfg")).filter(|path| path.exists()) {
             Some(path) => path,
             None => return Ok(Parameters::none()),

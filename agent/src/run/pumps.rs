@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::spool::Spool;
 use crate::trial::hand_over::hand_over;
 
-/// What the pumps of both streams have in common.
+/// The state that the pumps of both streams share.
 pub(super) struct Pumps<'a> {
     settings: &'a Settings,
     capture: &'a Capture,
@@ -28,7 +28,7 @@ pub(super) struct Pumps<'a> {
     running: Running,
 }
 
-/// What was started.
+/// The processes that were started.
 #[derive(Default)]
 pub(super) struct Running {
     /// Streams that are read.

@@ -203,7 +203,7 @@ fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
 /// Most that is read of a file, in bytes: the longest, `cpu.stat`, has a few hundred.
 const LONGEST: usize = 4096;
 
-/// What a file says. The kernel makes its whole text for the first read, so one call is enough.
+/// Returns the text of a file. The kernel makes its whole text for the first read, so one call is enough.
 fn text(group: &Path, file: &str) -> String {
     let mut text = [0; LONGEST];
     let read = File::open(group.join(file)).and_then(|mut file| file.read(&mut text));

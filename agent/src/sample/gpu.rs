@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use trial_protocol::GpuSample;
 
-/// What is asked for, in the order of the columns; the name is last, since it alone may hold a comma.
-/// Documented by `nvidia-smi --help-query-gpu`.
+/// The columns to ask for, in their order; the name is last, since it alone may hold a comma. Documented by `nvidia-smi
+/// --help-query-gpu`.
 pub const QUERY: &str = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw,power.limit,\
                          temperature.gpu,clocks.current.sm,ecc.errors.uncorrected.volatile.total,\
                          mig.mode.current,name";
@@ -41,7 +41,7 @@ const GONE: [&str; 7] = [
     "No devices were found",
 ];
 
-/// What one line of the probe says.
+/// The content of one line of the probe.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
     /// A reading of one GPU.
@@ -123,7 +123,7 @@ pub struct Board {
     lost: BTreeSet<String>,
 }
 
-/// What a row completes.
+/// The reading that a row completes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BoardEvent {
     /// A reading of every GPU.
@@ -189,12 +189,12 @@ impl Board {
                     // Its address on the bus says that it is one; which, a round without it will tell.
                     None if self.last.len() > 1 && bus_address(&line).is_some() => {
                         let address = bus_address(&line).unwrap_or_default();
-                        // It may be somebody else's.
+                        // It may be another's.
                         if self.own.is_all() {
                             self.lose_named(format!("GPU {address}"), &mut events);
                         }
                     }
-                    // Nobody is named: with one GPU it is that one, else it is the way to all of them.
+                    // No GPU is named: with one GPU it is that one, else it is the way to all of them.
                     None => {
                         for gpu in self.last() {
                             self.lose(&gpu, &mut events);

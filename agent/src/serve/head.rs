@@ -6,10 +6,10 @@
 /// Largest head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// What a request asks for.
+/// The head of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// What is to be done.
+    /// The method.
     pub method: Method,
     /// With what: the path.
     pub target: String,

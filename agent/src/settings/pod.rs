@@ -10,7 +10,7 @@ use crate::cli::{Fetch, RunArgs};
 use crate::peers::{Role, Task};
 use crate::rendezvous::Meeting;
 
-/// What is to be done before the trial, and what this pod is among the trial's.
+/// The preparations before the trial, and this pod's place among the trial's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     /// `true` if the manager gives the code.
@@ -25,7 +25,7 @@ pub struct Pod {
     pub start_timeout: Duration,
     /// Which pod of the trial this is, where anybody said so.
     pub task: Option<Task>,
-    /// How the pods are to meet, where there are several.
+    /// The way in which the pods meet, where there are several.
     pub meeting: Option<Meeting>,
     /// `true` if the trial's metrics are this pod's.
     pub bears_metrics: bool,
@@ -34,7 +34,7 @@ pub struct Pod {
 /// Why a pod cannot do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody to ask.
+    /// There is no manager to ask.
     #[error("--{flag} is for a run under a manager; name it with --manager or --manager-file")]
     NoManager {
         /// Which flag.
@@ -226,7 +226,7 @@ mod tests {
         .map_err(|error| crate::errors::chain(&error))
     }
 
-    /// What it says, the options, the variables, whether the metrics are its own, and the attempt.
+    /// A name, the options, the variables, whether the metrics are its own, and the attempt.
     type Row<'a> = (&'a str, Vec<&'a str>, [(&'a str, &'a str); 2], bool, &'a str);
 
     #[test]

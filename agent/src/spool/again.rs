@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use super::queue::{DiskState, Life};
 use super::{Spool, disk};
 
-/// How far a lane has come, as its manager is told.
+/// The position of a lane in the delivery to its manager.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// Highest seq that a manager has acknowledged. `None`: nothing.

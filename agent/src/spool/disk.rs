@@ -135,7 +135,7 @@ impl LaneWriter {
         Ok(Self { files, standing, open, left, unsynced: false, acked_unsaved: false })
     }
 
-    /// What the files held when they were opened.
+    /// Returns the content of the files when they were opened.
     pub(super) fn standing(&self) -> Standing {
         self.standing
     }
@@ -226,7 +226,7 @@ struct Disk {
     verdict_at: Option<Instant>,
 }
 
-/// What the thread found to do.
+/// The work of one round of the thread.
 #[derive(Default)]
 struct Round {
     facts: Vec<Record>,
@@ -238,7 +238,7 @@ struct Round {
     sync_again: bool,
 }
 
-/// What the thread does when nothing waits to be written.
+/// The thread's state when nothing waits to be written.
 #[derive(Debug, PartialEq, Eq)]
 enum Pause {
     /// It tries the sync again that failed.
@@ -382,7 +382,7 @@ impl Disk {
         room
     }
 
-    /// What is written being safe says nothing of what could not be written.
+    /// Reports a sync: that written data is safe says nothing about data that could not be written.
     fn report_sync(&mut self, result: io::Result<()>) {
         if result.is_err() || self.retry_at.is_none() {
             self.report(result);

@@ -8,11 +8,11 @@ use trial_protocol::{AttemptId, Lane};
 
 use super::record::{self, Decoded, MAGIC, Record};
 
-/// How much is read from a segment at a time.
+/// The number of bytes that are read from a segment at a time.
 const READ: usize = 64 << 10;
 
-/// How many acknowledged segments of facts stay beside the one that is written: a manager whose database was replaced by
-/// an older copy asks for them again.
+/// The number of acknowledged segments of facts that stay beside the one that is written: a manager whose database was
+/// replaced by an older copy asks for them again.
 const SPARED: usize = 3;
 
 /// The files of one lane of one attempt.
@@ -37,7 +37,7 @@ struct Position {
     passed: Option<u64>,
 }
 
-/// What a lane's files hold.
+/// The content of a lane's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// The seq that comes next.
@@ -46,7 +46,7 @@ pub struct Standing {
     pub acked: Option<u64>,
     /// The last report that is not acknowledged.
     pub last_kept: Option<u64>,
-    /// How many reports are not acknowledged.
+    /// The number of reports that are not acknowledged.
     pub kept: u64,
     /// Bytes of them.
     pub kept_bytes: u64,

@@ -59,7 +59,7 @@ impl Claim {
 /// Why the lock was not taken.
 #[derive(Debug)]
 pub enum Error {
-    /// Somebody has it.
+    /// Another process has it.
     Held {
         /// Process id of the holder, as it wrote it; `?` if it has not yet.
         holder: String,
@@ -92,7 +92,7 @@ impl DirLock {
         let file = open.map_err(io(&path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {
-                // Nobody's correctness rests on this text; a full disk is no reason to give up the lock.
+                // No correctness rests on this text; a full disk is no reason to give up the lock.
                 drop(write_holder(&mut file, attempt));
                 Ok(Self { file })
             }

@@ -10,11 +10,11 @@ use super::disk;
 use super::lane_files::Standing;
 use super::record::{self, Record};
 
-/// How many bytes of a lane stay in memory although they are on the disk: the near future of delivery,
-/// so that a manager that keeps up never causes a read.
+/// The number of bytes of a lane that stay in memory although they are on the disk: the near future of delivery, so
+/// that a manager that keeps up never causes a read.
 pub(super) const WINDOW_BYTES: usize = 128 << 10;
 
-/// How much of the bulk lane a report is worth when the spool is full.
+/// The worth of a report of the bulk lane when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Fact,
@@ -45,11 +45,11 @@ pub(super) struct LaneState {
     /// In order of seq; what is older and not acknowledged is on the disk only.
     pub(super) memory: VecDeque<Entry>,
     pub(super) memory_bytes: usize,
-    /// How many entries at the front of `memory` were handed to the disk thread.
+    /// The number of entries at the front of `memory` that were handed to the disk thread.
     pub(super) handed: usize,
     /// Last seq that is on the disk only, if any is.
     pub(super) spilled_through: Option<u64>,
-    /// How many reports, and bytes of them, are on the disk only and not acknowledged.
+    /// The number of reports, and their bytes, that are on the disk only and not acknowledged.
     pub(super) spilled: u64,
     pub(super) spilled_bytes: u64,
     /// Seq and size of what was read back from the disk last: what can be acknowledged of it.
@@ -68,9 +68,9 @@ pub(super) struct State {
     pub(super) life: Life,
     /// The disk was waited for in vain, and has taken nothing since.
     pub(super) impatient: bool,
-    /// The disk thread waits for work, and nobody has woken it since.
+    /// The disk thread waits for work, and was not woken since.
     pub(super) idle: bool,
-    /// How many wait until the disk has taken something.
+    /// The number of callers that wait until the disk has taken something.
     pub(super) settling: usize,
 }
 
@@ -85,7 +85,7 @@ pub(super) enum DiskState {
     Failing,
 }
 
-/// How far the spool's life has come.
+/// The stages of the spool's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
     Open,
@@ -198,8 +198,8 @@ impl State {
         }
     }
 
-    /// What of the bulk lane was on the disk only is gone, and counted: as logs, which nearly all of it is, by
-    /// what it took there.
+    /// Counts the reports of the bulk lane that were on the disk only and are gone: as logs, which nearly all of it is,
+    /// by what it took there.
     pub(super) fn shed_spilled_bulk(&mut self) {
         self.shed.log_bytes += self.bulk.spilled_bytes;
         (self.bulk.spilled, self.bulk.spilled_bytes) = (0, 0);

@@ -19,7 +19,7 @@ pub struct Record {
     pub json: Arc<str>,
 }
 
-/// What stands at the front of some bytes.
+/// The record at the front of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A record, and how many bytes it takes.

@@ -363,7 +363,7 @@ async fn a_flipped_bit_loses_no_record_before_it_and_invents_none() {
     }
 }
 
-/// What the model does next.
+/// The next step of the model.
 #[derive(Debug, Clone)]
 enum Step {
     Append(u8),

@@ -18,7 +18,7 @@ const REASON_WAIT: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl World {
-    /// Reads to the end what the pumps cannot: whoever takes our output may stand still.
+    /// Reads to the end what the pumps cannot: the reader of our output may stand still.
     pub(super) fn read_out(&self) {
         for outlet in &self.outlets {
             if let Err(source) = outlet.read_out() {
@@ -50,7 +50,7 @@ impl World {
         self.book.note("guard-lost", message);
     }
 
-    /// Ships what the pumps have not: a stream may still be held open by somebody.
+    /// Ships what the pumps have not: a stream may still be held open by another process.
     pub(super) fn end_logs(&self) {
         self.shippers.iter().for_each(|shipper| shipper.flush(true));
         let shed: u64 = self.shippers.iter().map(|shipper| shipper.shed_bytes()).sum();

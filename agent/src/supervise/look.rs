@@ -1,4 +1,4 @@
-//! What somebody sees who looks in while the trial runs (`--listen`).
+//! The state that `--listen` shows while the trial runs.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::phase::Phase;
 use crate::prometheus::{View, page};
 use crate::spool::{Sender, Spool};
 
-/// What is shown beside the trial itself, and to whom.
+/// The state that is shown beside the trial itself, and its readers.
 pub struct Look {
-    /// Who asks; closed where nobody can.
+    /// The requests; closed where none can come.
     pub asked: mpsc::Receiver<Asked>,
     /// Whose trial it is.
     pub sender: Sender,
-    /// What waits for delivery.
+    /// The reports that wait for delivery.
     pub spool: Spool,
-    /// How delivery goes; `None` without a manager.
+    /// The counters of delivery; `None` without a manager.
     pub counts: Option<Arc<Counts>>,
 }
 

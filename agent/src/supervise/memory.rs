@@ -42,7 +42,7 @@ impl Memory {
             self.ending.sender = None;
         }
         let leftovers = &mut self.ending.leftovers;
-        // Where nobody was left, nobody is there.
+        // Where no process was left, none is there.
         if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
             leftovers.still_there(&world.trial.tree());
         }

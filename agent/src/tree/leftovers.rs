@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use super::Process;
 
-/// How many are named of those that a trial left.
+/// The number of leftovers that are named.
 const NAMED: usize = 64;
 
-/// Who was left of a trial. A fork bomb leaves thousands: all are counted, and the first are named.
+/// The processes that a trial left. A fork bomb leaves thousands: all are counted, and the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leftovers {
     named: Vec<(u32, String)>,
@@ -17,7 +17,7 @@ pub struct Leftovers {
     alive: Vec<(u32, String)>,
 }
 
-/// How many of those that were left have ended in which way.
+/// The number of leftovers that ended in each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fates {
     /// They ended when they were asked to.
@@ -44,7 +44,7 @@ impl Leftovers {
         self.killed.extend(tree.iter().map(|member| member.pid));
     }
 
-    /// Notes that the processes of `tree` are all that is there when nobody waits for them any more.
+    /// Notes that the processes of `tree` are all that is there when the wait is over.
     pub fn still_there(&mut self, tree: &[Process]) {
         self.add(tree);
         self.alive = tree.iter().map(entry).collect();
@@ -55,7 +55,7 @@ impl Leftovers {
         self.seen.is_empty()
     }
 
-    /// How many have ended in which way.
+    /// Returns the number of leftovers that ended in each way.
     pub fn fates(&self) -> Fates {
         let alive = self.alive.len();
         let killed = self

@@ -26,13 +26,13 @@ use crate::reap;
 /// The word that makes the program hold a trial.
 pub const HOLD: &str = "--hold";
 
-/// What a broken program gets; an abort is also how a thread tells the main one.
+/// The signals of a broken program; an abort is also how a thread tells the main one.
 const FAULTS: [c_int; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
 /// The image of this program: a link that holds even if the file was replaced or deleted.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// What there is to be held.
+/// The state to hand over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Estate {
     /// The trial's process.
@@ -49,7 +49,7 @@ pub struct Estate {
     pub secret_variables: Vec<String>,
     /// `true` if the exit code is to tell the verdict's class.
     pub mapped: bool,
-    /// What changes while the trial runs. [`arm`] takes the outputs from it, the rest is told when it comes.
+    /// The state that changes while the trial runs. [`arm`] takes the outputs from it, the rest is told when it comes.
     pub live: Live,
 }
 
@@ -82,7 +82,7 @@ struct Opened {
     inode: libc::ino_t,
 }
 
-/// How many words say what does not change, and how many numbers the rest; and a null.
+/// The number of words that stay the same, and of numbers that change; and a null.
 const FIXED: usize = 9;
 const LIVE: usize = 6;
 const WORDS: usize = FIXED + LIVE + 1;
@@ -102,7 +102,7 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 impl Estate {
-    /// What does not change, as words of a command line.
+    /// Returns the state that stays the same, as words of a command line.
     fn words(&self) -> Vec<CString> {
         let path = |path: &Option<PathBuf>| {
             path.as_deref().map(Path::as_os_str).map(OsStr::as_bytes).unwrap_or_default().to_vec()
@@ -230,7 +230,7 @@ pub fn arm(estate: &Estate, claim: Option<RawFd>) {
     }
 }
 
-/// The trial was asked to end: whoever holds it then sees to that.
+/// The trial was asked to end: its holder then sees to that.
 pub fn stopping() {
     STOPPING.store(true, Ordering::Release);
 }
@@ -280,9 +280,9 @@ pub fn hand_over() {
         return;
     }
     #[expect(unsafe_code, reason = "what is allowed in the handler of a signal has no safe names")]
-    // SAFETY: only calls that POSIX allows in a handler of a signal, with valid arguments: the words end with a
-    // null and point into texts of their own, `environ` is the C library's and nobody changes it
-    // (`set_var` is denied in this workspace), and the set is initialised by `sigfillset`.
+    // SAFETY: only calls that POSIX allows in a handler of a signal, with valid arguments: the words end with a null
+    // and point into texts of their own, `environ` is the C library's and never changes (`set_var` is denied in this
+    // workspace), and the set is initialised by `sigfillset`.
     unsafe {
         // Not `gettid()`: std names it as a weak symbol, and a static program has it as a null pointer then.
         if libc::syscall(libc::SYS_gettid) != libc::c_long::from(plan.process) {
@@ -414,7 +414,7 @@ mod tests {
         for broken in [&["x"; 13][..], &["7"; 12], &[]] {
             assert_eq!(Estate::read(broken), None, "{broken:?}");
         }
-        // A pid that would mean everybody, or the first process, is nobody's trial.
+        // A pid that would mean all processes, or the first one, is no trial's.
         for pid in ["-1", "0", "1"] {
             let mut words = ["1"; 13];
             words[0] = pid;

@@ -24,17 +24,17 @@ use super::Plan;
 use crate::environment::Changes;
 use crate::{reap, signals, terminal};
 
-/// What the child has of a stack, in bytes: it calls little, and nothing that calls itself.
+/// The child's stack, in bytes: it calls little, and nothing that calls itself.
 const STACK: usize = 16 * 1024;
 
-/// Where programs are looked for if nobody says where (`man 3 execvp`).
+/// The search path for programs where none is set (`man 3 execvp`).
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
-/// Who runs a program that the kernel takes for none: a script without a first line that names its interpreter
-/// (`man 3 execvp`, of `ENOEXEC`).
+/// The shell for a program that the kernel does not take for one: a script without a first line that names its
+/// interpreter (`man 3 execvp`, of `ENOEXEC`).
 const SHELL: &CStr = c"/bin/sh";
 
-/// What becomes the child's standard output and error. `None`: ours.
+/// The child's standard output and error. `None`: ours.
 pub(super) struct Outputs {
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
@@ -72,7 +72,7 @@ pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Resu
     Ok(started?)
 }
 
-/// What the child needs, all of it made before there is one.
+/// The preparations of the child, all of them made before there is one.
 struct Child<'a> {
     variables: Pointers<'a>,
     directory: Option<&'a CStr>,
@@ -148,8 +148,8 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
         127
     });
     #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
-    // SAFETY: with CLONE_VFORK this thread stands still until the child has left our memory, so what the child
-    // borrows outlives it and nobody shares its stack. Other threads go on; the child must therefore take no lock and
+    // SAFETY: with CLONE_VFORK this thread stands still until the child has left our memory, so what the child borrows
+    // outlives it and no thread shares its stack. Other threads go on; the child must therefore take no lock and
     // allocate nothing. All that is ever run here is `Child::become_first`, which makes system calls with what was
     // prepared and returns a number. Our handlers of signals are for faults only.
     let pid = unsafe {

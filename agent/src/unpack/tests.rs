@@ -56,7 +56,7 @@ fn everything_comes_as_it_was_packed_also_a_second_time() {
     fs::set_permissions(into.join("closed"), Permissions::from_mode(0o700)).unwrap();
 }
 
-/// What it says, and the entries.
+/// A name, and the entries.
 type Row<'a> = (&'a str, &'a [(u8, &'a str, &'a str)]);
 
 #[test]

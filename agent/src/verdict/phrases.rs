@@ -5,13 +5,13 @@ use memchr::memmem;
 
 use crate::collect::{MARKER, ansi};
 
-/// How much of a tail is searched, in bytes: a Python traceback and the lines around it.
+/// The length of a tail that is searched, in bytes: a Python traceback and the lines around it.
 const SEARCHED_BYTES: usize = 16 * 1024;
 
 /// Longest last line that is quoted, in characters.
 const QUOTED_CHARS: usize = 300;
 
-/// What a tail hints at.
+/// A hint in a tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hint {
     /// The GPU's memory did not suffice.

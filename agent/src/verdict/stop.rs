@@ -14,12 +14,12 @@ pub struct Stop {
     pub signal: Option<u8>,
 }
 
-/// Who asked for a trial's end.
+/// The party that requested a trial's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopBy {
     /// The manager, for this reason.
     Manager(StopReason),
-    /// Whoever sent this signal to the agent.
+    /// The sender of this signal to the agent.
     Signal(u8),
     /// The agent's own detector, after this many milliseconds without progress.
     Stalled(u64),

@@ -148,7 +148,7 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
 }
 
-/// Whether the process lives; one that waits to be reaped does not.
+/// Returns whether the process lives; one that waits to be reaped does not.
 pub(crate) fn lives(pid: u32) -> bool {
     state(pid).is_some_and(|(state, _)| state != 'Z')
 }

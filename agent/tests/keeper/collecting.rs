@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::bed::{Ended, Keeper, read};
 
-/// What the summary says of the result.
+/// Returns the result in the summary.
 fn result(ended: &Ended) -> Option<&str> {
     ended.stderr.lines().find_map(|line| line.strip_prefix("trialkeeper: metric")).map(str::trim)
 }

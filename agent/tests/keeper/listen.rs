@@ -1,4 +1,4 @@
-//! `--listen`: what somebody sees who looks in.
+//! `--listen`: the answers to its clients.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -15,7 +15,7 @@ use trial_protocol::{
 
 use crate::bed::{Keeper, until};
 
-/// What the scripted manager has, and what it orders.
+/// The state of the scripted manager, and its orders.
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) facts: Vec<Report>,

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::bed::{Ended, Keeper, Running, until};
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     /// A status, with a body as Express sends one.
@@ -229,7 +229,7 @@ fn the_manager_is_told_what_nnis_own_keeper_told_it() {
     }
 }
 
-/// What it is about, options, command, lines with the trial's tag, exit code.
+/// A subject, options, command, lines with the trial's tag, exit code.
 type Row<'a> = (&'a str, &'a [&'a str], &'a str, Vec<&'a str>, i32);
 
 #[test]
@@ -408,7 +408,7 @@ fn without_a_command_nothing_is_run() {
 }
 
 fn run_without_a_manager() -> (Ended, u16) {
-    // A port that nobody listens on.
+    // A port without a listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut keeper = keeper(port, &["--nni_manager_version", "3.0"], MANY);
     keeper.command.env("TRIALKEEPER_FLUSH", "100ms");

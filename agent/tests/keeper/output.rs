@@ -1,4 +1,4 @@
-//! Output: byte for byte, apart, whatever it is and whoever listens.
+//! Output: byte for byte, apart, whatever its content and its readers.
 
 use std::io::{Read, pipe};
 use std::process::Command;

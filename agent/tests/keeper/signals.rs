@@ -67,8 +67,7 @@ fn what_the_caller_ignores_stays_ignored() {
 
 #[test]
 fn in_the_background_of_a_script_interrupts_are_ignored_and_term_is_obeyed() {
-    // A shell without job control starts what `&` follows with INT and QUIT ignored: who types Ctrl-C means
-    // somebody else.
+    // A shell without job control starts what `&` follows with INT and QUIT ignored: a Ctrl-C means another process.
     let keeper = env!("CARGO_BIN_EXE_trialkeeper");
     let line = format!(
         "{keeper} run --output-dir out -- sh -c 'cat /proc/self/status; touch ready; exec sleep 1000' &

@@ -94,7 +94,7 @@ impl Session {
         self
     }
 
-    /// Whether the shell has the terminal and reads from it.
+    /// Waits until the shell has the terminal and reads from it.
     fn answers(&mut self) {
         self.press("echo an\"\"swer\n").expect("answer\r\n").expect("ready> ");
     }
@@ -124,7 +124,7 @@ fn the_trial_reads_from_the_terminal_and_gives_it_back() {
 #[test]
 fn in_a_pipeline_the_terminal_is_the_pagers() {
     let mut session = Session::new();
-    // As a pager does: it reads a line, sets the terminal up, which stops whoever is in the background, and reads on.
+    // As a pager does: it reads a line, sets the terminal up, which stops the background, and reads on.
     let pager = "sh -c 'read x; stty -echo </dev/tty; wc -c; stty echo </dev/tty'";
     session.trial("echo first; seq 1 50000", &format!("2>/dev/null | {pager}"));
     session.expect("288894").expect("ready> ").answers();

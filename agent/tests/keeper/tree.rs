@@ -168,7 +168,7 @@ fn the_trial_dies_with_its_keeper() {
 
 const DRAIN: &str = "drain-of-a-trial";
 
-/// Whether this is the second process that a keeper has of its own.
+/// Returns whether this is the second process that a keeper has of its own.
 fn is_a_guard(pid: u32) -> bool {
     has_word(pid, "guard-of-a-trial")
 }
@@ -281,7 +281,7 @@ fn a_trial_that_kills_itself_is_not_said_to_have_been_killed_by_others_only() {
 
 #[test]
 fn unless_it_is_to_live_on() {
-    // It prints before and after, as a trial does: a line that nobody reads would end it.
+    // It prints before and after, as a trial does: a line without a reader would end it.
     let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
         seq 1 20000; echo after; echo error >&2; touch printed; exec sleep 1000";
     let mut keeper = Keeper::shell(&["--detach-on-death"], line);

@@ -120,7 +120,7 @@ pub(crate) async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]
 /// A running one.
 pub(crate) struct Server {
     process: Child,
-    /// Of the native listener, and of the one for old keepers.
+    /// The ports of the native listener, and of the one for old keepers.
     pub(crate) ports: [u16; 2],
 }
 

@@ -62,9 +62,9 @@ async fn call(state: &ApiState, trial: &TrialJobId, waits: Option<AttemptId>) ->
     }
 }
 
-/// Whose token the request shows. One that has expired is good while its trial runs, and shortly after: until then
-/// whoever shows it can have it renewed, so that to refuse it would guard nothing; and it would lose what an
-/// agent has kept through a long absence of its manager's, or through a wrong clock of it.
+/// Whose token the request shows. One that has expired is good while its trial runs, and shortly after: until then its
+/// owner can have it renewed, so that to refuse it would guard nothing; and it would lose what an agent has kept
+/// through a long absence of its manager's, or through a wrong clock of it.
 pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
     match state.secret.identify(shown(headers)?, state.secret.now_ms()) {
         Err(Refusal::Expired(holder)) if has_a_say(state, &holder).await? => Ok(holder),

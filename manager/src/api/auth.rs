@@ -36,7 +36,7 @@ use super::{Error, Shared};
 use crate::token::{Secret, UserToken};
 use trial_protocol::ExperimentId;
 
-/// Who reaches the manager.
+/// The clients that can reach the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// This machine only: the loopback interface, without encryption.
@@ -45,7 +45,7 @@ pub enum Reach {
     Network,
 }
 
-/// What the user's token opens, and to whom; cheap to clone.
+/// The user's token and its limits; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<Inner>);
 
@@ -66,7 +66,7 @@ struct Inner {
 pub struct User(());
 
 impl Gate {
-    /// Opens an experiment to whoever shows `user`; `secret` tells a trial's token from an invented one.
+    /// Opens an experiment to the owner of `user`; `secret` tells a trial's token from an invented one.
     pub fn new(
         experiment: &ExperimentId,
         user: UserToken,
@@ -255,7 +255,7 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The password of a request with the scheme `Basic`, whoever the user.
+/// The password of a request with the scheme `Basic`, whatever the user's name.
 fn basic(headers: &HeaderMap) -> Option<String> {
     let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
@@ -309,7 +309,7 @@ fn of_our_own_page(headers: &HeaderMap) -> bool {
     origin.is_some_and(|origin| host.is_some_and(|host| origin.eq_ignore_ascii_case(host)))
 }
 
-/// Returns whether the request asks for this machine by a name that nobody else can give it.
+/// Returns whether the request asks for this machine by a name that no other machine can have.
 pub(super) fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
         return false;
@@ -364,7 +364,7 @@ mod tests {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
 
-    /// What it says, who reaches the manager, the request, and who is admitted or the refusal's code.
+    /// A name, the clients that reach the manager, the request, and the admitted user or the refusal's code.
     type Row<'a> =
         (&'a str, Reach, &'a Method, &'a [(&'static str, &'a str)], Result<(), &'static str>);
 

@@ -38,7 +38,7 @@ pub(super) struct Memory(Arc<Semaphore>);
 pub(super) struct Read {
     pub(super) bytes: Vec<u8>,
     share: Option<OwnedSemaphorePermit>,
-    /// Of what its trial may have.
+    /// The part of its trial's share.
     own_share: Option<OwnedSemaphorePermit>,
 }
 
@@ -197,7 +197,7 @@ mod tests {
         request.body(Body::from(bytes)).unwrap()
     }
 
-    /// What it says, the encoding, the body, and what is read or the code of the refusal.
+    /// A name, the encoding, the body, and the bytes read or the code of the refusal.
     type Row<'a> = (&'a str, Option<&'a str>, Vec<u8>, Result<&'a [u8], &'a str>);
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Asks the API, as a program: over a connection to a running manager, or the routes themselves over a
-//! store that nobody runs. Either way the answers are the same.
+//! Asks the API, as a program: over a connection to a running manager, or the routes themselves over a store without
+//! one. Either way the answers are the same.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use tower::ServiceExt as _;
 use super::tls;
 use crate::local_socket;
 
-/// How long a manager may take to begin its answer.
+/// The time in which a manager must begin its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens there, or the connection broke.
+    /// There is no listener, or the connection broke.
     #[error("the manager at {url} cannot be reached: {problem}")]
     Unreachable {
         /// Where.
         url: String,
-        /// What happened.
+        /// The failure.
         problem: String,
     },
     /// It wants the user's token, and none was shown.
@@ -244,7 +244,7 @@ mod tests {
         };
         let asking = far.ask("GET", "/api/v1/experiment", None);
         let (answer, heard) = tokio::join!(asking, listening);
-        // A handshake of TLS (RFC 8446, section 5.1), which nobody answers.
+        // A handshake of TLS (RFC 8446, section 5.1), which gets no answer.
         assert_eq!(heard.first(), Some(&22), "{heard:?}");
         assert!(matches!(answer, Err(Error::Unreachable { .. })), "{answer:?}");
     }

@@ -11,7 +11,7 @@ use crate::{intake, store, token};
 
 /// Seconds until a client whose batch found the queue full should come again.
 const RETRY_BUSY_S: u32 = 1;
-/// Likewise while the database cannot be written, or the manager is going away.
+/// The time to wait while the database cannot be written, or the manager is going away, in seconds.
 const RETRY_ILL_S: u32 = 5;
 
 /// Why a request was refused.
@@ -35,14 +35,14 @@ pub enum Error {
     Conflict(String),
     /// 409: too old or too new.
     NoCommonVersion {
-        /// What we offer.
+        /// Our offer.
         offer: Offer,
-        /// What does not fit.
+        /// The mismatch.
         detail: String,
     },
     /// 413: more than `limit_bytes`.
     TooLarge {
-        /// What we take.
+        /// Our limit.
         limit_bytes: usize,
     },
     /// 408: the body did not come in time.

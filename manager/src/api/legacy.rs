@@ -35,7 +35,7 @@ const LARGE_BYTES: usize = 256 << 10;
 /// Large posts that are worked on at once; more wait.
 const LARGE_AT_ONCE: usize = 2;
 
-/// What the handlers work with.
+/// The state of the handlers.
 #[derive(Clone)]
 struct Shared {
     experiment: ExperimentId,
@@ -44,7 +44,7 @@ struct Shared {
     large: Arc<Semaphore>,
 }
 
-/// What a post holds until what it said is stored.
+/// The state that a post holds until its lines are stored.
 struct Held {
     _share: Read,
     _turn: Option<OwnedSemaphorePermit>,
@@ -69,12 +69,12 @@ pub fn router(intake: &Intake) -> Router {
         .with_state(shared)
 }
 
-/// What the old server answers to everything that is right: nothing, called JSON.
+/// The old server's answer to everything that is right: nothing, called JSON.
 type Empty = [(HeaderName, HeaderValue); 1];
 
 const EMPTY: Empty = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
 
-/// How the keeper's and the manager's versions compare, in the keeper's eyes.
+/// The comparison of the keeper's and the manager's versions, in the keeper's eyes.
 #[derive(Debug, Deserialize)]
 struct Version {
     tag: String,

@@ -76,7 +76,7 @@ async fn as_nni_refuses(response: Response) -> Response {
     Response::from_parts(parts, json!({"error": problem["detail"]}).to_string().into())
 }
 
-/// How many intermediate results trials had, as of which revision: what has ended is counted once; cheap to clone.
+/// The number of intermediate results of trials, as of which revision: what has ended is counted once; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Steps(Arc<Mutex<HashMap<String, (u64, u64)>>>);
 
@@ -97,7 +97,7 @@ impl Steps {
         Ok(steps)
     }
 
-    /// Whoever has counted them need not do it again.
+    /// Keeps a count that need not be made again.
     fn keep(&self, trial: &TrialSummary, steps: u64) {
         self.lock().insert(trial.id.clone(), (trial.revision, steps));
     }
@@ -132,7 +132,7 @@ async fn nothing(_: User) -> Json<Value> {
     Json(json!([]))
 }
 
-/// What NNI's manager does and this one does otherwise or not.
+/// Answers requests that NNI's manager serves and this one serves otherwise or not.
 async fn not_here(_: User) -> Response {
     let detail = "this manager does not do that over NNI's API; see docs/rest-api.md";
     (StatusCode::NOT_IMPLEMENTED, Json(json!({"error": detail}))).into_response()
@@ -224,7 +224,7 @@ async fn import(
     Ok(shared.changes.make(&shared, &headers, Command::Import(list)).await?)
 }
 
-/// What was imported: NNI gives a text for each time, and here there is one for all.
+/// Returns the imported results: NNI gives a text for each time, and here there is one for all.
 async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
     let rows = shared.state.store.imported().await?.into_iter();
     let list: Vec<Value> =

@@ -31,7 +31,7 @@ pub struct PostedExperiment {
     pub reply: oneshot::Sender<Result<Value, String>>,
 }
 
-/// Who answers requests.
+/// The party that answers requests.
 #[derive(Debug, Clone)]
 enum Phase {
     /// No manager yet; the client posts an experiment.

@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_secs(25);
 /// Bytes of the archive that are read at a time.
 const PORTION: usize = 64 << 10;
 
-/// What pods are served with; cheap to clone.
+/// The state of the routes for pods; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Pods {
     code: CodeArchive,

@@ -39,7 +39,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/assets/{name}", get(assets::asset))
 }
 
-/// What is said of an address where there is nothing: a page to a browser that looks for one.
+/// Answers a request for an unknown address: a page to a browser that looks for one.
 pub(super) async fn not_found(request: Request) -> Response {
     let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let wants_page = accept.is_some_and(|kinds| kinds.contains("text/html"));

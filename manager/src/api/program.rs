@@ -1,4 +1,4 @@
-//! The agent program, for pods whose image has none: whoever runs a trial of ours may have it.
+//! The agent program, for pods whose image has none: every trial of ours may have it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

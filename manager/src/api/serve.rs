@@ -65,7 +65,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Likewise with encryption and nothing else.
+/// Serves as [`serve`] does, with encryption and nothing else.
 pub async fn serve_tls(
     listener: TcpListener,
     tls: &Tls,
@@ -157,7 +157,7 @@ async fn encrypted(
             converse(stream, Origin { peer: Some(peer), connection }, router, watcher).await;
         }
         Some(tls) => {
-            // A client that cannot agree with us is told so by the protocol; nobody else cares.
+            // The protocol tells a client that cannot agree with us; no other cares.
             if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
                 let origin = Origin { peer: Some(peer), connection: None };
                 converse(stream, origin, router, watcher).await;
@@ -447,7 +447,7 @@ mod tests {
         let other = Tls::load_or_create(other.path(), &names).unwrap();
         assert!(connect(other.ca_pem().unwrap(), "localhost").await.is_err());
 
-        // Someone who speaks plainly is not answered, and harms nobody.
+        // A client that speaks plainly is not answered, and does no harm.
         let mut plain = TcpStream::connect(address).await.unwrap();
         plain.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();

@@ -48,7 +48,7 @@ impl Bed {
         Self::of(None).await
     }
 
-    /// Of an experiment whose configuration names the metric that counts.
+    /// Returns the bed of an experiment whose configuration names the metric that counts.
     async fn of(objective: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();

@@ -1,6 +1,6 @@
-//! The pause before a token is looked at, which grows with the wrong tokens that were shown. It is bounded, and nobody is
-//! refused for another's guesses: the right token is always let in. It is the same for right and wrong tokens, or its
-//! absence would tell which it was.
+//! The pause before a token is looked at, which grows with the wrong tokens that were shown. It is bounded, and no user
+//! is refused for another's guesses: the right token is always let in. It is the same for right and wrong tokens, or
+//! its absence would tell which it was.
 //!
 //! The Unix socket in the experiment's folder has no pause: only the folder's owner reaches it, who can read the token.
 
@@ -29,7 +29,7 @@ impl Peer {
     }
 }
 
-/// How the pause grows with the failures that are not forgotten.
+/// The growth of the pause with the failures that are not forgotten.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     /// Failures without a pause: a person mistypes.
@@ -41,9 +41,9 @@ struct Growth {
 
 /// The pause after the first failure that has one.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Of one address.
+/// The growth for one address.
 const OF_ADDRESS: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
-/// Of all addresses together.
+/// The growth for all addresses together.
 const OVERALL: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
 /// One failure is forgotten in this time.
 const FORGET: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! Tickets: what lets a browser in once, soon after somebody who knows the user's token has asked for it. A ticket
-//! may stand in an address, where a token must not: it is of no use to whoever reads it later.
+//! Tickets: a ticket lets a browser in once, soon after a user who knows the token has asked for it. A ticket may stand
+//! in an address, where a token must not: it is of no use to a later reader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +34,8 @@ impl Tickets {
         ticket
     }
 
-    /// Uses a ticket up; whether it was good. (What is compared is random and soon gone: how long that takes tells
-    /// nobody anything.)
+    /// Uses a ticket up; whether it was good. (What is compared is random and soon gone: how long that takes reveals
+    /// nothing.)
     pub(super) async fn take(&self, shown: &str) -> bool {
         let mut tickets = self.0.lock().await;
         tickets.retain(|(_, issued)| issued.elapsed() < GOOD_FOR);

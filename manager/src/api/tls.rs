@@ -41,11 +41,11 @@ pub enum Error {
     /// A file cannot be read or written.
     #[error("cannot {action} {}", .path.display())]
     File {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -54,7 +54,7 @@ pub enum Error {
     NotPem {
         /// Which file.
         path: PathBuf,
-        /// What was looked for.
+        /// The item that was looked for.
         what: &'static str,
     },
     /// One of the names is none.
@@ -62,7 +62,7 @@ pub enum Error {
     Names {
         /// The names asked for.
         names: String,
-        /// What is wrong.
+        /// The problem.
         #[source]
         source: rcgen::Error,
     },
@@ -120,7 +120,7 @@ struct Files {
 #[derive(Debug)]
 struct Present {
     certified: Arc<CertifiedKey>,
-    /// What tells these files from others that take their place.
+    /// The stamp that tells these files from others that take their place.
     stamp: Stamp,
     looked_at: Instant,
 }
@@ -215,7 +215,7 @@ fn authority(folder: &Path) -> Result<(String, KeyPair), Error> {
         let broken = |source| Error::Names { names: "the authority".to_owned(), source };
         let new_key = KeyPair::generate().map_err(broken)?;
         let new = authority_params().self_signed(&new_key).map_err(broken)?;
-        // The certificate last: whoever sees it finds its key beside it.
+        // The certificate last: a reader of it finds its key beside it.
         write(&key, &new_key.serialize_pem())?;
         write(&certificate, &new.pem())?;
     }
@@ -305,7 +305,7 @@ mod tests {
             let pair = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
             (pair.cert.pem(), pair.signing_key.serialize_pem(), pair.cert.der().clone())
         };
-        // Moved into place, as whoever rotates certificates does.
+        // Moved into place, as the rotation of certificates does.
         let put = |path: &Path, text: &str| {
             let aside = folder.path().join("aside");
             fs::write(&aside, text).unwrap();

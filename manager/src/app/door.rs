@@ -20,7 +20,7 @@ pub struct OwnCertificate {
     pub ca: Option<PathBuf>,
 }
 
-/// How it is reached.
+/// The way to the manager.
 pub(super) struct Door {
     /// `None`: without encryption.
     pub(super) tls: Option<Tls>,
@@ -30,7 +30,7 @@ pub(super) struct Door {
     pub(super) url: String,
     /// Base URL for those elsewhere.
     pub(super) told: String,
-    /// Who reaches it.
+    /// The clients that can reach it.
     pub(super) reach: Reach,
 }
 

@@ -127,7 +127,7 @@ pub enum Error {
     /// The store.
     #[error("the experiment's store failed")]
     Store(#[from] store::Error),
-    /// What was asked for cannot be done as things stand.
+    /// The request cannot be done as things stand.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The experiment was to stop, and a disk failed: nothing could be recorded, so nothing was stopped.
@@ -138,7 +138,7 @@ pub enum Error {
     Left {
         /// Which.
         id: ExperimentId,
-        /// What could not be recorded.
+        /// The write that failed.
         #[source]
         source: store::Error,
     },
@@ -205,7 +205,7 @@ fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// What helps against an address that cannot be listened on.
+/// Returns the remedy for an address that cannot be listened on.
 fn hint(kind: io::ErrorKind) -> &'static str {
     if kind == io::ErrorKind::AddrNotAvailable {
         "; --host is to be an address of this machine"

@@ -1,4 +1,4 @@
-//! What is done to an experiment that nobody runs: its cluster is cleaned, and its trials are marked to run once more.
+//! Actions on an experiment without a manager: its cluster is cleaned, and its trials are marked to run once more.
 
 use std::path::PathBuf;
 
@@ -68,7 +68,7 @@ async fn stored_spec(
 /// Marks ended trials to run once more, all or none: the next `resume` finds them waiting. Those that wait already are
 /// left alone.
 pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Refused> {
-    // Whoever opens it to write keeps managers away, and is kept away by one.
+    // A writer keeps managers away, and is kept away by one.
     let store = Store::open(&dir.database())?;
     let marked = mark(&store, trials).await;
     store.close().await;

@@ -71,7 +71,7 @@ impl NniFiles {
         }
     }
 
-    /// Writes the last state: nobody runs the experiment any more.
+    /// Writes the last state: the experiment has no manager any more.
     pub async fn close(&self) {
         let now = SystemClock.now_ms();
         self.set(&[("status", "STOPPED".into()), ("endTime", now.into())]).await;
@@ -173,7 +173,7 @@ fn is_held(file: &Path) -> io::Result<bool> {
         if !found.starts_with(&name) || found == own {
             continue;
         }
-        // One that was removed in between is held by nobody.
+        // One that was removed in between has no owner.
         let age = entry.metadata().and_then(|lock| lock.modified()).map(|at| at.elapsed());
         if age.is_ok_and(|age| age.is_ok_and(|age| age < STALE_LOCK)) {
             return Ok(true);

@@ -20,7 +20,7 @@ use crate::{api, local_socket};
 /// The interval at which the folder is looked at: an agent without an address tries again about as often.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// What is kept in an experiment's folder.
+/// The files of a running manager in an experiment's folder.
 pub(super) struct Presence {
     pub(super) dir: ExperimentDir,
     /// The manager's base URL, as this machine reaches it.
@@ -28,7 +28,7 @@ pub(super) struct Presence {
     pub(super) store: Store,
     /// Answers on the socket.
     pub(super) router: Router,
-    /// Cancelled when nobody is served any more.
+    /// Cancelled when no client is served any more.
     pub(super) closed: CancellationToken,
 }
 
@@ -40,7 +40,7 @@ impl Presence {
             .map_err(|source| Error::DataDir { path, source })
     }
 
-    /// Serves on the socket, and puts back what vanishes, until nobody is served any more.
+    /// Serves on the socket, and puts back what vanishes, until no client is served any more.
     pub(super) async fn keep(self) -> io::Result<()> {
         let mut servers = JoinSet::new();
         let listener = listen_locally(&self.dir.manager_socket());
@@ -68,7 +68,7 @@ impl Presence {
         Ok(())
     }
 
-    /// Answers on a socket until the token that it returns is cancelled, or nobody is served any more.
+    /// Answers on a socket until the token that it returns is cancelled, or no client is served any more.
     fn serve(
         &self,
         servers: &mut JoinSet<io::Result<()>>,

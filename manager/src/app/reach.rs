@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
-/// What trials are told of the manager.
+/// The manager's address and certificate as trials get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Told {
     /// Host name or address, where it is ours to certify.
@@ -17,7 +17,7 @@ pub enum BadAddress {
     /// An advertised address that is none.
     #[error("--advertise {given}: expected a host, host:port, or a URL with http:// or https://")]
     Given {
-        /// What was given.
+        /// The value that was given.
         given: String,
     },
     /// Nothing was given, and there is nothing to guess from.
@@ -28,7 +28,7 @@ pub enum BadAddress {
     Unknown,
 }
 
-/// An address far away, of those that are nobody's (RFC 5737, RFC 3849): the way there is the way out.
+/// An address far away, of those that belong to no network (RFC 5737, RFC 3849): the way there is the way out.
 const FAR: [&str; 2] = ["http://203.0.113.1:9", "http://[2001:db8::1]:9"];
 
 /// Works out what trials are told. A URL is taken as it is: something stands in front of the manager. A

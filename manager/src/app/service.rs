@@ -22,8 +22,8 @@ use crate::training_service::remote::{self, Remote};
 use crate::training_service::share::Share;
 use crate::training_service::{JobEvents, TrainingService, azure_key};
 
-/// What was found before anything of the experiment was made: an experiment that cannot run leaves nothing
-/// behind.
+/// The training service as it was found before anything of the experiment was made: an experiment that cannot run
+/// leaves nothing behind.
 pub(super) enum Ready {
     /// This machine can run trials with this agent.
     Local {
@@ -57,7 +57,7 @@ pub(super) struct Place {
     pub(super) ca_file: Option<PathBuf>,
     /// Base URL of the manager, as trials on other machines reach it.
     pub(super) url: String,
-    /// What trials' tokens are made from.
+    /// The secret from which trials' tokens are made.
     pub(super) secret: Arc<Secret>,
     /// Where news of jobs goes.
     pub(super) events: JobEvents,
@@ -65,7 +65,7 @@ pub(super) struct Place {
 
 impl Ready {
     /// Looks for what the experiment's service needs. One that was begun goes on also where no new trial could be
-    /// started just now: the agents of those that run wait for somebody to take their results.
+    /// started just now: the agents of those that run wait for a manager to take their results.
     pub(super) async fn find(
         agent: Option<PathBuf>,
         spec: &ExperimentSpec,
@@ -112,8 +112,8 @@ impl Ready {
         }
     }
 
-    /// The address to listen on where nobody says another: trials on this machine need no more than the
-    /// loopback interface.
+    /// The address to listen on where the user names none: trials on this machine need no more than the loopback
+    /// interface.
     pub(super) fn host(&self) -> &'static str {
         match self.server() {
             None => "127.0.0.1",
@@ -298,7 +298,7 @@ async fn start_on_kubernetes(
     Ok(Arc::new(KubernetesService::start(settings)))
 }
 
-/// What trials have in common, as far as the section and the cluster say it.
+/// Returns the settings that all trials share, as far as the section and the cluster determine them.
 fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manifest::Common {
     let share = match &spec.storage {
         StorageSpec::Http | StorageSpec::Image => None,

@@ -1,4 +1,4 @@
-//! An experiment that nobody runs, to look at: the same answers over its store, which is only read.
+//! An experiment without a manager, to look at: the same answers over its store, which is only read.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,9 +30,9 @@ use crate::token::{Secret, UserToken};
 use crate::training_service::local::write_file;
 use crate::view::Board;
 
-/// Who answers for the experiment, in this process.
+/// Serves the stored experiment in this process.
 pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
-    // Nobody listens: what is asked of the experiment is refused.
+    // There is no receiver: what is asked of the experiment is refused.
     let (handle, _) = Handle::new(1);
     Ok(near(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
 }
@@ -71,7 +71,7 @@ async fn state(
     })
 }
 
-/// A server that shows an experiment that nobody runs.
+/// A server that shows an experiment without a manager.
 pub struct Viewing {
     /// Its address.
     pub url: String,
@@ -79,8 +79,8 @@ pub struct Viewing {
     stop: CancellationToken,
 }
 
-/// Serves the pages and the API of an experiment that nobody runs. The address is also in the file
-/// `view.url` in its folder.
+/// Serves the pages and the API of an experiment without a manager. The address is also in the file `view.url` in its
+/// folder.
 pub async fn view(
     id: &ExperimentId,
     dir: &ExperimentDir,
@@ -154,7 +154,7 @@ async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
                 | Command::Import(_)
                 | Command::Space(_) => Err(Refused::NotRunning),
             };
-            // Whoever asked may have gone.
+            // The caller may have gone.
             drop(reply.send(done));
         }
     }

@@ -11,7 +11,7 @@ use crate::config::ExperimentSpec;
 use crate::notify::{self, Bell, Office};
 use crate::store::{self, Store};
 
-/// What they work with. `None`: nobody is to be told.
+/// Returns the configuration of the notifications. `None`: there are no notifications.
 pub(super) fn office(
     id: &ExperimentId,
     spec: &ExperimentSpec,

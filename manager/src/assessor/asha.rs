@@ -1,7 +1,7 @@
-//! Asynchronous successive halving (Li and others, "A System for Massively Parallel Hyperparameter Tuning",
-//! 2020), in its stopping form: at the rungs `min_steps`, `min_steps * eta`, `min_steps * eta^2`, ... a trial goes
-//! on if its best result so far is among the better 1/`eta` of all that have come to that rung. Nobody
-//! waits for anybody. NNI has no such assessor.
+//! Asynchronous successive halving (Li and others, "A System for Massively Parallel Hyperparameter Tuning", 2020), in
+//! its stopping form: at the rungs `min_steps`, `min_steps * eta`, `min_steps * eta^2`, ... a trial goes on if its best
+//! result so far is among the better 1/`eta` of all that have come to that rung. No trial waits for another. NNI has no
+//! such assessor.
 
 use std::collections::BTreeMap;
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     proptest! {
-        /// What an assessor thinks depends on what the trials achieved, not on whether it saw them run.
+        /// An assessor's judgement depends on what the trials achieved, not on whether it saw them run.
         #[test]
         fn a_rebuilt_one_thinks_the_same(
             seen in prop::collection::vec(prop::collection::vec(-1.0..1.0, 0..12), 0..12),

@@ -25,7 +25,7 @@ pub(super) struct Curvefitting {
     target: u32,
     /// No trial is judged before it has so many results.
     start_step: usize,
-    /// What share of the best a trial must be able to reach.
+    /// The share of the best result that a trial must be able to reach.
     threshold: f64,
     /// A trial is judged at every so many steps.
     gap: usize,
@@ -82,7 +82,7 @@ impl Assessor for Curvefitting {
     }
 }
 
-/// What the curves that agree say of a step.
+/// The forecast of the curves that agree, for a step.
 #[derive(Debug)]
 struct Forecast {
     value: f64,

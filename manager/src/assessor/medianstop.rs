@@ -155,7 +155,7 @@ mod tests {
         let expected = Judgement::Bad { reason: reason.to_owned() };
         assert_eq!(assessor.judge("t", &[0.4, f64::NAN]), expected);
         assert_eq!(assessor.judge("t", &[0.4, 0.6]), Judgement::Good);
-        // Nobody has come so far.
+        // No trial has come so far.
         assert_eq!(assessor.judge("t", &[0.1, 0.1, 0.1]), Judgement::Good);
         assert_eq!(assessor.judge("t", &[]), Judgement::Good);
         // Only what is no number is worse than everything.

@@ -42,7 +42,7 @@ pub(super) struct Place {
 pub(super) struct Asked {
     #[command(flatten)]
     pub(super) place: Place,
-    /// How it is shown.
+    /// The format of the output.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub(super) output: Format,
 }
@@ -55,24 +55,24 @@ impl Asked {
     }
 }
 
-/// How something is shown.
+/// A format of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// For a person.
     Table,
     /// For a program; the API's own words.
     Json,
-    /// Likewise, as YAML.
+    /// The same as YAML.
     Yaml,
 }
 
-/// Why nobody answers.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// There is none to choose from.
     #[error("there is no experiment under {}; --data-dir looks elsewhere", .0.display())]
     None(PathBuf),
-    /// Nobody serves pages.
+    /// The experiment has no pages now.
     #[error("nobody serves experiment {0}; `trial-manager serve --experiment {0}` shows its pages")]
     NotServed(ExperimentId),
     /// There are several.
@@ -93,7 +93,7 @@ pub(super) enum Error {
     /// Standard output takes nothing more.
     #[error("cannot write the answer")]
     Output(#[source] std::io::Error),
-    /// Nobody is there to change anything.
+    /// The experiment has no manager to change anything.
     #[error("nobody runs experiment {0}; `trial-manager resume {0}` goes on with it")]
     NotRunning(ExperimentId),
     /// Nothing is left to change.
@@ -107,7 +107,7 @@ pub(super) enum Error {
     NoNumber {
         /// Which.
         number: u64,
-        /// How many there are.
+        /// The number of trials.
         trials: usize,
     },
     /// The store cannot be read.
@@ -130,7 +130,7 @@ impl From<client::Error> for Error {
 }
 
 impl Error {
-    /// Whether other input mends it.
+    /// Returns whether other input mends it.
     pub(super) fn is_usage(&self) -> bool {
         match self {
             Self::None(_)
@@ -155,7 +155,7 @@ impl Error {
 pub(super) struct Found {
     /// Its id.
     pub(super) id: ExperimentId,
-    /// What its store says of it, or why it cannot be read.
+    /// The row of its store, or the reason why that cannot be read.
     pub(super) row: Result<Option<ExperimentRow>, store::Error>,
 }
 
@@ -218,7 +218,7 @@ impl Place {
         Ok((id, dir))
     }
 
-    /// Who changes something about the experiment: its manager, and nobody else.
+    /// Returns a client of the manager that can change the experiment: its own, and no other.
     pub(super) async fn manager(&self) -> Result<Client, Error> {
         let client = self.client().await?;
         if matches!(client, Client::Far { .. }) {
@@ -230,7 +230,7 @@ impl Place {
         Err(if done { Error::Ended(id) } else { Error::NotRunning(id) })
     }
 
-    /// Who answers for the experiment.
+    /// Returns a client that answers for the experiment.
     pub(super) async fn client(&self) -> Result<Client, Error> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
@@ -250,7 +250,7 @@ impl Place {
         Ok(app::stored(&id, &dir).await?)
     }
 
-    /// Who serves the experiment's pages, and where.
+    /// Returns a client that serves the experiment's pages, and their address.
     pub(super) async fn portal(&self) -> Result<(Client, String), Error> {
         if let Some(url) = &self.manager {
             return Ok((self.client().await?, url.trim_end_matches('/').to_owned()));

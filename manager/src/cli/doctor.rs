@@ -72,7 +72,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     }
 }
 
-/// What was found, part by part.
+/// The findings, part by part.
 struct Checks {
     format: Format,
     /// For a program, which is told at the end.

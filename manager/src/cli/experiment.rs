@@ -152,7 +152,7 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
     }
 }
 
-/// What a list says of an experiment, beside its address.
+/// The fields of an experiment in a list, beside its address.
 const LISTED: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
 
 async fn list(asked: &Asked) -> Result<(), Error> {
@@ -178,7 +178,7 @@ async fn list(asked: &Asked) -> Result<(), Error> {
                 "url": (open == Some(true)).then(url).flatten().map(|url| url.trim().to_owned()),
                 "created_at_ms": row.created_at_ms,
                 "ended_at_ms": row.ended_at_ms,
-                // That nobody runs it, or what its manager noted.
+                // The missing manager, or its manager's note.
                 "trouble": view::left(&row, open).or(row.trouble),
             })
         }

@@ -1,5 +1,5 @@
-//! What an experiment found, in forms that other programs read: CSV, JSON, TensorBoard's and MLflow's
-//! folders. It asks nobody; it writes what it is given.
+//! What an experiment found, in forms that other programs read: CSV, JSON, TensorBoard's and MLflow's folders. It asks
+//! for nothing; it writes what it is given.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -136,7 +136,7 @@ impl Writer {
     }
 }
 
-/// What a file is called until it is whole; a device or a pipe stays what it is.
+/// Returns the name of a file until it is whole; a device or a pipe stays what it is.
 fn part(to: &Path) -> PathBuf {
     if fs::metadata(to).is_ok_and(|about| !about.is_file()) {
         return to.to_owned();
@@ -158,8 +158,8 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A text as a spreadsheet takes it for one: what begins like a formula would be worked out by whoever opens the file
-/// (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
+/// A text as a spreadsheet takes it for one: a text that begins like a formula would be worked out by the program that
+/// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
 fn inert(text: String) -> String {
     // Some programs skip white space and control characters before they look for a formula.
     let is_formula = text.starts_with(['\t', '\r'])
@@ -419,7 +419,7 @@ fn file_name(name: &str) -> String {
 /// Characters of a file's name that are a metric's or a parameter's.
 const LONGEST_NAME: usize = 200;
 
-/// Whether `_u` HEX `_` stands here.
+/// Returns whether `_u` HEX `_` stands here.
 fn escape_at(text: &str) -> bool {
     let digits = text
         .strip_prefix("_u")

@@ -15,12 +15,12 @@ use crate::api::client::{self, Client};
 const PACE: Duration = Duration::from_secs(1);
 const TRIES: u32 = 30;
 
-/// How the look at a stream ended.
+/// The end of the look at a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// Nothing more will come, or nobody wants it.
+    /// Nothing more will come, or no reader wants it.
     Over,
-    /// The stream broke, or nobody is there to add to it.
+    /// The stream broke, or no manager is there to add to it.
     Cut,
 }
 
@@ -73,7 +73,7 @@ async fn look(
     loop {
         let line = match client {
             Client::Far { .. } => lines.next().await,
-            // A store that nobody writes has nothing more to tell than it tells at once.
+            // A store without a writer has nothing more to tell than it tells at once.
             Client::Near(_) => timeout(PACE, lines.next()).await.unwrap_or(None),
         };
         let Some(line) = line else { return Ok(Look::Cut) };
@@ -107,7 +107,7 @@ async fn look(
     }
 }
 
-/// Prints a piece; whether somebody reads it.
+/// Prints a piece; returns whether the output has a reader.
 fn printed(text: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
@@ -115,6 +115,6 @@ fn printed(text: &str) -> bool {
 
 /// Says something beside the output.
 fn tell(text: &str) {
-    // Whoever closed the terminal does not want to know.
+    // A closed terminal needs no message.
     std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }

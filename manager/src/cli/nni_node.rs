@@ -29,11 +29,11 @@ use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::errors::chain;
 use crate::layout::ExperimentDir;
 
-/// How long the client waits for the answer to its experiment at most: it gives up after 20 s. What takes longer to fail
-/// is told by the status.
+/// The most time that the client waits for the answer to its experiment: it gives up after 20 s. What takes longer to
+/// fail is told by the status.
 const START_REPLY: Duration = Duration::from_secs(12);
 
-/// How long a client may take to read the reason of a refusal.
+/// The time in which a client reads the reason of a refusal.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Why it could not begin.

@@ -15,7 +15,7 @@ use super::ask::{Error, Place};
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
 use crate::training_service::local::write_file;
 
-/// How long a browser that fails may take to fail.
+/// The time in which a browser that fails does so.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Opens the portal, or prints where it is; the program's exit code.
@@ -75,7 +75,7 @@ fn door(address: &str) -> String {
     page.into_string()
 }
 
-/// The program that shows pages here. `None`: there is none, or nobody to see it.
+/// The program that shows pages here. `None`: there is none, or no user to see it.
 fn browser() -> Option<String> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(list) = set("BROWSER") {

@@ -17,7 +17,7 @@ use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::view::turns_writing;
 
-/// How many lines of a failed trial's output are shown.
+/// The number of lines of a failed trial's output that are shown.
 const LAST_LINES: usize = 5;
 /// Time between two lines that say how it stands, where there is no bar: a log is kept.
 const PACE: Duration = Duration::from_mins(1);
@@ -207,7 +207,7 @@ pub(super) fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// What is wrong with a succeeded trial's final result, if anything is.
+/// Returns the drawback of a succeeded trial's final result, if it has one.
 pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {

@@ -17,9 +17,9 @@ use crate::store::{self, Store, TrialRow};
 use crate::tuner::OptimizeMode;
 use crate::view;
 
-/// How many trials the table shows.
+/// The number of trials in the table.
 const BEST: usize = 10;
-/// What is counted, and how it is called.
+/// The states that are counted, and their names.
 const COUNTED: [(JobState, &str); 8] = [
     (JobState::Succeeded, "succeeded"),
     (JobState::Failed, "failed"),
@@ -30,7 +30,7 @@ const COUNTED: [(JobState, &str); 8] = [
     (JobState::Running, "running"),
     (JobState::Waiting, "waiting"),
 ];
-/// How many parameters have a column in it.
+/// The number of parameters with a column in it.
 const COLUMNS: usize = 8;
 
 /// An experiment's results.
@@ -41,7 +41,7 @@ pub(super) struct Summary {
     mode: OptimizeMode,
     objective: Option<String>,
     trials: Vec<(TrialRow, TrialResult)>,
-    /// Nobody asked for a stop: where there was one, something has to be mended.
+    /// The stop was not requested: where there was one, something has to be mended.
     unasked: bool,
 }
 
@@ -62,22 +62,22 @@ impl Summary {
         Ok(Self { id, stands, mode, objective, trials, unasked: false })
     }
 
-    /// The same of an experiment that nobody asked to stop.
+    /// The same of an experiment whose stop was not requested.
     pub(super) fn unasked(self) -> Self {
         Self { unasked: true, ..self }
     }
 
-    /// Whether at least one trial failed.
+    /// Returns whether at least one trial failed.
     pub(super) fn failed(&self) -> bool {
         self.trials.iter().any(|(row, _)| row.state == JobState::Failed)
     }
 
-    /// Whether somebody stopped it before its end.
+    /// Returns whether the user stopped it before its end.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_stopped() && !self.unasked
     }
 
-    /// Whether it goes on only once something is mended: the tuner, or what made trials fail in a row.
+    /// Returns whether it goes on only once something is mended: the tuner, or what made trials fail in a row.
     pub(super) fn is_held(&self) -> bool {
         self.is_stopped() && self.unasked
     }
@@ -180,7 +180,7 @@ impl Summary {
     }
 }
 
-/// What a newcomer may not know: how a trial tells its result.
+/// Returns a hint for a newcomer: how a trial tells its result.
 fn hint(objective: Option<&str>) -> String {
     match objective {
         Some(name) => format!(

@@ -14,7 +14,7 @@ use super::{
 use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
 use crate::experiment::state::ExperimentState;
 
-/// What the options ask for.
+/// Returns the settings that the options ask for.
 pub(super) fn settings(common: Common) -> Settings {
     Settings {
         data_dir: data_dir(common.data_dir),
@@ -126,7 +126,7 @@ pub(super) async fn attend(
         progress.left(&id);
         return LEFT;
     }
-    // By a signal, by `experiment stop`, by NNI's client: somebody wanted it.
+    // By a signal, by `experiment stop`, by NNI's client: it was requested.
     let wanted = handle.is_to_stop();
     let keep_serving = keep_serving && !wanted;
     if !keep_serving {

@@ -16,7 +16,7 @@ const BEGIN: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const END: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 /// To the first place (ECMA-48, CUP).
 const HOME: &str = "\u{1b}[H";
-/// What is left of this line, and of the screen, is emptied (ECMA-48, EL and ED).
+/// The sequences that empty the rest of this line, and of the screen (ECMA-48, EL and ED).
 const REST_OF_LINE: &str = "\u{1b}[K";
 const REST_OF_SCREEN: &str = "\u{1b}[J";
 /// Ctrl-C and Ctrl-D, as keys: a terminal that gives keys at once makes no signals of them.
@@ -32,7 +32,7 @@ pub(super) struct Size {
     pub(super) rows: usize,
 }
 
-/// What a person does with the terminal.
+/// The user's action at the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
     /// A key that asks for the end: q, Ctrl-C or Ctrl-D.
@@ -70,7 +70,7 @@ impl Screen {
         Ok(Some(screen))
     }
 
-    /// How large it is now; 80 by 24 where it does not say.
+    /// Returns the current size; 80 by 24 where the terminal does not say.
     pub(super) fn size(&self) -> Size {
         let told = tcgetwinsize(self.stdout.as_fd()).ok();
         let told = told.filter(|size| size.ws_col > 0 && size.ws_row > 0);

@@ -1,4 +1,4 @@
-//! `serve`: shows an experiment that nobody runs, until a signal.
+//! `serve`: shows an experiment without a manager, until a signal.
 
 use std::io::Write as _;
 

@@ -1,6 +1,6 @@
 //! The signals that ask a program to end.
 //!
-//! Invariant: one that whoever started us had set to "ignore" (`nohup`, a shell's `&`) stays ignored. TERM is the
+//! Invariant: one that was set to "ignore" when we started (`nohup`, a shell's `&`) stays ignored. TERM is the
 //! exception: a program that cannot be stopped is of no use.
 
 use std::future::pending;
@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Which signal came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// TERM: of whoever moves or ends services.
+    /// TERM: from a program that moves or ends services.
     Terminate,
     /// INT or HUP: of a person at a terminal.
     Interrupt,

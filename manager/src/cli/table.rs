@@ -156,7 +156,7 @@ fn state(of: &Value, style: TextStyle) -> String {
     style.paint(&state, &state)
 }
 
-/// How an experiment stands.
+/// Returns the state of an experiment.
 pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     // The names of its own members are this long.
     const INDENT: usize = 15;

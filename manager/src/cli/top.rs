@@ -38,7 +38,7 @@ const BAR: usize = 10;
 /// Columns of a terminal that has room for bars and long curves.
 const WIDE: usize = 80;
 
-/// Shows the search until it ends, somebody presses q or a signal comes, and returns the exit code.
+/// Shows the search until it ends, the user presses q or a signal comes, and returns the exit code.
 pub(super) async fn top(place: &Place) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -105,7 +105,7 @@ async fn look(place: &Place, client: &mut Client) -> Result<Drawing, Error> {
     }
 }
 
-/// What is shown.
+/// The picture.
 struct Drawing {
     id: ExperimentId,
     /// The experiment as the API describes it.
@@ -114,7 +114,7 @@ struct Drawing {
     rows: Vec<Row>,
     /// The number of trials that run.
     running: usize,
-    /// Whether there will be more to see.
+    /// Set if there will be more to see.
     goes_on: bool,
 }
 
@@ -130,7 +130,7 @@ impl Drawing {
         let rows = stream::iter(trials).map(|trial| asked(client, trial)).buffered(AT_ONCE);
         let rows: Vec<Result<_, Error>> = rows.collect().await;
         let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
-        // What nobody runs does not change.
+        // An experiment without a manager does not change.
         let left = matches!(client, Client::Near(_))
             && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
         Ok(Self {

@@ -18,10 +18,10 @@ use crate::api::client::{self, Client};
 use crate::api::percent;
 use crate::app;
 
-/// How talkative an agent's log is; each level includes those before it.
+/// The detail of an agent's log; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Level {
-    /// What failed.
+    /// Failures only.
     Error,
     /// And what looks wrong.
     Warn,
@@ -37,7 +37,7 @@ pub(super) enum TrialCommand {
     /// List trials.
     #[command(alias = "list")]
     Ls {
-        /// Of which experiment; the same as --experiment.
+        /// The experiment; the same as --experiment.
         id: Option<ExperimentId>,
         /// Only these states, such as FAILED,RUNNING, in any case.
         #[arg(long)]
@@ -121,7 +121,7 @@ pub(super) enum TrialCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Run trials that have ended once more: now, or by `resume` where nobody runs the experiment.
+    /// Run trials that have ended once more: now, or by `resume` where the experiment has no manager.
     Retry {
         /// Which, by their ids or numbers.
         #[arg(required_unless_present = "failed")]
@@ -221,7 +221,8 @@ async fn each(
     ask_each(&client, &ids, verb, body).await
 }
 
-/// Asks it of each trial. The refusal of one keeps nothing from the others; each is shown, the last one by whoever asked.
+/// Asks it of each trial. The others are still processed when one is refused; each refusal is shown, the last one by
+/// the caller.
 async fn ask_each(
     client: &Client,
     trials: &[TrialJobId],
@@ -243,7 +244,7 @@ async fn ask_each(
     refused.map_or(Ok(()), Err)
 }
 
-/// Has ended trials run once more: now by their manager, or, where nobody runs the experiment, by the next `resume`.
+/// Has ended trials run once more: now by their manager, or, where there is none, by the next `resume`.
 async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), Error> {
     let client = place.client().await?;
     let ids = if failed {

@@ -48,7 +48,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     }
 }
 
-/// Removes an experiment that nobody runs.
+/// Removes an experiment without a manager.
 pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     let dir = super::data_dir_of(given, id);
     // A folder whose manager died before it made a database can be removed too.
@@ -58,7 +58,7 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
         show(&error);
         return BAD_INPUT;
     }
-    // Whoever opens it to write keeps managers away, and is kept away by one.
+    // A writer keeps managers away, and is kept away by one.
     let removed = Store::open(&dir.database()).map(drop);
     match removed {
         Ok(()) => match std::fs::remove_dir_all(dir.path()) {

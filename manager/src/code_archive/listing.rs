@@ -19,15 +19,15 @@ const IGNORE_FILE: &str = ".nniignore";
 /// A folder with this file in it is an experiment's own, and no code.
 const STORE: &str = "trialkeeper.db";
 
-/// How many names an error gives as examples.
+/// The number of names that an error gives as examples.
 const EXAMPLES: usize = 5;
 
-/// What to archive.
+/// A file to archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Relative to the directory.
     pub(super) name: PathBuf,
-    /// What it is.
+    /// Its kind.
     pub(super) kind: Kind,
     /// Permissions, the nine bits.
     pub(super) mode: u32,
@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) mtime: u64,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A file of so many bytes.
@@ -130,7 +130,7 @@ fn lexical(path: &Path) -> PathBuf {
     clean
 }
 
-/// PURE: refuses what nobody meant to send to every trial.
+/// PURE: refuses what is hardly meant to go to every trial.
 fn check(root: &Path, entries: &[Entry], limits: Limits) -> Result<(), Error> {
     let root = root.to_owned();
     if entries.len() > limits.entries {

@@ -8,7 +8,7 @@ pub(super) const BLOCK: usize = 512;
 /// Bytes of a name that ustar's field holds.
 const NAME: usize = 100;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
     /// A file of so many bytes, which follow.
@@ -44,7 +44,7 @@ pub(super) fn head(name: &[u8], kind: Kind<'_>, mode: u32, mtime: u64) -> Vec<u8
     blocks
 }
 
-/// How many zeros follow a content of `size` bytes.
+/// Returns the number of zeros that follow a content of `size` bytes.
 pub(super) fn padding(size: u64) -> usize {
     let block = u64::try_from(BLOCK).expect("it is small");
     usize::try_from((block - size % block) % block).expect("it is less than a block")

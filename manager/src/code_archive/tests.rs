@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::*;
 
-/// What the system's own `tar` unpacks: names, and contents or link targets, with permissions.
+/// Returns the files that the system's own `tar` unpacks: names, and contents or link targets, with permissions.
 fn unpacked(archive: &Path) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let tar = Command::new("tar").arg("-xpzf").arg(archive).arg("-C").arg(folder.path()).output();

@@ -14,7 +14,7 @@ use crate::nearest::folded;
 use crate::search_space::SearchSpace;
 use crate::tuner::{self, OptimizeMode, TunerSpec};
 
-/// What proposes.
+/// The tuner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TunerChoice {
     /// One that is built in.
@@ -35,7 +35,7 @@ pub enum TunerChoice {
     },
 }
 
-/// What stops hopeless trials.
+/// The assessor that stops hopeless trials.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AssessorChoice {
     /// One that is built in.
@@ -45,7 +45,7 @@ pub enum AssessorChoice {
 }
 
 impl TunerChoice {
-    /// What a person calls it.
+    /// Returns its name for the user.
     pub fn name(&self) -> &str {
         match self {
             Self::Native(spec) => &spec.name,
@@ -95,7 +95,7 @@ impl TunerChoice {
 }
 
 impl AssessorChoice {
-    /// What a person calls it.
+    /// Returns its name for the user.
     pub fn name(&self) -> &str {
         match self {
             Self::Native(spec) => &spec.name,

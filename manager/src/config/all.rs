@@ -11,10 +11,11 @@ use super::check::check;
 use super::section::Problem;
 use crate::nearest::folded;
 
-/// Faults that are told at most; whoever has more begins anew.
+/// The most faults that are told; a user with more begins anew.
 const MOST: usize = 20;
 
-/// What a section is checked against: once one of the first is repaired, nothing is told of the others.
+/// Pairs of fields that are checked against each other: once one of the first is repaired, nothing is told of the
+/// others.
 const DEPENDENT: [(&[&str], &[&str]); 3] = [
     (
         &["searchSpace", "searchSpaceFile", "the search space"],

@@ -243,7 +243,7 @@ impl Shared {
     }
 }
 
-/// What is optimised.
+/// The objective.
 struct Objective {
     metric: Option<String>,
     stated: Option<Statement>,

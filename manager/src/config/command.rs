@@ -106,7 +106,7 @@ fn is_identifier(name: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What stands for a value in a command.
+/// Returns the text for a value in a command.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -119,7 +119,7 @@ fn plain(value: &Value) -> String {
 /// Where in a shell command we are.
 #[derive(Debug, Default)]
 struct Shell {
-    /// What encloses this place, outermost first; empty at the top.
+    /// The quotes around this place, outermost first; empty at the top.
     within: Vec<Within>,
     /// The last character was a backslash that speaks for the next.
     escaped: bool,

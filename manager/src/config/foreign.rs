@@ -6,7 +6,7 @@ use crate::nearest::folded;
 
 /// A kind of file that another tool reads.
 struct Format {
-    /// What a person calls it.
+    /// Its name for the user.
     name: &'static str,
     /// The keys by which a document was recognised; none if it is not one.
     recognise: fn(&Map<String, Value>) -> Vec<&'static str>,

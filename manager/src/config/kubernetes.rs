@@ -30,9 +30,9 @@ use super::service::{Inherited, Service, no_command};
 use super::{TrainingServiceSpec, units};
 use crate::nearest::advice;
 
-/// How long a trial's pods may take to start, where nothing is said: large images take their time.
+/// The time in which a trial's pods must start, where nothing is said: large images take their time.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);
-/// The user that trials run as, where nothing is said: nobody in particular, and not root.
+/// The user that trials run as, where nothing is said: none in particular, and not root.
 const USER: u64 = 65_532;
 
 /// NNI 3.0's fields, v1's `configPath` and `uploadRetryCount`, and ours.
@@ -119,7 +119,7 @@ pub struct KubernetesSpec {
     pub barrier_image: Option<String>,
 }
 
-/// How the agent gets into a pod.
+/// The way of the agent into a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSource {
     /// `agent: auto`: the image's own `trialkeeper`, else the manager's, which the pod fetches.

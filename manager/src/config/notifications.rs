@@ -20,7 +20,7 @@ const FIELDS: [&str; 8] = [
     "events",
 ];
 
-/// What others may be told of.
+/// An event that others may be notified of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// The experiment is done, or was stopped.

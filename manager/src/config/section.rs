@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 use super::{Error, Location};
 use crate::nearest::{advice, folded, nearest};
 
-/// What is wrong with which field.
+/// A problem with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     /// Such as `trainingService.gpuIndices`.
     pub(super) path: String,
-    /// What is wrong, and what is allowed.
+    /// The problem, and the allowed values.
     pub(super) what: String,
     /// The file where it stands, if it is not the experiment file.
     pub(super) file: Option<PathBuf>,
     /// Where it stands in its file. `None`: not known, or the whole file.
     pub(super) at: Option<Location>,
-    /// What else is wrong with fields of the same object.
+    /// Further problems with fields of the same object.
     pub(super) others: Vec<Self>,
 }
 
@@ -230,7 +230,7 @@ impl Section {
     }
 }
 
-/// What a value is, for a person.
+/// Returns the kind of a value, for the user.
 pub(super) fn kind(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),

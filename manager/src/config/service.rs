@@ -25,10 +25,10 @@ const LOCAL_FIELDS: [&str; 10] = [
     "reuseMode",
 ];
 
-/// What NNI knows and this build does not.
+/// Platforms that NNI knows and this build does not.
 const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
 
-/// What the section `trainingService` says, with what it inherits.
+/// The section `trainingService`, with what it inherits.
 pub(super) struct Service {
     pub(super) spec: TrainingServiceSpec,
     /// The trial's command.
@@ -40,7 +40,7 @@ pub(super) struct Service {
     pub(super) canonical: Value,
 }
 
-/// What every platform's section may say, and what it inherits where it does not.
+/// The fields that every platform's section may have, and what they inherit where they are missing.
 pub(super) struct Inherited {
     pub(super) own: Shared,
     /// The command and the field where it stands.

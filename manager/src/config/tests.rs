@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// What NNI itself makes of some documents.
+/// Returns NNI's own reading of some documents.
 fn nni(part: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../fixtures/config/nni_configs.json")).unwrap();

@@ -19,7 +19,7 @@ pub(super) struct Door {
     ready: bool,
 }
 
-/// What a program may say.
+/// A line that a program may print.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line {
@@ -78,7 +78,7 @@ impl Conversation for Door {
         let line = match serde_json::from_str(text) {
             Ok(line) => line,
             Err(error) => {
-                // What is no line of ours may be meant for somebody else; a proposal was asked for.
+                // A line that is none of ours may be meant for another; a proposal was asked for.
                 let given: Value = serde_json::from_str(text).unwrap_or_default();
                 let proposal = given["type"] == "proposal" && given["id"].is_u64();
                 let Some(parameters) = given.get("parameters").filter(|_| proposal) else {

@@ -20,14 +20,14 @@ pub(super) struct Past {
     pub(super) end: Option<End>,
 }
 
-/// How a trial ended.
+/// The end of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct End {
     pub(super) state: JobState,
     pub(super) result: Option<MetricValue>,
 }
 
-/// What was said, and what was asked and not answered.
+/// The messages that were sent, and the requests that were not answered.
 #[derive(Debug)]
 pub(super) struct History {
     pub(super) space: Value,
@@ -87,7 +87,7 @@ impl History {
         true
     }
 
-    /// What is known of a trial.
+    /// Returns the past of a trial.
     pub(super) fn past(&self, trial: &TrialJobId) -> Option<&Past> {
         self.trials.get(*self.places.get(trial)?)
     }
@@ -109,18 +109,18 @@ impl History {
     }
 }
 
-/// What is to be said, and what was understood.
+/// The messages to send, and the answers that were understood.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Turn {
     /// To the program.
     pub(super) say: Vec<String>,
     /// To the experiment.
     pub(super) said: Vec<super::Said>,
-    /// What the program wants its user to know.
+    /// Remarks of the program for its user.
     pub(super) notes: Vec<String>,
     /// It has come far enough to be asked.
     pub(super) ready: bool,
-    /// It has proposed what nobody can try, and nothing better is to be hoped for: "what is no object: 7".
+    /// It has proposed what cannot be tried, and nothing better is to be hoped for: "what is no object: 7".
     pub(super) broken: Option<String>,
     /// Its assessor, and not its tuner, has spoken: it is through with something that it was told.
     pub(super) seen: bool,
@@ -137,7 +137,7 @@ pub(super) trait Conversation: Send {
     /// Takes in what the program says. An error is what was not understood.
     fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String>;
 
-    /// How much of what its assessor was told it is not through with, as far as it says so.
+    /// Returns the number of messages that its assessor is not through with, as far as it says so.
     fn unseen(&self) -> usize {
         0
     }
@@ -145,7 +145,7 @@ pub(super) trait Conversation: Send {
     /// For a moment nothing was ordered.
     fn idle(&mut self) -> Turn;
 
-    /// What wakes a program that has not answered for some time.
+    /// Returns the messages that wake a program that has not answered for some time.
     fn nudge(&mut self) -> Turn;
 
     /// The last words.

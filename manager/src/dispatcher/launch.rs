@@ -18,7 +18,7 @@ use super::wire::Wire;
 use super::{Program, Setting, Source};
 use crate::ids;
 
-/// What is run instead of `-m nni`, with the same arguments; it says itself why.
+/// The code that runs instead of `-m nni`, with the same arguments; it says itself why.
 const NNI: &str = include_str!("nni.py");
 
 /// A program that has just been started.
@@ -26,10 +26,10 @@ pub(super) struct Launched {
     pub(super) child: Child,
     pub(super) wire: Wire,
     pub(super) what: String,
-    /// What brings a module that Python does not find.
+    /// The package that provides a module that Python does not find.
     pub(super) lacks: String,
     pub(super) conversation: Box<dyn Conversation>,
-    /// What it writes, and where that stood before.
+    /// The file of its output, and its length before.
     pub(super) output: (PathBuf, u64),
     pub(super) log: (PathBuf, u64),
 }
@@ -127,8 +127,8 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
     })
 }
 
-/// What NNI's algorithms need besides: the names of its packages for `pip` (its `setup.py`, `extras_require`).
-/// NNI names none for `NetworkMorphism`, whose modules import `torch`.
+/// The packages that NNI's algorithms need besides: the names of its packages for `pip` (its `setup.py`,
+/// `extras_require`). NNI names none for `NetworkMorphism`, whose modules import `torch`.
 const PACKAGES: [(&str, &str); 5] = [
     ("SMAC", "'nni[smac]'"),
     ("PPO", "'nni[ppotuner]'"),
@@ -137,7 +137,7 @@ const PACKAGES: [(&str, &str); 5] = [
     ("NetworkMorphism", "torch"),
 ];
 
-/// What brings a module that the program's Python does not find.
+/// Returns the package that provides a module that the program's Python does not find.
 fn brings(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {

@@ -32,7 +32,7 @@ use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;
 
-/// What the dispatcher has been made for.
+/// The algorithms that the dispatcher has been made for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Duties {
     pub(super) tunes: bool,
@@ -50,13 +50,13 @@ pub(super) struct Dialogue {
     answers: u64,
     /// Ends, and how many answers each waits for.
     held: VecDeque<(u64, String)>,
-    /// Proposals that nobody has asked for yet.
+    /// Proposals that were not asked for yet.
     stock: VecDeque<(Value, Parameters)>,
-    /// What the dispatcher calls our proposals.
+    /// The dispatcher's ids of our proposals.
     names: HashMap<u64, Value>,
     /// Ends and intermediate results that were said.
     shown: u64,
-    /// How many of them are dealt with. `None`: this dispatcher does not count.
+    /// The number of them that are dealt with. `None`: this dispatcher does not count.
     dealt_with: Option<u64>,
 }
 
@@ -287,7 +287,7 @@ impl Conversation for Dialogue {
                 turn.say.push(import(known));
             }
             Order::Space(space) => {
-                // Nobody has asked for these yet, and they are of another space.
+                // These were not asked for yet, and they are of another space.
                 self.stock.clear();
                 turn.say.push(frame("SS", &space.to_string()));
             }

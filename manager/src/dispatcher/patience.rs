@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// The latest moment at which a user is told that no answer comes.
 const SLOW: Duration = Duration::from_mins(1);
 
-/// What is to be done about a program.
+/// The next action on a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -17,7 +17,7 @@ pub(super) enum Due {
     End,
 }
 
-/// What is known of a program's silence.
+/// The state of a program's silence.
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Duration,
@@ -63,7 +63,7 @@ impl Patience {
         self.told
     }
 
-    /// What is to be done. A program that is not `ready` has a limit of its own.
+    /// Returns the next action. A program that is not `ready` has a limit of its own.
     pub(super) fn look(&mut self, ready: bool, now: Instant) -> Due {
         let Some(since) = self.owed_since else { return Due::Nothing };
         if ready && self.silence(now) >= self.limit {

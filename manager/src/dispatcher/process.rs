@@ -31,11 +31,11 @@ const GRACE: Duration = Duration::from_secs(1);
 const NUDGE: Duration = Duration::from_secs(3);
 /// The time that a program may take to end: NNI's looks every 3 s whether it should.
 const PARTING: Duration = Duration::from_secs(6);
-/// How many processes in a row may die without an answer, and how many in all.
+/// The number of processes in a row, and in all, that may die without an answer.
 const FRUITLESS: u32 = 3;
 const DEATHS: u32 = 20;
 
-/// How a process came to its end.
+/// The end of a process.
 enum End {
     /// The experiment wants no more of it.
     Wanted,
@@ -49,7 +49,7 @@ enum End {
     },
 }
 
-/// Who hears what the program says.
+/// The receiver of the program's messages.
 struct Listener {
     said: mpsc::UnboundedSender<Said>,
     /// The program whose word ends a reported trouble.
@@ -58,7 +58,7 @@ struct Listener {
     begun: bool,
 }
 
-/// Who owes something.
+/// The side that owes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// The tuner: parameters.
@@ -153,9 +153,9 @@ struct Session {
     wire: Wire,
     conversation: Box<dyn Conversation>,
     what: String,
-    /// What brings a module that Python does not find.
+    /// The package that provides a module that Python does not find.
     lacks: String,
-    /// What it writes and where it stood before.
+    /// The file of its output, and its length before.
     output: (PathBuf, u64),
     log: (PathBuf, u64),
     ready: bool,
@@ -164,9 +164,9 @@ struct Session {
     last_order: Instant,
     last_word: Instant,
     last_nudge: Instant,
-    /// How many answers it owes.
+    /// The number of answers that it owes.
     owed: usize,
-    /// How many looks.
+    /// The number of looks.
     unseen: usize,
     limit: Duration,
     /// With its tuner, and with its assessor: two threads, of which one may hang.
@@ -376,7 +376,7 @@ impl Session {
         self.died(why)
     }
 
-    /// How it came to its end: what happened, and what its program said last of an error.
+    /// Returns the end of the process: what happened, and what its program said last of an error.
     fn died(&self, how: &str) -> End {
         let reason = [&self.output, &self.log].into_iter().find_map(|(path, at)| reason(path, *at));
         let advice = match &reason {
@@ -408,7 +408,7 @@ impl Session {
 
     /// Lets the process end, and sees to it.
     async fn part(&mut self) {
-        // One that hangs would not hear it, and nobody is to wait for that.
+        // One that hangs would not hear it, and the stop must not wait for that.
         if self.answers.hangs() || self.looks.hangs() {
             return self.kill().await;
         }
@@ -439,7 +439,7 @@ impl Session {
     }
 }
 
-/// How many lines of a silent program's output a message shows.
+/// The number of lines of a silent program's output that a message shows.
 const LAST_LINES: usize = 3;
 
 /// The last lines of a text, as the end of a message; empty where it has none.

@@ -184,7 +184,7 @@ fn an_end_never_overtakes_its_result() {
     assert_eq!(order(&mut dialogue, &mut history, &good), Turn::default(), "said twice");
     let bad = ended("bbbbb", JobState::Failed, None);
     assert_eq!(kinds(&order(&mut dialogue, &mut history, &bad).say), ["EN"], "nothing to wait for");
-    // Nobody wants parameters; some are requested to see the result through.
+    // Parameters are not asked for; some are requested to see the result through.
     assert_eq!(kinds(&dialogue.idle().say), ["GE"]);
     assert_eq!(dialogue.idle(), Turn::default(), "one request will do");
     let turn = dialogue.hear(&proposal(2, 0.25), &mut history).unwrap();

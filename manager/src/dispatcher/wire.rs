@@ -1,7 +1,7 @@
 //! How texts reach a program outside and come back: over a WebSocket that it opens, or over its standard
 //! input and output. It understands nothing of what is said.
 //!
-//! What is said is written by a task of its own: a program that does not listen holds nobody up.
+//! A task of its own writes the messages: a program that does not listen holds up no other.
 
 use std::io;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) enum Wire {
 /// A WebSocket to a program on this machine.
 type Socket = WebSocketStream<TcpStream>;
 
-/// What is to be said, and the task that says it. Dropped, it says no more.
+/// The messages to send, and the task that sends them. Dropped, it says no more.
 pub(super) struct Mouth {
     /// `None`: nothing will be added. As few as there are orders while a program hangs.
     texts: Option<mpsc::UnboundedSender<String>>,
@@ -59,7 +59,7 @@ impl Mouth {
     }
 }
 
-/// What came.
+/// The kind of input that came.
 pub(super) enum Came {
     /// It has connected: the conversation can begin.
     Connected,
@@ -150,7 +150,7 @@ impl Wire {
 /// Lines of a foreign program, whatever bytes they hold.
 pub(super) struct Lines<R> {
     reader: BufReader<R>,
-    /// What has come of the next one.
+    /// The beginning of the next message.
     begun: Vec<u8>,
 }
 

@@ -18,7 +18,7 @@ pub struct Advice {
     pub tuner: Option<Box<dyn Tuner>>,
     /// A built-in assessor.
     pub assessor: Option<Box<dyn Assessor>>,
-    /// What is outside.
+    /// The adviser outside this process.
     pub outside: Option<Outside>,
 }
 
@@ -105,7 +105,8 @@ impl Advice {
         }
     }
 
-    /// What a running trial will be stopped for, while at most `others` more succeed, as far as an agent can be told.
+    /// Returns the bounds at which a running trial will be stopped, while at most `others` more succeed, as far as an
+    /// agent can be told.
     pub(super) fn bounds(&self, steps: &Steps, others: usize) -> Option<Bounds> {
         self.assessor.as_ref()?.bounds(steps.history().len(), others)
     }
@@ -142,7 +143,7 @@ impl Advice {
         self.order(|| Order::Ended { trial: trial.clone(), state, result });
     }
 
-    /// Waits for what is said outside; for ever where there is nobody.
+    /// Waits for a message of the adviser outside; for ever where there is none.
     pub(super) async fn heard(&mut self) -> Said {
         match &mut self.outside {
             Some(outside) => outside.heard().await,
@@ -150,7 +151,7 @@ impl Advice {
         }
     }
 
-    /// What a person calls those outside.
+    /// Returns the name of the adviser outside, for the user.
     pub(super) fn outside_name(&self) -> &str {
         self.outside.as_ref().map_or("", |outside| &outside.name)
     }

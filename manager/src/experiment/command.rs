@@ -10,7 +10,7 @@ use crate::config::units;
 use crate::job_state::JobState;
 use crate::store;
 
-/// What a person asks for.
+/// A request of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Stop one trial.
@@ -81,13 +81,13 @@ pub enum Refused {
     /// A limit of nothing.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// What is given is not right: where, and what is allowed.
+    /// A value is not right: where, and what is allowed.
     #[error("{0}")]
     Wrong(String),
     /// The experiment starts nothing any more.
     #[error("the experiment is {0} and starts nothing any more; {way_on}", way_on = .0.way_on())]
     Over(ExperimentState),
-    /// Nobody conducts it, and it is not done.
+    /// It has no manager, and it is not done.
     #[error("the experiment is not running; `trial-manager resume` goes on with it")]
     NotRunning,
     /// The experiment waits for a disk, and why: nothing can be recorded, so nothing is done.
@@ -104,7 +104,7 @@ pub enum Refused {
 }
 
 impl ExperimentState {
-    /// What helps where an experiment starts nothing any more.
+    /// Returns the remedy where an experiment starts nothing any more.
     fn way_on(self) -> &'static str {
         match self {
             Self::Done => {

@@ -47,34 +47,34 @@ use crate::training_service::{JobNews, TrainingService};
 const EARLY_STOP: &str = "early-stop";
 /// The code of the note with which an agent says which of several printed metrics it took for the result.
 const OBJECTIVE_CHOSEN: &str = "objective-chosen";
-/// How many pieces of news of jobs are taken together at most.
+/// The most news of jobs that is taken together.
 const TOGETHER: usize = 256;
 
 /// Everything the conductor works with.
 pub struct Conductor {
     /// Which experiment.
     pub id: ExperimentId,
-    /// What is wanted.
+    /// The specification.
     pub spec: ExperimentSpec,
     /// Where everything is recorded.
     pub store: Store,
-    /// What proposes, and what gives hopeless trials up.
+    /// The tuner and the assessor.
     pub advice: Advice,
-    /// What runs trials.
+    /// The service that runs trials.
     pub service: Arc<dyn TrainingService>,
     /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
     pub code: Option<CodeRecorder>,
-    /// What trial tokens are made from.
+    /// The secret from which trials' tokens are made.
     pub secret: Arc<Secret>,
     /// Where directives wait for agents.
     pub handle: Handle,
-    /// What the handle sends.
+    /// The messages of the handle.
     pub inbox: Inbox,
     /// Events from the training service.
     pub jobs: mpsc::UnboundedReceiver<JobNews>,
     /// Rings when others are to be told of something.
     pub bell: Bell,
-    /// Who watches.
+    /// The receiver of notices.
     pub notices: mpsc::UnboundedSender<Notice>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
@@ -82,7 +82,7 @@ pub struct Conductor {
     pub lease: Duration,
 }
 
-/// What the conductor keeps of a trial that has not ended.
+/// The state of a trial that has not ended.
 struct Job {
     sequence: u64,
     parameters: Value,
@@ -132,11 +132,11 @@ struct Run {
     jobs: HashMap<TrialJobId, Job>,
     taken: HashSet<TrialJobId>,
     leases: Leases,
-    /// What was read of trials whose end is being recorded.
+    /// The reports of trials whose end is being recorded.
     known: gone::Known,
     /// The best trial so far.
     best: Option<Best>,
-    /// What is wrong with a tuner or an assessor outside, as the store has it.
+    /// The trouble with a tuner or an assessor outside, as the store has it.
     trouble: Option<String>,
     /// When silence was last looked at.
     beat_at: Instant,
@@ -479,7 +479,7 @@ impl Run {
     }
 
     fn notify(&self, notice: Notice) {
-        // Nobody need be watching.
+        // There may be no receiver.
         drop(self.c.notices.send(notice));
     }
 }

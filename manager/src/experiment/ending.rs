@@ -14,9 +14,9 @@
 //! | any or none                    | another            | `SYS_CANCELED`   |
 //! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
 //! | preempted ([`preempted`])      | none               | `SYS_CANCELED`   |
-//! | stopped (somebody's signal), and the service calls the job a success | none | `SUCCEEDED` |
-//! | stopped (somebody's signal), and the service says why | none | `FAILED` |
-//! | stopped (somebody's signal)    | none               | `USER_CANCELED`  |
+//! | stopped (a signal), and the service calls the job a success | none | `SUCCEEDED` |
+//! | stopped (a signal), and the service says why | none | `FAILED` |
+//! | stopped (a signal)    | none               | `USER_CANCELED`  |
 //! | anything else                  | none               | `FAILED`         |
 //! | none                           | none               | `FAILED`         |
 
@@ -24,16 +24,16 @@ use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
 use crate::job_state::JobState;
 
-/// How a job left its training service.
+/// The end of a job at its training service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gone {
     /// Exit code of the job's first process as a shell shows it, where the service knows it.
     pub exit_code: Option<i32>,
     /// Why, where the service knows more than a code. For a person.
     pub message: Option<String>,
-    /// What a retry would do, where the service knows.
+    /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
-    /// What the platform says, where it took the job's machine away.
+    /// The platform's words, where it took the job's machine away.
     pub taken: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub struct End {
     pub exit_code: Option<i32>,
 }
 
-/// How a trial ended: the table in this module's head.
+/// Returns the end of a trial: the table in this module's head.
 pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
     let others = succeeded_without(intent, verdict, gone);
     let exit_code = match verdict.and_then(|verdict| verdict.exit).filter(|_| !others) {
@@ -107,7 +107,7 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
         ) => JobState::SysCanceled,
         (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
         (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
-        // Nobody's wish: its pod was taken away, or another pod of the trial had failed.
+        // No request of ours: its pod was taken away, or another pod of the trial had failed.
         (Some((Cause::Stopped, _)), None) if gone.message.is_some() => JobState::Failed,
         (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
         (Some(_) | None, None) => JobState::Failed,
@@ -129,8 +129,9 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
     End { state, message, exit_code }
 }
 
-/// What another try of a trial that failed would do. An agent that saw how its trial ended knows best; one that was
-/// only told to stop does not know why, and without a verdict it was lost, and with it the machine or the network.
+/// Returns the prospect of another try of a trial that failed. An agent that saw how its trial ended knows best; one
+/// that was only told to stop does not know why, and without a verdict it was lost, and with it the machine or the
+/// network.
 pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
     match verdict {
         Some(verdict) if verdict.cause != Cause::Stopped => verdict.class,
@@ -280,7 +281,7 @@ mod tests {
             ("the manager's end",                     Some(ManagerShutdown), Some(&killed),    JobState::SysCanceled, Some(137)),
             ("the agent's own deadline",              None,                  Some(&deadline),  JobState::EarlyStopped, Some(143)),
             ("the platform took it",                  None,                  Some(&preempted), JobState::SysCanceled, Some(143)),
-            ("somebody's signal to the agent",        None,                  Some(&stopped),   JobState::UserCanceled, Some(0)),
+            ("a signal to the agent",        None,                  Some(&stopped),   JobState::UserCanceled, Some(0)),
             ("a failure",                             None,                  Some(&broken),    JobState::Failed,      Some(7)),
             ("a killed trial",                        None,                  Some(&killed),    JobState::Failed,      Some(137)),
             ("a lost agent",                          None,                  None,             JobState::Failed,      None),

@@ -34,12 +34,12 @@ impl Leases {
         Self { lease, listened: Duration::ZERO, agents: HashMap::new() }
     }
 
-    /// How long an agent may be silent.
+    /// Returns how long an agent may be silent.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// How often [`Leases::passed`] is to be called.
+    /// Returns how often [`Leases::passed`] is to be called.
     pub fn beat(&self) -> Duration {
         self.lease / BEATS
     }

@@ -6,7 +6,7 @@ use super::ending::End;
 use super::result::TrialResult;
 use super::state::ExperimentState;
 
-/// What a person who watches is told.
+/// A notice for those who watch the experiment.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// A trial's agent started the command.
@@ -47,7 +47,7 @@ pub enum Notice {
         sequence: u64,
         /// How.
         end: End,
-        /// What it achieved.
+        /// Its result.
         result: TrialResult,
         /// Last lines of its output, for a failure.
         last_lines: String,

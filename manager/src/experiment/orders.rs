@@ -1,7 +1,7 @@
 //! The orders that wait for agents, until they are obeyed. It does not decide what is ordered.
 //!
-//! An order is on every ack to the attempt that it is for, until the agent says that it was obeyed. An
-//! agent that is silent just now is woken: whoever waits for [`Orders::wake`] is told once that there is something new.
+//! An order is on every ack to the attempt that it is for, until the agent says that it was obeyed. An agent that is
+//! silent just now is woken: a waiter in [`Orders::wake`] is told once that there is something new.
 
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -71,14 +71,14 @@ impl Orders {
         let id = inner.next_id;
         inner.next_id += 1;
         let letters = inner.boxes.entry((trial.clone(), attempt.clone())).or_default();
-        // The newest of a kind says all that is wanted; so nobody can fill the box of an agent that is silent.
+        // The newest of a kind says all that is wanted; so the box of a silent agent cannot be filled.
         letters.waiting.retain(|order| discriminant(&order.body) != discriminant(&body));
         letters.waiting.push(Directive { id, body });
         letters.news = true;
         letters.wake.notify_waiters();
     }
 
-    /// What an attempt's agent is to do, for an ack.
+    /// Returns the directives for an attempt's agent, for an ack.
     pub fn of(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
         let mut inner = self.lock();
         let Some(letters) = inner.boxes.get_mut(&(trial.clone(), attempt.clone())) else {
@@ -93,7 +93,7 @@ impl Orders {
         self.retain(trial, attempt, |order| !ids.contains(&order.id));
     }
 
-    /// An attempt has ended: nobody is left to obey.
+    /// An attempt has ended: no agent is left to obey.
     pub fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
         self.retain(trial, attempt, |_| false);
     }
@@ -114,8 +114,8 @@ impl Orders {
         }
     }
 
-    /// Waits until there is an order for the attempt that no ack has carried yet, and that nobody else was
-    /// woken for.
+    /// Waits until there is an order for the attempt that no ack has carried yet, and that no other waiter was woken
+    /// for.
     pub async fn wake(&self, trial: &TrialJobId, attempt: &AttemptId) {
         let address = (trial.clone(), attempt.clone());
         let wake = {

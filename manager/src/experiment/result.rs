@@ -7,7 +7,7 @@ use trial_protocol::{AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE};
 use crate::ids;
 use crate::tuner::OptimizeMode;
 
-/// What a trial achieved.
+/// The results of a trial.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TrialResult {
     /// The metric that counts, where there is one.
@@ -91,7 +91,7 @@ pub fn speaks_of(metric: &Metric, name: &str) -> bool {
     metric.name == name || member(metric, name).is_some()
 }
 
-/// What counts of a metric where `name` does.
+/// Returns the part of a metric that counts where `name` does.
 pub fn value_of(metric: &Metric, name: Option<&str>) -> MetricValue {
     name.and_then(|name| member(metric, name)).unwrap_or_else(|| metric.value.clone())
 }

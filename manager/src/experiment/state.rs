@@ -33,12 +33,12 @@ struct Live {
     intent: Option<StopReason>,
 }
 
-/// What `maxExperimentDuration` still means.
+/// The state of `maxExperimentDuration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     /// Nothing is started after it.
     Holds,
-    /// Likewise, and it was told that it is over.
+    /// It has passed, and the state machine knows.
     Told,
     /// The experiment was done; what a person wants to run again is started whatever it says.
     Lifted,
@@ -149,7 +149,7 @@ impl State {
         self.stands
     }
 
-    /// How many trials have not ended.
+    /// Returns the number of trials that have not ended.
     pub fn live(&self) -> usize {
         self.live.len()
     }

@@ -64,7 +64,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
     })
 }
 
-/// How an agent's own writer begins a metric.
+/// The beginning of a metric by an agent's own writer.
 const METRIC: &str = r#"{"kind":"metric","#;
 
 fn body(raw: &str) -> serde_json::Result<ReportBody> {

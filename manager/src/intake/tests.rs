@@ -52,7 +52,7 @@ async fn bed(capacity: usize) -> Bed {
 }
 
 impl Bed {
-    /// What the experiment has been told so far: the new reports' numbers, event by event.
+    /// Returns the numbers that reached the experiment so far: the new reports' numbers, event by event.
     fn told(&mut self) -> Vec<Vec<u64>> {
         std::iter::from_fn(|| self.events.try_recv().ok())
             .map(|event| {

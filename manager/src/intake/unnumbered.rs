@@ -44,7 +44,7 @@ struct All {
 
 /// One lane of one trial.
 struct Queue {
-    /// What arrived and is not being stored yet.
+    /// Reports that arrived and are not being stored yet.
     waiting: Mutex<Vec<Waiting>>,
     /// Held while a batch is being stored.
     position: tokio::sync::Mutex<Position>,
@@ -61,17 +61,17 @@ struct Waiting {
 struct Position {
     /// The attempt that it is about: the trial's current one, as far as we know.
     about: AttemptId,
-    /// What is said of that is kept under.
+    /// The attempt under which these reports are kept.
     attempt: AttemptId,
     next: Next,
-    /// Hashes of the metrics stored so far. They may be many: nobody copies them.
+    /// Hashes of the metrics stored so far. They may be many: they are not copied.
     metrics: HashSet<u64>,
 }
 
-/// What was said, with its places.
+/// The reports, with their places.
 struct Numbered {
     reports: Vec<Report>,
-    /// What had been said already: its place in what was said, its time, and itself.
+    /// Reports that had come already: its place in what was said, its time, and itself.
     again: Vec<(usize, i64, ReportBody)>,
     /// Where the numbering stands once the reports are stored.
     next: Next,
@@ -113,7 +113,7 @@ impl Unnumbered {
             waiting.push(Waiting { bodies, at_ms, done });
             waiting.len() == 1
         };
-        // Whoever waits behind another is taken along by the other's task; one for each would pile up, since they
+        // A post that waits behind another is taken along by the other's task; one for each would pile up, since they
         // come faster than commits.
         if first {
             let (all, trial) = (Arc::clone(&self.0), trial.clone());
@@ -134,7 +134,7 @@ impl All {
         let position = self.stored_position(trial, lane).await?;
         let queue =
             Queue { waiting: Mutex::default(), position: tokio::sync::Mutex::new(position) };
-        // Whoever was faster has put the same there, and may have moved on from it.
+        // A faster post has put the same there, and may have moved on from it.
         Ok(Arc::clone(lock(&self.queues).entry(key).or_insert_with(|| Arc::new(queue))))
     }
 
@@ -282,7 +282,7 @@ impl Next {
     }
 }
 
-/// What panics cannot leave half done: every change under these locks is one call.
+/// Locks a mutex. A panic cannot leave its content half done: every change under these locks is one call.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,10 +19,10 @@ use crate::store::NotificationRow;
 const NOTE_AGAIN: Duration = Duration::from_secs(5);
 /// Nothing is to be done.
 const NEVER: Duration = Duration::from_hours(1);
-/// What of an illness is kept in memory at most.
+/// The most notifications of an illness that are kept in memory.
 const UNKEPT: usize = 100;
 
-/// How something is told.
+/// A means of notification.
 #[derive(Clone)]
 pub(super) enum Means {
     Webhook(WebhookSpec),
@@ -44,7 +44,7 @@ impl Means {
     }
 }
 
-/// What became of something to tell.
+/// The fate of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fate {
     /// Nothing yet.
@@ -68,7 +68,7 @@ pub(super) struct Letter {
 }
 
 impl Letter {
-    /// Of what the store cannot hold.
+    /// Returns the notification of an event that the store cannot hold.
     pub(super) fn unkept(event: &Event) -> Self {
         let (id, event) = (event.id.clone(), event.value.clone());
         Self { id, event, tries: 0, due: Instant::now(), kept: false, fate: Fate::Open }

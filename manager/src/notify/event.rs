@@ -28,11 +28,11 @@ pub struct Best {
     pub sequence: u64,
     /// Its result.
     pub number: f64,
-    /// What it tried.
+    /// Its parameters.
     pub parameters: Value,
 }
 
-/// What happened to the store.
+/// A change of the store's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// It cannot be written; why.
@@ -46,7 +46,7 @@ pub enum Health {
 pub struct Event {
     /// Its name for ever.
     pub id: String,
-    /// What kind.
+    /// The kind.
     pub kind: EventKind,
     /// All that is told.
     pub value: Value,
@@ -69,7 +69,7 @@ impl Event {
         Self { id, kind, value, at_ms }
     }
 
-    /// As it is kept. `None`: nobody wants to know.
+    /// As it is kept. `None`: there is no receiver.
     pub fn kept(self, spec: &NotificationsSpec) -> Option<NewNotification> {
         let Self { id, kind, value, at_ms } = self;
         let webhook = spec.webhook.as_ref().map(|_| super::WEBHOOK);

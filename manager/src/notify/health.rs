@@ -13,7 +13,7 @@ const CONVALESCENCE: Duration = Duration::from_secs(3);
 /// Nothing is to be looked at.
 const NEVER: Duration = Duration::from_hours(1);
 
-/// What has been told.
+/// The state of the store's health that was notified last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Health {
     /// Nothing, or that it is well.
@@ -26,7 +26,7 @@ pub(super) enum Health {
 }
 
 impl Health {
-    /// What an earlier manager has told: that the store is ill, or not.
+    /// Returns the state that an earlier manager has notified: that the store is ill, or not.
     pub(super) fn begin(told_ill: bool) -> Self {
         if told_ill { Self::Ill } else { Self::Well }
     }

@@ -8,7 +8,7 @@ const TRIES: u32 = 24;
 /// The longest pause.
 const LONGEST: Duration = Duration::from_mins(5);
 
-/// How a try ended.
+/// The outcome of a try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was taken.
@@ -19,7 +19,7 @@ pub(super) enum Outcome {
     Never(String),
 }
 
-/// What follows.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing: it was told.
@@ -30,7 +30,7 @@ pub(super) enum Next {
     Again(Duration, String),
 }
 
-/// What follows from the outcome of try number `tries`, from 1.
+/// Returns the next step after the outcome of try number `tries`, from 1.
 pub(super) fn next(outcome: Outcome, tries: u32) -> Next {
     match outcome {
         Outcome::Taken => Next::Told,

@@ -18,7 +18,7 @@ use super::pace::Outcome;
 const BOUND: Duration = Duration::from_secs(30);
 /// The time that its complaints are waited for once it has ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// How much of them is shown, in bytes.
+/// The length of its output that is shown, in bytes.
 const SHOWN: usize = 300;
 
 /// The process group of a program; what is left of it dies with this.

@@ -42,13 +42,13 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Outcome
         request = request.header(AUTHORIZATION, token);
     }
     match request.send().await {
-        // What else it says is nobody's business, and may never end.
+        // The rest of its answer does not matter, and may never end.
         Ok(answer) => judge(answer.status().as_u16()),
         Err(error) => Outcome::NotNow(chain(&error.without_url())),
     }
 }
 
-/// What a status means: one that will be the same tomorrow is final.
+/// Returns the meaning of a status: one that will be the same tomorrow is final.
 fn judge(status: u16) -> Outcome {
     let said = format!("the server answers {status}");
     match status {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::nearest::advice;
 
-/// How far, relatively, a value may lie outside its bounds: `exp(ln(x))` is not always `x`.
+/// The relative distance by which a value may lie outside its bounds: `exp(ln(x))` is not always `x`.
 const SLACK: f64 = 1e-9;
 
 impl SearchSpace {
@@ -171,7 +171,7 @@ impl Real {
         }
     }
 
-    /// How far about the next multiple of `q` is from a coordinate; 0 where there is no `q`.
+    /// Returns the distance of about the next multiple of `q` from a coordinate; 0 where there is no `q`.
     pub fn step(&self, coordinate: f64) -> f64 {
         match (self.q, self.log) {
             (None, _) => 0.0,
@@ -209,7 +209,7 @@ impl Real {
         }
     }
 
-    /// How many values there are; `None` where they are not countable.
+    /// Returns the number of values; `None` where they are not countable.
     pub(super) fn size(&self) -> Option<u128> {
         let (q, (low, high)) = (self.q?, self.bounds?);
         // Multiples whose interval of rounding overlaps the open range. An end outside is clipped.

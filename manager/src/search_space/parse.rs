@@ -231,7 +231,7 @@ fn numbers(values: &[Value], expected: usize, form: &str, path: &str) -> Result<
     values.iter().enumerate().map(number).collect()
 }
 
-/// What a value is, for a person.
+/// Returns the kind of a value, for the user.
 fn kind(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),

@@ -22,7 +22,7 @@ impl Store {
         self.inner.shared.ailment.subscribe()
     }
 
-    /// Logs when writes begin to fail, and tries an ill store now and then until one succeeds: nobody else may write for
+    /// Logs when writes begin to fail, and tries an ill store now and then until one succeeds: no other may write for
     /// hours. It never ends.
     pub async fn try_while_ill(&self) {
         let mut ailment = self.watch_ailment();
@@ -43,8 +43,7 @@ impl Store {
         }
     }
 
-    /// Tries a write that means nothing, so that a store that has recovered notices it even if nobody
-    /// else writes.
+    /// Tries a write that means nothing, so that a store that has recovered notices it even without other writes.
     pub async fn probe(&self) -> Result<(), Error> {
         self.write(|c| {
             c.prepare_cached(

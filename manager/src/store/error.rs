@@ -14,7 +14,7 @@ pub enum Error {
     Open {
         /// Which file.
         path: PathBuf,
-        /// What SQLite or the system said.
+        /// The error of SQLite or the system.
         #[source]
         source: Arc<rusqlite::Error>,
     },
@@ -23,7 +23,7 @@ pub enum Error {
     Lock {
         /// Which lock file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: Arc<std::io::Error>,
     },
@@ -115,7 +115,7 @@ pub enum Error {
     Unreadable {
         /// Which value.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A copy for a backup could not be made.
@@ -123,15 +123,15 @@ pub enum Error {
     Backup {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// SQLite could not do it.
     #[error("the database failed: {}", .class.as_str())]
     Failed {
-        /// What kind of failure.
+        /// The kind of failure.
         class: Class,
-        /// What SQLite said.
+        /// SQLite's error.
         #[source]
         source: Arc<rusqlite::Error>,
     },
@@ -153,7 +153,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// What an operator is told, with what helps.
+    /// Returns the sentence for the operator, with the remedy.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Full => "no space is left on its disk; free some",

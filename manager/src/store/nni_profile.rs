@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Error, ExperimentRow};
 
-/// What a running experiment's user may change, and `nnictl update` reads.
+/// The limits of a running experiment that its user may change, and `nnictl update` reads.
 const LIMITS: [&str; 4] =
     ["trialConcurrency", "maxTrialNumber", "maxExperimentDuration", "searchSpace"];
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::read::json;
 use super::{Error, Store, trials};
 
-/// How many are handed out at once.
+/// The number that is handed out at once.
 const AT_ONCE: u32 = 100;
 
 const WAITING: &str = "SELECT id, event, tries FROM notification \
@@ -19,7 +19,7 @@ pub struct NewNotification {
     pub id: String,
     /// The ways of telling.
     pub channels: Vec<&'static str>,
-    /// What is told.
+    /// The event.
     pub event: Value,
     /// When it happened.
     pub at_ms: i64,
@@ -30,7 +30,7 @@ pub struct NewNotification {
 pub struct NotificationRow {
     /// The event's name.
     pub id: String,
-    /// What is told.
+    /// The event.
     pub event: Value,
     /// The number of times that it was tried in vain.
     pub tries: u32,
@@ -73,7 +73,7 @@ impl Store {
         .await
     }
 
-    /// What is still to be told in this way, oldest first.
+    /// Returns the notifications that this channel still has to send, oldest first.
     pub async fn notifications(&self, channel: &str) -> Result<Vec<NotificationRow>, Error> {
         let channel = channel.to_owned();
         self.read(move |c| {

@@ -1,5 +1,5 @@
-//! The identity of the database's file. A file that was removed or replaced while it is open takes writes as before, and
-//! nobody finds them again.
+//! The identity of the database's file. A file that was removed or replaced while it is open takes writes as before,
+//! and they are never found again.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;

@@ -16,8 +16,8 @@ use super::{Error, MetricRow, ReportRow, Store, TrialRow};
 use crate::ids;
 pub use log::LogPart;
 
-/// How many of an attempt's last reports are looked through for its latest intermediate results; and where a metric that
-/// counts is named and not among them.
+/// The number of an attempt's last reports that are searched for its latest intermediate results; and where a metric
+/// that counts is named and not among them.
 const LATEST: u32 = 16;
 const LATEST_NAMED: u32 = 256;
 
@@ -72,9 +72,9 @@ pub struct Glance {
     pub finals: Vec<Metric>,
     /// Its last few intermediate results, the latest first.
     pub latest: Vec<Metric>,
-    /// How it ended. `None` if it has not, or nobody lived to tell.
+    /// The verdict. `None` if it has not, or no agent lived to tell.
     pub verdict: Option<Box<Verdict>>,
-    /// What is said of its reports that are gone for good. `None`: none are.
+    /// A sentence about its reports that are gone for good. `None`: none are.
     pub lost: Option<String>,
 }
 
@@ -87,9 +87,9 @@ pub struct AttemptRow {
     pub attempt: AttemptId,
     /// When it last spoke, by the manager's clock.
     pub last_heard_ms: i64,
-    /// How far its facts are stored. `None`: none has arrived.
+    /// The number up to which its facts are stored. `None`: none has arrived.
     pub facts_through: Option<u64>,
-    /// Likewise its bulk lane.
+    /// The number up to which its bulk lane is stored.
     pub bulk_through: Option<u64>,
     /// `true` if its last fact, the verdict, is stored.
     pub ended: bool,
@@ -180,8 +180,8 @@ impl Store {
         .await
     }
 
-    /// How many intermediate results one attempt has reported of the metric `name`, or of all. Takes as long as reading
-    /// them.
+    /// Returns the number of intermediate results that one attempt has reported of the metric `name`, or of all. Takes
+    /// as long as reading them.
     pub async fn steps(&self, attempt: i64, name: Option<&str>) -> Result<u64, Error> {
         let name = name.map(str::to_owned);
         let begins = name.as_ref().map(|name| {
@@ -215,7 +215,7 @@ impl Store {
         .await
     }
 
-    /// What one attempt told beside metrics: start, notes, losses, verdict; at most `limit`.
+    /// Returns the reports of one attempt that are no metrics: start, notes, losses, verdict; at most `limit`.
     pub async fn told(&self, attempt: &AttemptRow, limit: u32) -> Result<Vec<ReportRow>, Error> {
         let attempt = attempt.clone();
         self.read(move |c| {
@@ -306,7 +306,7 @@ fn look(
     Ok(())
 }
 
-/// Who speaks of a trial's current attempt: each one's number, and how far its facts are stored.
+/// The sources of a trial's current attempt: each one's number, and how far its facts are stored.
 struct Voices {
     agent: Option<(i64, Option<u64>)>,
     /// NNI's own keeper, see [`ids::of_old_keeper`].

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Error;
 use super::schema;
 
-/// How many idle connections are kept; more are opened when more readers come, and closed after.
+/// The number of idle connections that are kept; more are opened when more readers come, and closed after.
 const IDLE: usize = 4;
 
 /// The readers' connections.
@@ -68,7 +68,7 @@ pub(super) fn parsed<'r, T, E: fmt::Display>(
     parse(text).map_err(|problem| unreadable(column, problem))
 }
 
-/// Likewise where the column may be NULL.
+/// Parses a column that may be NULL.
 pub(super) fn parsed_if_any<'r, T, E: fmt::Display>(
     row: &'r Row<'_>,
     column: &'static str,
@@ -91,7 +91,7 @@ pub(super) fn unsigned(row: &Row<'_>, column: &'static str) -> Result<u64, Error
     u64::try_from(number).map_err(|problem| unreadable(column, problem))
 }
 
-/// Likewise where the column may be NULL.
+/// Reads an unsigned number from a column that may be NULL.
 pub(super) fn unsigned_if_any(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, Error> {
     let number: Option<i64> = row.get(column)?;
     number.map(u64::try_from).transpose().map_err(|problem| unreadable(column, problem))

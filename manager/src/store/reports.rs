@@ -16,20 +16,20 @@ use super::trials::{append_event, known};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 use crate::job_state::JobState;
 
-/// How much is kept of each stream of an attempt, from its start and from its end, in bytes: a trial that prints for
-/// ever must not fill the disk that all others need.
+/// The bytes that are kept of each stream of an attempt, from its start and from its end: a trial that prints for ever
+/// must not fill the disk that all others need.
 const LOG_START: i64 = 1 << 20;
 const LOG_END: i64 = 63 << 20;
 /// Deletes what lies between.
 pub(super) const FORGET_CHUNKS: &str = "DELETE FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
 
-/// Who speaks: the trial, and the attempt if it was heard of.
+/// Selects the sender: the trial, and the attempt if it was heard of.
 pub(super) const SPEAKER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt, t.state \
      FROM trial t \
      LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
 
-/// What a write of a batch found out.
+/// The findings of a batch's write.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) through: Option<u64>,
@@ -100,7 +100,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
         };
         fresh.push(stored == 1);
     }
-    // Of trials that go on, whoever keeps a list asks; of one that is over only this tells.
+    // A list shows trials that go on; of one that is over only this tells.
     if over && batch.lane == Lane::Facts && fresh.contains(&true) {
         append_event(c, trial, now_ms, None)?;
     }
@@ -180,13 +180,13 @@ fn length(chunk: &LogChunk) -> u64 {
     u64::try_from(text.len()).unwrap_or(u64::MAX)
 }
 
-/// Who speaks.
+/// The sender of a batch.
 struct Heard {
     /// The trial's key.
     trial: i64,
     /// The attempt's.
     attempt: i64,
-    /// How far the batch's lane is stored with this batch.
+    /// The number up to which the batch's lane is stored with this batch.
     through: Option<u64>,
     /// `true` if the trial has ended, as far as the manager knows.
     over: bool,

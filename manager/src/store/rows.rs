@@ -27,7 +27,7 @@ pub struct ExperimentRow {
     pub ended_at_ms: Option<i64>,
     /// The time that it has run, interruptions left out.
     pub elapsed_ms: u64,
-    /// What is wrong with a tuner or an assessor outside the manager, as a person is told. `None`: nothing is known to be.
+    /// The trouble with a tuner or an assessor outside the manager, as a sentence. `None`: nothing is known to be.
     pub trouble: Option<String>,
 }
 
@@ -36,7 +36,7 @@ pub struct ExperimentRow {
 pub struct ImportedRow {
     /// The parameters.
     pub parameters: Value,
-    /// What they achieved.
+    /// The result of these parameters.
     pub value: Value,
 }
 
@@ -71,7 +71,7 @@ pub struct TrialChange {
     /// A new attempt, which forgets the start, the end and the exit code of the one before. `None`: the
     /// current one goes on.
     pub attempt: Option<AttemptId>,
-    /// What the trial's agent says of its times, which goes before `at_ms`.
+    /// The times of the trial as its agent reports them, which go before `at_ms`.
     pub told: Span,
 }
 
@@ -144,7 +144,7 @@ pub struct MetricRow {
     pub observed_at_ms: i64,
     /// When it was stored, by the manager's clock.
     pub stored_at_ms: i64,
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
 }
 
@@ -189,12 +189,12 @@ pub struct LogChunkRow {
     pub bytes: Vec<u8>,
 }
 
-/// What is known of one attempt's reports.
+/// The state of one attempt's reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptState {
     /// Highest stored seq of the facts lane. `None`: nothing of it has arrived.
     pub facts_through: Option<u64>,
-    /// Likewise of the bulk lane.
+    /// The number up to which the bulk lane is stored.
     pub bulk_through: Option<u64>,
     /// `true` if its last fact, the verdict, is stored.
     pub ended: bool,
@@ -227,7 +227,7 @@ impl From<ReportBatch> for Arrival {
     }
 }
 
-/// What became of a batch. All of it is durable.
+/// The outcome of storing a batch. All of it is durable.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ingested {
     /// Highest stored seq of the batch's attempt and lane. Nothing below it is still to come, since an
@@ -240,7 +240,7 @@ pub struct Ingested {
     pub resend: bool,
 }
 
-/// What is known of an attempt that is over.
+/// The records of an attempt that is over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastWords {
     /// `true` if its agent has said how it ended.

@@ -35,7 +35,7 @@ const CHECKED_BYTES: u64 = 64 << 20;
 /// The time that a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often, and with which pauses, a lock is tried that somebody else holds.
+/// The number of tries, and the pause between them, for a lock that another process holds.
 const LOOKS: u32 = 5;
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -113,7 +113,7 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Err
     Ok(version)
 }
 
-/// What one of SQLite's checks finds; nothing if all is well.
+/// Returns the findings of one of SQLite's checks; nothing if all is well.
 pub(super) fn problems(connection: &Connection, check: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare(&format!("PRAGMA {check}"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
@@ -187,7 +187,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     for look in 1.. {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // Somebody may only be looking whether it is held, which takes no time.
+            // Another process may only be looking whether it is held, which takes no time.
             Err(TryLockError::WouldBlock) if look < LOOKS => std::thread::park_timeout(LOOK),
             Err(TryLockError::WouldBlock) => break,
             Err(TryLockError::Error(source)) => return Err(failed(source)),
@@ -196,11 +196,11 @@ fn lock(path: &Path) -> Result<File, Error> {
     Err(Error::InUse { path: path.to_owned() })
 }
 
-/// Returns whether somebody holds the lock file beside the database. `None`: it cannot be asked.
+/// Returns whether a process holds the lock file beside the database. `None`: it cannot be asked.
 pub(super) fn is_locked(path: &Path) -> Option<bool> {
     let file = match File::open(lock_file(path)) {
         Ok(file) => file,
-        // It is made by whoever opens the database to write.
+        // It is made by the first writer of the database.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
         Err(_) => return None,
     };

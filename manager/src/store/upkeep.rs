@@ -8,22 +8,22 @@ use rusqlite::Connection;
 use super::schema;
 use super::{Error, Store, gap, reports, trials};
 
-/// What is wrong with a database without an experiment.
+/// The problem of a database without an experiment.
 const BLANK: &str = "the experiment's record is lost: the database holds no experiment, as a file trialkeeper.db does \
      whose trialkeeper.db-wal was removed or left behind; restore a backup";
 
-/// How many problems are listed; more would not help anybody.
+/// The number of problems that are listed; more would not help.
 const LISTED: usize = 100;
 
 impl Store {
-    /// Writes a copy of the database as it is now to `to`, which must not exist. Nobody waits for it.
+    /// Writes a copy of the database as it is now to `to`, which must not exist. It has no waiter.
     pub async fn backup(&self, to: &Path) -> Result<(), Error> {
         let (from, to) = (self.inner.readers.path().to_owned(), to.to_owned());
         let copying = tokio::task::spawn_blocking(move || backup(&from, &to));
         copying.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Likewise without a running manager, or beside one. Blocks.
+    /// Copies a database without a running manager, or beside one. Blocks.
     pub fn backup_file(from: &Path, to: &Path) -> Result<(), Error> {
         backup(from, to)
     }
@@ -42,7 +42,7 @@ impl Store {
         Ok(schema::recognise(&connection, path)? == 0)
     }
 
-    /// Likewise without a running manager, or beside one. Blocks.
+    /// Checks a database without a running manager, or beside one. Blocks.
     pub fn check_file(path: &Path) -> Result<Vec<String>, Error> {
         check(path)
     }
@@ -99,7 +99,7 @@ fn losses(c: &Connection) -> Result<Vec<String>, Error> {
     Ok(lines.collect::<Result<_, _>>()?)
 }
 
-/// What SQLite cannot know: whether the rows mean something to us.
+/// Checks what SQLite cannot know: whether the rows mean something to us.
 fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
     let mut problems = Vec::new();
     // What was judged and concluded stands behind all that an agent may say.

@@ -18,14 +18,14 @@ use super::error::{Class, Error};
 use super::place::Place;
 use super::schema::{self, Opened};
 
-/// How many reports one commit holds at most, about 50 ms of work: what a caller waits for at worst.
+/// The most reports that one commit holds, about 50 ms of work: what a caller waits for at worst.
 const COMMIT_WEIGHT: usize = 10_000;
 
 /// The time that commits stay in the log alone, at most, while there are new ones: a copy of the database file without its
 /// log is never older than this. The log of so long a time is folded in some tens of milliseconds.
 const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What the writer tells everyone.
+/// The state that the writer shares with all.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Commits made so far.
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-/// What the writer is sent.
+/// A message to the writer.
 pub(super) enum Message {
     /// Write this.
     Write(Box<dyn Job>),
@@ -228,7 +228,7 @@ fn commit(
     result
 }
 
-/// Likewise, and tells no one.
+/// Tries a write, and tells no one.
 fn attempt(
     connection: &mut Connection,
     shared: &Shared,
@@ -288,7 +288,7 @@ fn is_room_made(connection: &Connection, error: &Error) -> bool {
         Some(std::fs::metadata(format!("{path}-wal")).ok()?.len())
     };
     let before = log_bytes();
-    // A reader in the way is not waited for: whoever sent the commit waits already. A row tells whether there was one;
+    // A reader in the way is not waited for: the sender of the commit waits already. A row tells whether there was one;
     // the log's size tells that, too.
     let folded = connection
         .busy_timeout(Duration::ZERO)

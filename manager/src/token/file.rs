@@ -35,7 +35,7 @@ pub(super) fn read_or_create(
     }
 }
 
-/// Writes aside and moves into place, so that nobody ever sees half of it.
+/// Writes aside and moves into place, so that no reader ever sees half of it.
 fn create(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |source| Error::File { action: "write", path: path.to_owned(), source };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -1,8 +1,8 @@
-//! The user's token: one per experiment, in a file that only its owner can read. Whoever shows it may do
-//! all that the experiment's owner may.
+//! The user's token: one per experiment, in a file that only its owner can read. Its holder may do all that the
+//! experiment's owner may.
 //!
-//! The file is read whenever a token is shown, so that replacing it shuts out at once whoever holds the old
-//! one. The digests of browsers' sessions are made from the token, so these end when it is replaced.
+//! The file is read whenever a token is shown, so that replacing it shuts out at once the holders of the old one. The
+//! digests of browsers' sessions are made from the token, so these end when it is replaced.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const FEWEST: usize = 16;
 /// The most.
 const MOST: usize = 512;
 
-/// What opens an experiment to its user.
+/// The token that opens an experiment to its user.
 #[derive(Clone)]
 pub struct UserToken {
     path: PathBuf,
@@ -47,7 +47,7 @@ impl UserToken {
         &self.path
     }
 
-    /// The token, for whoever is to use it: never for a log.
+    /// The token, for its user: never for a log.
     pub fn reveal(&self) -> Result<String, Error> {
         valid(&file::read(&self.path)?, &self.path)
     }

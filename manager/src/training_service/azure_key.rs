@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
 /// The time that `az` may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How much of what `az` complains about is shown, in characters.
+/// The length of a complaint of `az` that is shown, in characters.
 const SHOWN: usize = 300;
 
 /// Where the key is.
@@ -59,7 +59,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Nobody said where it is.
+    /// Its place is not given.
     #[error(
         "the key of the Azure storage account is not given; set {VARIABLE}, name a file with azureKeyFile, \
          or a Key Vault with keyVaultName and keyVaultKey"
@@ -82,10 +82,10 @@ pub enum Error {
         vault: String,
         /// Which secret.
         secret: String,
-        /// What `az` said.
+        /// The words of `az`.
         said: String,
     },
-    /// What was found is something else.
+    /// The answer is no key.
     #[error("what {place} holds is no key of a storage account; a key is base64")]
     NoKey {
         /// Where it was found.

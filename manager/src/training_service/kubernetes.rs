@@ -43,29 +43,29 @@ use super::{Adopted, Error, JobEvents, Output, TrainingService, TrialJobSpec};
 const REQUESTS: usize = 16;
 /// Longest pause between two tries of a request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// How long tidying up at the end is tried.
+/// The time in which tidying up at the end is tried.
 const CLEANING: Duration = Duration::from_secs(30);
-/// Who wants to leave waits so long for a cluster that does nothing that it is asked. It is asked this often, and may take
-/// this long to answer.
+/// The time after which a caller that wants to leave no longer waits for a cluster that does not react. It is asked
+/// this often, and may take this long to answer.
 const AWAY: Duration = Duration::from_secs(10);
 const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether the pods of a workload that was deleted are gone, and how much longer than their own
-/// time they may take.
+/// The time between looks whether the pods of a deleted workload are gone, and the time beyond their own that they may
+/// take.
 const POD_POLL: Duration = Duration::from_millis(250);
 const POD_MARGIN: Duration = Duration::from_mins(1);
-/// How far the watch of the pods may lag behind a listing of them.
+/// The time by which the watch of the pods may lag behind a listing of them.
 const WATCH_LAG: Duration = Duration::from_secs(10);
 
-/// Of a submission that did not come to its end.
+/// The message of a submission that did not come to its end.
 const LEFT: &str = "the manager ended before it was submitted";
 
-/// What a [`KubernetesService`] works with.
+/// The settings of a [`KubernetesService`].
 pub struct Settings {
     /// Where.
     pub cluster: Cluster,
-    /// What all its trials have in common.
+    /// The settings that all its trials share.
     pub common: Common,
     /// Where news of jobs goes.
     pub events: JobEvents,
@@ -82,13 +82,13 @@ struct Shared {
     settings: Settings,
     tracker: Mutex<Tracker>,
     began: Instant,
-    /// Whether everything in the cluster was seen once.
+    /// Becomes `true` once everything in the cluster was seen.
     listed: watch::Sender<bool>,
     /// A deadline may be nearer than it was.
     nearer: Notify,
-    /// Counts what somebody wanted ended.
+    /// Counts requests to end attempts.
     cancelled: watch::Sender<u64>,
-    /// Why nobody waits for the cluster any more, if that is so.
+    /// The reason why the cluster is no longer waited for, if that is so.
     left: OnceLock<String>,
     requests: Semaphore,
     closing: CancellationToken,
@@ -277,7 +277,7 @@ impl Shared {
         for act in acts {
             let shared = Arc::clone(self);
             match act {
-                // The receiver lives as long as the experiment; after it nobody needs to know.
+                // The receiver lives as long as the experiment; after it the news has no use.
                 Act::Tell(news) => drop(self.settings.events.send(news)),
                 Act::Stop(name) => drop(self.tasks.spawn(async move {
                     let cluster = &shared.settings.cluster;
@@ -471,7 +471,7 @@ impl Shared {
         Some((self.kind.reporter(&common.spec, name, &pods)?, container))
     }
 
-    /// How long pods may take to end after they were asked to.
+    /// Returns how long pods may take to end after a stop request.
     fn ending_time(&self) -> Duration {
         manifest::grace(&self.settings.common.spec) + POD_MARGIN
     }

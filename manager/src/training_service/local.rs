@@ -46,7 +46,7 @@ const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
 const LOCK_STACK_BYTES: usize = 64 << 10;
 /// The longest verdict that is read, in bytes; usual ones have a few thousand.
 const VERDICT_BYTES: u64 = 1 << 20;
-/// The variable with which whoever starts the manager says whether agents send their trials' output.
+/// The variable with which the manager's user says whether agents send their trials' output.
 const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
 
 /// Runs trials on this machine.
@@ -55,7 +55,7 @@ pub struct Local {
     shared: Arc<Shared>,
 }
 
-/// What a [`Local`] needs to know.
+/// The settings of a [`Local`].
 #[derive(Debug)]
 pub struct Settings {
     /// The agent program.
@@ -74,7 +74,7 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// Variables of the manager's environment that trials are started without.
     pub secret_variables: Vec<String>,
-    /// What trials' tokens are made from, for agents that an earlier manager has started.
+    /// The secret from which trials' tokens are made, for agents that an earlier manager has started.
     pub secret: Arc<Secret>,
     /// Where the end of each job is told.
     pub events: JobEvents,
@@ -111,7 +111,7 @@ impl Shared {
     async fn tell(&self, event: JobEvent) {
         self.deliver_rest(&event.trial).await;
         self.gpus().give_back(&event.trial);
-        // The receiver lives as long as the experiment; after it nobody needs to know.
+        // The receiver lives as long as the experiment; after it the news has no use.
         drop(self.settings.events.send(JobNews::Gone(event)));
     }
 
@@ -139,7 +139,7 @@ impl Shared {
         command.arg("--manager-file").arg(self.settings.dir.manager_url());
         command.arg("--token-file").arg(dir.token());
         command.arg("--output-dir").arg(dir.path());
-        // Said, so that no variable of the caller's puts it where nobody looks for it.
+        // Said, so that no variable of the caller's puts it where it is not looked for.
         command.arg("--spool-dir").arg(dir.spool());
         command.arg("--parameters").arg(dir.parameters());
         command.arg("--log-file").arg(dir.agent_log());
@@ -252,7 +252,7 @@ impl TrainingService for Local {
                 self.shared.take_over(trial, None);
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
-                // Nobody waits for its end when the experiment's has come.
+                // No task waits for its end when the experiment's has come.
                 tokio::spawn(async move { watch_unseen(&shared, &path, trial, attempt).await });
                 Adopted::Alive
             }
@@ -431,7 +431,7 @@ fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Takes the lock if it is free; gives the open file back if somebody holds it.
+/// Takes the lock if it is free; gives the open file back if another process holds it.
 fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -441,7 +441,7 @@ fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     }
 }
 
-/// Who holds an agent's lock, as far as it has said.
+/// The holder of an agent's lock, as far as it has said.
 struct Holder {
     pid: Option<Pid>,
     attempt: Option<String>,

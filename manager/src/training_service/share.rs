@@ -1,9 +1,9 @@
 //! PURE: a disk that the pods of all trials share, as pieces of a pod: an NFS export, a claim, an Azure file
 //! share.
 //!
-//! A trial's directory lies on it (output, code, whatever the trial writes), so that it stays when the pod is
-//! gone. Pods put their code there themselves, from the manager: nobody mounts the disk on the manager's machine,
-//! and nobody needs root for it. The spool stays on the pod's own disk, for it needs locks and quick writes.
+//! A trial's directory lies on it (output, code, whatever the trial writes), so that it stays when the pod is gone.
+//! Pods put their code there themselves, from the manager: the manager's machine need not mount the disk, which would
+//! need root. The spool stays on the pod's own disk, for it needs locks and quick writes.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -42,7 +42,7 @@ pub enum Share {
     Template,
 }
 
-/// What a pod needs for it.
+/// The parts of a pod for it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pieces {
     /// For the pod's `volumes`.
@@ -53,8 +53,8 @@ pub struct Pieces {
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// What the pods of one role of a trial need. `several`: the trial has more pods than one. `own` is a folder of
-/// the pod's own disk.
+/// Returns the parts for the pods of one role of a trial. `several`: the trial has more pods than one. `own` is a
+/// folder of the pod's own disk.
 pub fn pieces(
     share: &Share,
     (experiment, trial): (&ExperimentId, &TrialJobId),

@@ -14,7 +14,7 @@ use crate::class_args::Arguments;
 use crate::search_space::sample::standard_normal;
 use crate::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
 
-/// How much each trial shrinks the step.
+/// The factor by which each trial shrinks the step.
 const SHRINK: f64 = 0.1;
 
 /// Chance that the best trial not yet considered is the one to follow: one over the mean rank.
@@ -114,7 +114,7 @@ fn rank(count: usize, rng: &mut impl Rng) -> usize {
     rank
 }
 
-/// What is left of a parameter's width after so many trials.
+/// Returns the rest of a parameter's width after so many trials.
 fn shrunk(trials: usize) -> f64 {
     1.0 / (1.0 + SHRINK * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
 }

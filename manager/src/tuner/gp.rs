@@ -43,7 +43,7 @@ pub(super) struct Gp {
     starting_points: usize,
 }
 
-/// How promising a point is, by what the process says of it.
+/// The measure of how promising a point is, by what the process says of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Utility {
     /// `ei`: expected improvement beyond `xi`.
@@ -142,7 +142,7 @@ impl Model for Gp {
     }
 }
 
-/// What the process says of points.
+/// The process's view of points.
 struct View<'a> {
     space: &'a SearchSpace,
     features: &'a Features,
@@ -158,7 +158,7 @@ impl View<'_> {
 }
 
 impl Utility {
-    /// What a point is worth where `best` is the best known value.
+    /// Returns the worth of a point where `best` is the best known value.
     fn of(self, mean: f64, deviation: f64, best: f64) -> f64 {
         match self {
             Self::Bound { kappa } => mean + kappa * deviation,
@@ -189,8 +189,8 @@ fn chosen(trials: &Trials) -> Vec<(&Point, f64)> {
     kept.into_iter().map(|index| done[index]).collect()
 }
 
-/// What the process is fitted to: the larger the better, 0 in the middle. Losses far above the middle are
-/// compressed, so that a few disasters do not flatten everything else.
+/// Returns the values to which the process is fitted: the larger the better, 0 in the middle. Losses far above the
+/// middle are compressed, so that a few disasters do not flatten everything else.
 fn goodness(known: &[(&Point, f64)]) -> Vec<f64> {
     let mut sorted: Vec<f64> = known.iter().map(|(_, loss)| *loss).collect();
     sorted.sort_by(f64::total_cmp);

@@ -57,7 +57,7 @@ pub(super) struct Grid {
 /// The values of one dimension in this epoch.
 #[derive(Debug)]
 struct Axis {
-    /// How many of the values earlier epochs had.
+    /// The number of the values that earlier epochs had.
     known: u64,
     ticks: Ticks,
 }

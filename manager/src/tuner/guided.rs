@@ -52,17 +52,17 @@ impl Trials {
         self.mode
     }
 
-    /// How many were proposed or imported.
+    /// Returns the number of points that were proposed or imported.
     pub(super) fn count(&self) -> usize {
         self.all().count()
     }
 
-    /// How many ended without a result.
+    /// Returns the number of points that ended without a result.
     pub(super) fn failed(&self) -> usize {
         self.all().filter(|(_, standing)| *standing == Standing::Failed).count()
     }
 
-    /// What was imported, then what was proposed.
+    /// Returns the imported points, then the proposed ones.
     fn all(&self) -> impl Iterator<Item = &(Point, Standing)> {
         self.imported.iter().chain(self.known.values())
     }

@@ -49,7 +49,7 @@ struct Member {
     end: End,
 }
 
-/// How far a trial is.
+/// The progress of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
     Running,
@@ -59,8 +59,7 @@ enum End {
 }
 
 impl Bracket {
-    /// Those of a round that go on, the better ones first; nobody while one of the round runs or is still to
-    /// begin.
+    /// Those of a round that go on, the better ones first; none while one of the round runs or is still to begin.
     fn promoted(&self, round: usize) -> Vec<&Parameters> {
         let members = &self.rounds[round];
         let due = self.due(round);
@@ -79,7 +78,7 @@ impl Bracket {
         ranked.into_iter().take(places).map(|(_, member)| &member.parameters).collect()
     }
 
-    /// How many points a round will have, failures before it considered.
+    /// Returns the number of points that a round will have, failures before it considered.
     fn due(&self, round: usize) -> usize {
         if round == 0 {
             return self.plan[0].0;
@@ -96,7 +95,7 @@ impl Bracket {
         })
     }
 
-    /// How many members of a round have these parameters.
+    /// Returns the number of members of a round that have these parameters.
     fn count(&self, round: usize, parameters: &Parameters) -> usize {
         self.rounds[round].iter().filter(|member| member.parameters == *parameters).count()
     }
@@ -273,7 +272,7 @@ mod tests {
         build(&spec, &SearchSpace::parse(&space).unwrap(), 7).unwrap()
     }
 
-    /// What was proposed: x and the budget.
+    /// Returns the proposal: x and the budget.
     fn proposed(tuner: &mut dyn Tuner, id: u64) -> Option<(f64, u64)> {
         match tuner.propose(id) {
             Proposal::Parameters(p) => Some((p["x"].as_f64()?, p[BUDGET].as_u64()?)),

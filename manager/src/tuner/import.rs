@@ -8,10 +8,10 @@ use trial_protocol::MetricValue;
 use super::{Error, Sample, TunerSpec, batch};
 use crate::search_space::{Parameters, SearchSpace};
 
-/// What brackets of rising budgets give a trial besides the parameters of the space.
+/// The parameter that brackets of rising budgets give a trial besides those of the space.
 const BUDGET: &str = "TRIAL_BUDGET";
 
-/// Who is to learn from the results.
+/// The learner of the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Learner<'a> {
     /// The space it searches.

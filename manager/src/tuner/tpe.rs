@@ -65,7 +65,7 @@ pub(super) struct Tpe {
     gamma: f64,
 }
 
-/// What a running trial's result is taken to be.
+/// The assumed result of a running trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Liar {
     Best,
@@ -137,7 +137,7 @@ impl Tpe {
         (ranked, above)
     }
 
-    /// How much each of `n` values weighs: 1, but less and less for the first ones when there are many.
+    /// Returns the weight of each of `n` values: 1, but less and less for the first ones when there are many.
     fn weights(&self, n: usize) -> Vec<f64> {
         let ramp = n.saturating_sub(self.forgetting);
         let start = 1.0 / count(n);

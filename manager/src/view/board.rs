@@ -1,5 +1,5 @@
 //! All trials in memory. The store numbers every step of every trial's life, and every report that comes after its end;
-//! whoever asks brings the board up to date from the last number it knows, and looks at how far the reports of the trials
+//! a caller brings the board up to date from the last number it knows, and looks at how far the reports of the trials
 //! that have not ended are stored.
 
 use std::collections::{BTreeSet, HashMap};
@@ -84,7 +84,7 @@ impl Board {
         let keys: BTreeSet<i64> = changed.keys().copied().collect();
         let glances =
             self.store.glances(keys.into_iter().collect(), self.objective.as_deref()).await?;
-        // Whoever still reads the last snapshot keeps it; else it is changed in place.
+        // A reader of the last snapshot keeps it; else it is changed in place.
         let snapshot = Arc::make_mut(&mut kept);
         snapshot.through = through;
         snapshot.revision += 1;

@@ -54,7 +54,7 @@ pub struct Thinner<T> {
 type Point<T> = (T, Option<f64>);
 
 impl<T> Thinner<T> {
-    /// Of which about so many points are wanted, at least four.
+    /// Returns a curve of about so many points, at least four.
     pub fn new(points: usize) -> Self {
         let (first, last) = (None, None);
         Self { points: points.max(4), stretch: 1, first, kept: Vec::new(), begun: Vec::new(), last }
@@ -92,7 +92,7 @@ impl<T> Thinner<T> {
     }
 }
 
-/// Of a stretch the lowest and the highest point, in their order.
+/// Returns the lowest and the highest point of a stretch, in their order.
 fn peaks<T>(stretch: Vec<Point<T>>) -> impl Iterator<Item = Point<T>> {
     let numbers = stretch.iter().map(|(_, number)| number.filter(|number| !number.is_nan()));
     let numbers: Vec<_> =

@@ -17,7 +17,7 @@ use crate::job_state::JobState;
 /// Stands for the cause of a trial that has no verdict.
 pub const UNKNOWN_CAUSE: &str = "unknown";
 
-/// What to sort by.
+/// A column to sort by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Column {
     /// Position in the experiment.
@@ -79,7 +79,7 @@ pub struct Wanted {
     pub descending: bool,
 }
 
-/// What a row is sorted by. Rows without a value come last in either direction.
+/// The key by which a row is sorted. Rows without a value come last in either direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Key {
@@ -97,7 +97,7 @@ struct Place(Key, u64);
 #[derive(Debug, Serialize, Deserialize)]
 struct Cursor(Place, i64);
 
-/// What cannot be meant.
+/// A name that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
     /// A text that is no cursor of ours.

@@ -12,7 +12,7 @@ use crate::ids;
 use crate::job_state::JobState;
 use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
 
-/// How many entries of one attempt a timeline shows.
+/// The number of entries of one attempt that a timeline shows.
 const TOLD: u32 = 1000;
 
 /// A trial in a list.
@@ -26,7 +26,7 @@ pub struct TrialSummary {
     #[serde(serialize_with = "word")]
     #[schema(value_type = String)]
     pub state: JobState,
-    /// What it tries.
+    /// The parameters.
     pub parameters: Value,
     /// The tuner's number for them. Absence means that they come from a person.
     pub parameter_id: Option<u64>,
@@ -53,13 +53,13 @@ pub struct TrialSummary {
     pub message: Option<String>,
     /// Its exit code as a shell shows it.
     pub exit_code: Option<i32>,
-    /// What is said of reports of the current attempt that are gone for good, results perhaps among them: the database
+    /// A sentence about reports of the current attempt that are gone for good, results perhaps among them: the database
     /// was replaced by an older copy. Absence means that none are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
     /// The verdict's cause, such as `oom-kernel`. Absence means no verdict.
     pub cause: Option<String>,
-    /// What a retry would do, such as `transient`.
+    /// The prospect of a retry, such as `transient`.
     pub class: Option<String>,
     /// The number of its latest change.
     pub change: i64,
@@ -100,7 +100,7 @@ impl TrialSummary {
         MetricValue::from(self.last.clone()?).number()
     }
 
-    /// How long it ran or runs, in milliseconds. `None` if it has not begun.
+    /// Returns how long it ran or runs, in milliseconds. `None` if it has not begun.
     pub fn duration_ms(&self, now_ms: i64) -> Option<i64> {
         Some(self.ended_at_ms.unwrap_or(now_ms).saturating_sub(self.started_at_ms?).max(0))
     }
@@ -185,10 +185,10 @@ pub struct TrialDetail {
     pub agent_version: Option<String>,
     /// The attempts that were heard of, the oldest first.
     pub attempts: Vec<AttemptView>,
-    /// What happened, the oldest first.
+    /// The events, the oldest first.
     pub timeline: Vec<TimelineEntry>,
-    /// Why the current attempt ended, with the evidence. Absence means that it goes on, or that nobody
-    /// lived to tell.
+    /// Why the current attempt ended, with the evidence. Absence means that it goes on, or that no agent lived to
+    /// report one.
     #[schema(value_type = Option<Object>)]
     pub verdict: Option<Verdict>,
 }
@@ -214,7 +214,7 @@ pub struct TimelineEntry {
     /// When, in milliseconds since the Unix epoch: by the manager's clock for its own entries, by the
     /// agent's for the agent's.
     pub at_ms: i64,
-    /// Who says so: `manager` or `agent`.
+    /// The source of the entry: `manager` or `agent`.
     pub by: &'static str,
     /// What: a state such as `RUNNING`, or an agent's report such as `started`, `note`, `shed`, `ended`.
     pub what: String,

@@ -10,7 +10,7 @@ fn scanner(stream: Stream) -> StreamScanner {
     StreamScanner::new(&CollectSpec::default(), stream)
 }
 
-/// What the portions of a stream hold.
+/// Returns the findings in the portions of a stream.
 fn scan(mut scanner: StreamScanner, portions: &[&[u8]]) -> Vec<Finding> {
     let mut found = Vec::new();
     for portion in portions {

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// What the server has of requests that are kept open.
+/// The server's view of requests that are kept open.
 #[derive(Default)]
 pub(super) struct OpenLine {
-    /// How many were opened.
+    /// The number of requests that were opened.
     pub(super) opened: watch::Sender<u32>,
     /// Has one answered before its body comes.
     pub(super) wake: Notify,

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use super::*;
 use crate::gunzip::Gunzip;
 
-/// What a body says, and whether it was compressed.
+/// Returns the text of a body, and whether it was compressed.
 pub(super) fn unpacked(body: Vec<u8>) -> (bool, Vec<u8>) {
     if !body.starts_with(&[0x1f, 0x8b]) {
         return (false, body);

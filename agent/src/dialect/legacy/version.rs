@@ -5,7 +5,7 @@ use std::fmt;
 /// Versions of NNI whose keepers spoke these words.
 const SPOKEN: [&str; 2] = ["2", "3"];
 
-/// What came of the comparison; displayed as the message of a mismatch, in the old keeper's words.
+/// The outcome of the comparison; displayed as the message of a mismatch, in the old keeper's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
     /// They fit.

@@ -141,7 +141,7 @@ impl Connection {
             while self.buffer.len() < whole {
                 self.read().await?;
             }
-            // Bytes that nobody asked for: whatever they are, the next answer is not behind them.
+            // Bytes that were not requested: whatever they are, the next answer is not behind them.
             Ok((head.answer, self.buffer.len() == whole))
         })
         .await?

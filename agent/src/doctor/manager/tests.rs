@@ -9,7 +9,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::*;
 
-/// What answers behind the port.
+/// The program that answers behind the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answers {
     /// A manager that takes the token `good`.
@@ -106,7 +106,7 @@ async fn the_hop_that_fails_is_named_and_none_behind_it_is_looked_at() {
     let degraded = on(start(Answers::Degraded, None).await);
     let web = on(start(Answers::Web, None).await);
     let ssh = on(start(Answers::Ssh, None).await);
-    // Nobody listens there any more.
+    // The listener is closed.
     let closed = on(TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port());
     let (fail, warn) = (State::Fail, State::Warn);
     #[rustfmt::skip]

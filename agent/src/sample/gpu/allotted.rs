@@ -58,7 +58,7 @@ fn is_device(entry: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What it says, the variables, and which of two GPUs are the trial's.
+    /// A name, the variables, and which of two GPUs are the trial's.
     type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], [bool; 2]);
 
     #[test]

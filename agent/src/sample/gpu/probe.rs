@@ -15,7 +15,8 @@ const SILENT_INTERVALS: u32 = 3;
 /// But it always has this long: on a machine with many GPUs the first row takes seconds.
 const SILENT_LEAST: Duration = Duration::from_secs(30);
 
-/// How long a reading counts as the present one, where one is taken every `interval`: what reads the GPUs hangs after that.
+/// Returns how long a reading counts as the present one, where one is taken every `interval`: what reads the GPUs hangs
+/// after that.
 pub(super) fn fresh_for(interval: Duration) -> Duration {
     SILENT_LEAST.max(interval.saturating_mul(SILENT_INTERVALS))
 }
@@ -43,7 +44,7 @@ impl ProbeCommand {
     }
 }
 
-/// What happened to the probe. Times are of one monotonic clock.
+/// An event of the probe. Times are of one monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeEvent {
     /// It was started.
@@ -58,7 +59,7 @@ pub enum ProbeEvent {
     Tick,
 }
 
-/// What to do about it.
+/// An action on the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeAction {
     /// Nothing now; ask again at this time at the latest.

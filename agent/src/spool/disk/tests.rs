@@ -16,7 +16,7 @@ fn encoded(records: &[Record]) -> Vec<u8> {
     bytes
 }
 
-/// What was left of a write that failed half-way stays, for the disk refuses to cut it off.
+/// The rest of a write that failed half-way stays, for the disk refuses to cut it off.
 #[test]
 fn nothing_is_written_behind_half_a_record() {
     let (one, two) = ([record(0)], [record(1), record(2)]);

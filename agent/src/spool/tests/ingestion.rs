@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What the model does next.
+/// The next step of the model.
 #[derive(Debug, Clone)]
 enum Step {
     /// The trial reports so many metrics, each with a line of output.
@@ -16,7 +16,7 @@ enum Step {
     Reopen,
 }
 
-/// What becomes of a batch.
+/// The fate of a batch.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     /// It is stored and acknowledged.

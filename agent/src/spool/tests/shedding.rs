@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the model does next.
+/// The next step of the model.
 #[derive(Debug, Clone)]
 enum Step {
     Metric,

@@ -7,13 +7,13 @@ use trial_protocol::{
     LogChunk, LogText, Metric, MetricKind, MetricValue, OBJECTIVE, ReportBody, Stream, TrialJobId,
 };
 
-/// What stands before a metric's JSON; an apostrophe ends it.
+/// The mark before a metric's JSON; an apostrophe ends it.
 const MARKER: &str = "NNISDK_MEb'";
 
-/// How much of a bad text is shown to a person, in characters.
+/// The length of a bad text that is shown to the user, in characters.
 const SHOWN: usize = 200;
 
-/// What a line says, by lane.
+/// The content of a line, by lane.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Said {
     pub(super) facts: Vec<ReportBody>,

@@ -96,7 +96,7 @@ impl Bed {
         String::from_utf8(log).unwrap()
     }
 
-    /// How many new facts the experiment was told of.
+    /// Returns the number of new facts that reached the experiment.
     fn told(&mut self) -> usize {
         let mut count = 0;
         while let Ok(Event::Reported { fresh, .. }) = self.events.try_recv() {

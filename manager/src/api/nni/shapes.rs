@@ -15,9 +15,9 @@ use crate::view::TrialSummary;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum MetricKindWord {
-    /// Of a step.
+    /// A value of one step.
     Periodical,
-    /// Of the trial.
+    /// The result of the trial.
     Final,
 }
 

@@ -20,14 +20,14 @@ use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 /// The largest form, in bytes.
 const FORM_LIMIT: usize = 16 << 10;
 
-/// A form that somebody who may change something has sent.
+/// A form of a user who may change something.
 async fn form<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<T, Error> {
     shared.state.gate.admit(&Method::POST, request.headers())?;
     read(request).await
 }
 
 async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
-    // Whoever logs in is a stranger still, and keeps no connection open by sending nothing.
+    // A client that logs in is a stranger still, and keeps no connection open by sending nothing.
     let bytes = timeout(PATIENCE, axum::body::to_bytes(request.into_body(), FORM_LIMIT)).await;
     let bytes = bytes
         .map_err(|_| Error::TooSlow)?
@@ -119,7 +119,7 @@ pub(super) struct LoginQuery {
     next: Option<String>,
 }
 
-/// `GET /login`: the form, or a cookie for whoever brings a ticket.
+/// `GET /login`: the form, or a cookie in exchange for a ticket.
 pub(super) async fn login_page(
     State(shared): State<Shared>,
     Asked(query): Asked<LoginQuery>,
@@ -174,7 +174,7 @@ struct LoginForm {
     next: String,
 }
 
-/// `POST /login`: a cookie for whoever knows the token.
+/// `POST /login`: a cookie in exchange for the token.
 pub(super) async fn login(
     State(shared): State<Shared>,
     request: Request,

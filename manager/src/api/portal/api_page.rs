@@ -106,7 +106,7 @@ fn members(name: &str, schema: &Value) -> Markup {
     }
 }
 
-/// What kind of value a schema describes, in a word; a named one leads to its members.
+/// Returns the kind of value that a schema describes, in a word; a named one leads to its members.
 fn kind(schema: &Value) -> Markup {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let name = name.rsplit('/').next().unwrap_or(name);

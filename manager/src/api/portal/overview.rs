@@ -73,7 +73,7 @@ pub(super) async fn overview(
     Ok(page(&viewer, &words::tame(&title), Some("overview"), &content))
 }
 
-/// What results are called.
+/// Returns the name of the results.
 fn result_name(shown: &ExperimentView) -> String {
     let metric = shown.best.as_ref().and_then(|best| best.metric.as_ref());
     let name = shown.objective.as_ref().or(metric).filter(|name| *name != OBJECTIVE);
@@ -248,7 +248,7 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
             } @else if shown.ended_at_ms.is_some() {
                 p.hint { "The experiment is not running." }
             } @else {
-                // What is left empty stays as it is by then, whoever changes it meanwhile.
+                // An empty field stays as it is by then, also if another changes it meanwhile.
                 form.inline method="post" action="/limits" {
                     label { "Trials at a time " input name="trial_concurrency" type="number" min="1" placeholder=(shown.trial_concurrency); }
                     label { "Trials in all " input name="max_trial_number" type="number" min="1" placeholder=[shown.max_trial_number]; }

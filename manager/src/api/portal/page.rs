@@ -17,7 +17,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// The longest address that one comes back to, in bytes.
 const LONGEST_WAY_BACK: usize = 2000;
 
-/// Somebody who may look at a page.
+/// A user who may look at a page.
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     /// The experiment whose pages they are. Absence means that they may not know.
@@ -28,12 +28,12 @@ pub(super) struct Viewer {
     pub(super) path: String,
     /// The same with its query, where they may want to come back to it.
     pub(super) way_back: Option<String>,
-    /// What their browser has of it.
+    /// The parts of the page that the browser has.
     pub(super) has: Has,
 }
 
 impl Viewer {
-    /// Somebody of whom nothing is known, on this page.
+    /// A visitor of whom nothing is known, on this page.
     pub(super) fn unknown(path: &str) -> Self {
         let (path, has) = (path.to_owned(), Has::default());
         Self { experiment: None, may_change: false, path, way_back: None, has }
@@ -143,7 +143,8 @@ pub(super) fn refusal(error: &Error) -> Response {
     refused(status, &detail)
 }
 
-/// What a part that is not the portal's own refuses, as a page: what an address or a form holds that cannot be read.
+/// Returns the refusal of a part that is not the portal's own, as a page: what an address or a form holds that cannot
+/// be read.
 pub(super) async fn refused_as_page(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/problem+json") {

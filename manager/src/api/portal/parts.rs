@@ -10,12 +10,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use maud::{Markup, html};
 
-/// What a page has, as words: it is there to see what changed of it.
+/// The header with the parts that a page has, as words: it is there to see what changed of it.
 const HEADER: &str = "trial-manager-has";
 /// Bytes of a digest: 48 bits do not happen to be the same, and a thousand rows' fit into a header.
 const DIGEST: usize = 6;
 
-/// What the browser has of the page that it asks for.
+/// The parts that the browser has of the page that it asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Has(Option<HashSet<String>>);
 
@@ -23,7 +23,7 @@ pub(super) struct Has(Option<HashSet<String>>);
 pub(super) struct Part {
     /// The digest, for the attribute `data-part`.
     pub(super) mark: String,
-    /// What it holds; nothing where the browser has it.
+    /// The content; empty where the browser has it.
     pub(super) content: Markup,
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn trial(
     Ok(page(&viewer, &title, Some("trial"), &content))
 }
 
-/// What a page shows beside what is asked for again: results, output and machine.
+/// The parts of a page that are not asked for again: results, output and machine.
 #[derive(Default)]
 struct Rest {
     content: Markup,
@@ -173,7 +173,7 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours)
     }
 }
 
-/// What a trial tries.
+/// Returns the parameters of a trial.
 pub(super) fn parameters(parameters: &Value) -> Markup {
     html! {
         dl.parameters {
@@ -346,7 +346,7 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
     }
 }
 
-/// What was known of a GPU, as far as it was.
+/// Returns the last known reading of a GPU.
 fn last_reading(gpu: &GpuSample) -> String {
     let memory = gpu.memory_used_bytes.map(|used| match gpu.memory_total_bytes {
         Some(total) => format!("{} of {}", amount(used), amount(total)),

@@ -156,7 +156,7 @@ fn row(
     }
 }
 
-/// How cells of numbers are set.
+/// Returns the class of cells that hold numbers.
 fn number(numeric: bool) -> Option<&'static str> {
     numeric.then_some("number")
 }

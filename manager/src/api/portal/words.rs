@@ -139,7 +139,7 @@ pub(super) fn cause(cause: &str) -> &str {
     }
 }
 
-/// What a retry would do, by the verdict's class.
+/// Returns the prospect of a retry, by the verdict's class.
 pub(super) fn class(class: &str) -> &str {
     match class {
         "none" => "nothing failed",

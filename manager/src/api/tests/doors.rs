@@ -1,4 +1,4 @@
-//! Every route refuses whoever may not pass. The routes are read from the routers' own tables, so that none is
+//! Every route refuses clients that may not pass. The routes are read from the routers' own tables, so that none is
 //! forgotten, nor a whole table.
 
 use super::*;
@@ -41,7 +41,7 @@ fn no_table_of_routes_is_forgotten() {
             if path.is_dir() {
                 search(&path, found);
             } else if let Some(text) = path.extension().and_then(|_| std::fs::read_to_string(&path).ok())
-                // What tests build serves nobody.
+                // Servers in tests have no clients.
                 && text.split("mod tests {").next().is_some_and(|text| text.contains(".route("))
             {
                 found.push(path.display().to_string());
@@ -77,7 +77,7 @@ async fn every_route_refuses_whoever_may_not_pass() {
     let foreign = format!("Bearer {}", foreign.trial_token(&e, &t, SystemClock.now_ms()));
     let own = bed.token("e", "t");
     let elsewhere = bed.token("f", "t");
-    // Whom a trial's and a user's routes refuse, and how: 401, or 403 where it is somebody we know.
+    // The clients that a trial's and a user's routes refuse, and how: 401, or 403 where the client is known.
     #[rustfmt::skip]
     let strangers = [
         ("no token",                 None,                     401, 401),

@@ -225,7 +225,7 @@ async fn whoever_knows_the_token_may_press_buttons() {
     let cookie = cookie.split(';').next().unwrap().to_owned();
     let (_, page) = bed.page("/trials/u", "localhost", Some(&cookie)).await;
     assert!(page.contains("Stop this trial") && page.contains("Log out"), "{page}");
-    // Nobody conducts this experiment: a page says so.
+    // This experiment has no manager: a page says so.
     let stopped = bed.post_form("/stop", Some(&cookie), "").await;
     assert_eq!(stopped.status(), StatusCode::CONFLICT);
     let odd = bed.post_form("/limits", Some(&cookie), "max_trial_number=many").await;

@@ -311,7 +311,7 @@ async fn changes_need_the_user_and_are_made_once() {
         let (found, answer) = bed.ask(method, path, key, body).await;
         assert_eq!((found.as_u16(), answer["detail"].as_str()), (status, detail), "{path} {body}");
     }
-    // Of an experiment that somebody conducts.
+    // Of an experiment with a manager.
     bed.handle.began(Duration::ZERO, Instant::now());
     for (path, key, status) in [
         ("/api/v1/experiment/stop", Some("k2"), 202),

@@ -33,11 +33,11 @@ pub(in crate::api) struct Changes(Arc<Mutex<VecDeque<Made>>>);
 #[derive(Debug)]
 struct Made {
     key: String,
-    /// What was asked for.
+    /// The change.
     change: Change,
 }
 
-/// What a person may ask for.
+/// A change that the user may request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::api) enum Change {
     /// Something that the experiment answers.
@@ -74,7 +74,7 @@ impl Change {
     }
 }
 
-/// Why an experiment that nobody conducts takes no change.
+/// The reason why an experiment without a manager takes no change.
 async fn at_rest(shared: &Shared) -> Refused {
     match shared.state.store.experiment().await {
         Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
@@ -192,11 +192,11 @@ pub(super) struct LevelBody {
     level: Level,
 }
 
-/// How talkative an agent's own log is.
+/// The detail of an agent's own log.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Level {
-    /// What failed.
+    /// Failures only.
     Error,
     /// And what looks wrong: what agents log unless told otherwise.
     Warn,

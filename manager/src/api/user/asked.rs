@@ -50,7 +50,7 @@ pub(in crate::api) async fn json_body<T: DeserializeOwned>(request: Request) -> 
     json_body_within(request, BODY_LIMIT).await
 }
 
-/// What a person gives a tuner, a list of results or a space: as [`json_body`], and larger.
+/// Reads what the user gives a tuner, a list of results or a space: as [`json_body`], and larger.
 pub(in crate::api) async fn large_json_body(request: Request) -> Result<Value, Error> {
     json_body_within(request, LARGE_BODY_LIMIT).await
 }

@@ -20,7 +20,7 @@ use crate::view::{self, ExperimentView, Snapshot};
 /// The most versions of the code that are shown.
 const VERSIONS: u32 = 20;
 
-/// What is shown of the experiment, as of now.
+/// Returns the view of the experiment as of now.
 pub(in crate::api) async fn shown(
     shared: &Shared,
     snapshot: &Snapshot,
@@ -154,7 +154,7 @@ pub(super) async fn points_route(
     Ok(Json(points(&snapshot, maximize)))
 }
 
-/// How much of the spread of the results each parameter explains by itself
+/// Returns the share of the spread of the results that each parameter explains by itself
 ///
 /// Empty with fewer than eight results. What two parameters do only together is not seen.
 #[utoipa::path(

@@ -30,7 +30,7 @@ use crate::store;
 const PACE: Duration = Duration::from_millis(250);
 /// The time that a stream may be silent: a client that has gone is noticed by what is sent to it.
 const SILENCE: Duration = Duration::from_secs(15);
-/// What is said then.
+/// The comment that is sent then.
 const STILL_HERE: &str = ": still here\n\n";
 /// Time between two looks whether a client that was told the end has gone.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ impl Line {
                 Ok(()) = self.ailment.changed() => return Ok(true),
                 changed = timeout_at(patience, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
-                    // A store that is only read tells of no commits: whoever writes it is looked at.
+                    // A store that is only read tells of no commits: its writer is looked at.
                     Ok(Err(_)) => {
                         sleep(PACE).await;
                         if self.spoke.elapsed() >= SILENCE {
@@ -150,7 +150,7 @@ fn no_such_place(text: &str) -> Error {
     Error::BadRequest(format!("{text:?} is not the id of an event of this stream"))
 }
 
-/// What happens: trials that change, and the experiment's numbers
+/// Streams the experiment's events: trials that change, and the experiment's numbers
 ///
 /// Event `trial`: a trial as it stands now. Event `experiment`: the experiment as it stands now. Event `end`: the manager
 /// goes, and this was the last of it. The id is the number of the newest change told; with it the stream goes on without a gap.
@@ -175,7 +175,7 @@ pub(super) async fn events(
     Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = first.revision;
         let mut snapshot = first;
-        // Whoever resumes is told what changed meanwhile, and of all that is still moving.
+        // A client that resumes is told what changed meanwhile, and of all that is still moving.
         let missed = |change: i64, state: JobState| {
             after.is_some_and(|after| change > after || !state.is_final())
         };
@@ -219,7 +219,7 @@ pub(super) async fn events(
     }))
 }
 
-/// How far a client has seen a trial: which attempt, and of it how much.
+/// The part of a trial that a client has seen: which attempt, and of it how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     attempt: i64,
@@ -244,7 +244,7 @@ impl Seen {
         parts.next().is_none().then_some(seen)
     }
 
-    /// What its agent has not told yet comes from the beginning, in the place of what was shown without it.
+    /// Starts from the beginning with what its agent has not reported yet, in the place of what was shown without it.
     fn again(&mut self) {
         if *self == (Self { attempt: self.attempt, ..Self::NOTHING }) {
             *self = Self::NOTHING;
@@ -268,7 +268,7 @@ struct LogEvent {
     text: String,
 }
 
-/// What happens to one trial: its metrics, samples and output as they come
+/// Streams the events of one trial: its metrics, samples and output as they come
 ///
 /// Events: `attempt` (another attempt's turn: what came before is another run's), `metrics` and `samples`
 /// (arrays), `log`, `trial` (as in a list), and `end` when nothing more will come. While nothing is heard of the trial's
@@ -347,7 +347,7 @@ pub(super) async fn trial_events(
     }))
 }
 
-/// How long an agent has been silent that was heard before.
+/// Returns how long an agent has been silent that was heard before.
 async fn silence(
     shared: &Shared,
     state: JobState,

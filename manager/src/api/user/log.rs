@@ -120,12 +120,12 @@ pub(in crate::api) async fn view(
     })
 }
 
-/// How many bytes at the beginning belong to a character that began before.
+/// Returns the number of bytes at the beginning that belong to a character that began before.
 fn continued(bytes: &[u8]) -> usize {
     bytes.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count()
 }
 
-/// How many bytes at the end begin a character that does not end there.
+/// Returns the number of bytes at the end that begin a character that does not end there.
 pub(super) fn unfinished(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let byte = bytes[bytes.len() - back];

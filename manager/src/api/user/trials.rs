@@ -152,7 +152,7 @@ impl ValuesQuery {
 pub(in crate::api) struct MetricView {
     /// Its position among the attempt's facts.
     pub(in crate::api) seq: u64,
-    /// What was measured.
+    /// The name of the metric.
     pub(in crate::api) name: String,
     /// `intermediate` or `final`.
     pub(in crate::api) r#type: MetricWord,
@@ -164,13 +164,13 @@ pub(in crate::api) struct MetricView {
     pub(in crate::api) observed_at_ms: i64,
 }
 
-/// Of a step or of the whole trial.
+/// Says whether a value is one step's or the whole trial's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::api) enum MetricWord {
-    /// Of a step.
+    /// A value of one step.
     Intermediate,
-    /// Of the trial.
+    /// The result of the trial.
     Final,
 }
 
@@ -375,7 +375,7 @@ pub(in crate::api) async fn sample_page(
     Ok(SamplePage { attempt: name, samples, next: None })
 }
 
-/// What a thinned run of samples keeps the peaks of.
+/// Returns the value whose peaks a thinned run of samples keeps.
 fn memory(sample: &SampleView) -> Option<f64> {
     let process = sample.sample.pointer("/process/memory_bytes");
     sample.sample.pointer("/cgroup/memory_bytes").or(process)?.as_f64()

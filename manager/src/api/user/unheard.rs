@@ -1,4 +1,4 @@
-//! What a trial prints while nothing is heard of its agent, as far as whoever runs it can tell: its pod cannot reach the
+//! The output of a trial while nothing is heard of its agent, as far as the platform can tell: its pod cannot reach the
 //! manager, or the agent has not got so far. Nothing of it is kept.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ const MOST: usize = 64 << 10;
 /// Output that no agent has brought.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Unheard {
-    /// What the trial's first process, and all that it started, printed on both streams.
+    /// The text that the trial's first process, and all that it started, printed on both streams.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) text: String,
     /// Why nothing can be shown.

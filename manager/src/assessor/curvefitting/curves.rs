@@ -11,9 +11,9 @@ type Parameters = [f64; MOST];
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
-    /// How many parameters it has.
+    /// The number of its parameters.
     count: usize,
-    /// What stands where nothing can be fitted.
+    /// The parameters where nothing can be fitted.
     start: Parameters,
     at: fn(f64, &Parameters) -> f64,
 }

@@ -50,7 +50,7 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
     let promising = [0.5, 0.65, 0.73, 0.78, 0.81, 0.83];
     let hopeless = [0.1, 0.172, 0.203, 0.21, 0.222, 0.224, 0.229, 0.23];
     let mut assessor = assessor(&json!({"epoch_num": 20, "start_step": 4, "gap": 2})).unwrap();
-    // Nobody has ended yet, or not well.
+    // No trial has ended yet, or none well.
     assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
     assessor.ended("t", &[0.99], false);
     assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);

@@ -25,8 +25,7 @@ impl FromStr for TrialName {
 }
 
 impl TrialName {
-    /// The id of the trial that is meant. Whether there is a trial of an id that cannot be a number, whoever is asked
-    /// about it says.
+    /// The id of the trial that is meant. The server says whether there is a trial of an id that cannot be a number.
     pub(in crate::cli) async fn find(&self, client: &Client) -> Result<TrialJobId, Error> {
         let id = TrialJobId::new(self.0.as_str());
         let Some(number) = number(&self.0) else { return id.map_err(Error::Named) };
@@ -47,7 +46,7 @@ impl TrialName {
         TrialJobId::new(id).map_err(Error::Named)
     }
 
-    /// Likewise for several.
+    /// Finds several trials.
     pub(in crate::cli) async fn find_all(
         names: &[Self],
         client: &Client,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use trial_protocol::{ExperimentId, IdError};
 
-/// What is to become of the experiment.
+/// An action on the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// A new one is posted.
@@ -25,14 +25,14 @@ pub(super) struct Arguments {
     pub(super) action: Action,
     /// Folder of all experiments.
     pub(super) data_dir: PathBuf,
-    /// Whether the terminal is the manager's, not the client's.
+    /// Set if the terminal is the manager's, not the client's.
     pub(super) foreground: bool,
     pub(super) url_prefix: Option<String>,
     /// The client's own interpreter.
     pub(super) python_interpreter: Option<String>,
 }
 
-/// What is wrong with them.
+/// A problem with the arguments.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
     /// An argument that there must be.
@@ -47,7 +47,7 @@ pub(super) enum Error {
         argument: &'static str,
         /// The value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: &'static str,
     },
     /// An experiment id that cannot be one.

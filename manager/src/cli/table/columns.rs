@@ -38,7 +38,7 @@ impl TextStyle {
     }
 }
 
-/// How a column takes part in the width.
+/// A column's share in the width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Fit {
     /// It is shown whole, flush left.

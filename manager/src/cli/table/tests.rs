@@ -85,7 +85,7 @@ verdict
     );
 }
 
-/// What a trial, its parameters or a stranger's manager call themselves steers no terminal and fills no screen.
+/// The names of a trial, its parameters or a foreign manager steer no terminal and fill no screen.
 #[test]
 fn hostile_names_and_values_are_a_few_plain_characters() {
     let hostile = format!("\u{1b}[2J\u{9b}31m\u{202e}{}\u{7}", "x".repeat(1000));

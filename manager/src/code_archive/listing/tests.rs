@@ -30,7 +30,7 @@ impl Code {
     }
 }
 
-/// What it says, the ignore files, and what they leave out.
+/// A name, the ignore files, and the paths that they leave out.
 type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
 #[test]

@@ -61,7 +61,7 @@ fn a_placeholder_without_a_parameter_is_refused() {
 const SH: &str = "/bin/sh";
 const BASH: &str = "/bin/bash";
 
-/// What the shell hands to the program.
+/// Returns the words that the shell hands to the program.
 fn through(shell: &str, command: &str) -> String {
     let output = Command::new(shell).arg("-c").arg(command).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

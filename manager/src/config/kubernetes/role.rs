@@ -55,7 +55,7 @@ const FIELDS: [&str; 9] = [
     "privateRegistryAuthPath",
 ];
 
-/// Whether `FrameworkController` accepts it as the name of a Framework or a task role.
+/// Returns whether `FrameworkController` accepts it as the name of a Framework or a task role.
 pub fn is_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
@@ -110,7 +110,7 @@ pub(super) fn read(
     Ok((roles, paths))
 }
 
-/// What a role is read with.
+/// The context in which a role is read.
 struct Around<'a> {
     inherited: &'a Inherited,
     templates: &'a [(String, Value)],

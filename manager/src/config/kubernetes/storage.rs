@@ -10,7 +10,7 @@ use crate::config::check::resolve;
 use crate::config::section::{Problem, Section};
 use crate::nearest::advice;
 
-/// How code reaches the pods.
+/// The way of the code to the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorageSpec {
     /// Ours, and what is taken where nothing is said: the agent fetches it from the manager.
@@ -131,7 +131,7 @@ fn absolute(at: &str, path: String) -> Result<String, Problem> {
 }
 
 impl StorageSpec {
-    /// Whether the agents fetch the code from the manager, into the pod or onto the share.
+    /// Returns whether the agents fetch the code from the manager, into the pod or onto the share.
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Image => false,

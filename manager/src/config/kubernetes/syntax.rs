@@ -46,7 +46,7 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
     })
 }
 
-/// Refuses fields of `value` that are not in `typed`, which was read from it: nobody would take notice of them.
+/// Refuses fields of `value` that are not in `typed`, which was read from it: they would have no effect.
 pub(super) fn no_unknown(at: &str, value: &Value, typed: &impl Serialize) -> Result<(), Problem> {
     let read = serde_json::to_value(typed).unwrap_or_default();
     compare(at, value, &read)
@@ -148,7 +148,7 @@ fn plainly(expected: &str) -> &str {
     }
 }
 
-/// Whether it is an image's name as container runtimes have it: `host:port/path:tag@digest`.
+/// Checks an image's name as container runtimes have it: `host:port/path:tag@digest`.
 pub(super) fn image(name: &str) -> Result<(), String> {
     let (rest, digest) = match name.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
@@ -210,7 +210,7 @@ fn is_component(part: &str) -> bool {
         })
 }
 
-/// Whether it is the name of most kinds of objects (a DNS subdomain, RFC 1123).
+/// Checks the name of most kinds of objects (a DNS subdomain, RFC 1123).
 pub(super) fn name(name: &str) -> Result<(), String> {
     if is_subdomain(name) {
         return Ok(());
@@ -218,7 +218,7 @@ pub(super) fn name(name: &str) -> Result<(), String> {
     Err(format!("`{name}` is no name in Kubernetes: lower-case letters, digits and dashes"))
 }
 
-/// Whether it is a namespace's name (a DNS label).
+/// Checks a namespace's name (a DNS label).
 pub(super) fn namespace(name: &str) -> Result<(), String> {
     if is_subdomain(name) && name.len() <= 63 && !name.contains('.') {
         return Ok(());
@@ -239,7 +239,7 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(part)
 }
 
-/// Whether it is the name of a label or a taint: `[domain/]name`.
+/// Checks the name of a label or a taint: `[domain/]name`.
 pub(super) fn label_name(name: &str) -> Result<(), String> {
     let (domain, own) = match name.split_once('/') {
         Some((domain, own)) => (Some(domain), own),
@@ -254,7 +254,7 @@ pub(super) fn label_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Whether it is a label's or a taint's value.
+/// Checks a label's or a taint's value.
 pub(super) fn label_value(value: &str) -> Result<(), String> {
     if is_label(value) {
         return Ok(());

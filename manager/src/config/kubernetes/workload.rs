@@ -65,7 +65,7 @@ impl WorkloadKind {
         }
     }
 
-    /// What is known of a cluster where nothing stands in the way.
+    /// Returns a sentence about a cluster where nothing stands in the way.
     pub fn good_news(self) -> &'static str {
         match self {
             Self::Framework => {

@@ -42,7 +42,7 @@ impl Run {
                 if let Steer::Again(trial) = asked
                     && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
                 {
-                    // Whoever asked for it sees that it waits, and a manager that takes over runs it.
+                    // The caller sees that it waits, and a manager that takes over runs it.
                     self.waits_again(&trial).await?;
                 }
                 self.do_all(effects).await?;
@@ -92,7 +92,7 @@ impl Run {
         Ok(Asked::Steer(Steer::Again(trial)))
     }
 
-    /// What is kept of a trial that runs again.
+    /// Returns the state of a trial that runs again.
     fn ended_job(&self, row: TrialRow) -> Job {
         let steps = Steps::new(self.c.spec.objective.as_deref());
         let TrialRow { sequence, parameters, attempt, .. } = row;
@@ -158,7 +158,7 @@ impl Run {
     }
 }
 
-/// What the state machine or an agent is told.
+/// A message to the state machine or to an agent.
 pub(super) enum Asked {
     Event(state::Event),
     Steer(Steer),

@@ -18,10 +18,10 @@ use crate::job_state::JobState;
 use crate::store::{self, LastWords, Span, TrialChange};
 use crate::training_service::{JobEvent, JobNews};
 
-/// What is known of a gone trial, until its end is recorded.
+/// The reports of gone trials, until their ends are recorded.
 pub(super) type Known = HashMap<TrialJobId, Found>;
 
-/// What its agent said of it.
+/// The reports of its agent.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     result: TrialResult,
@@ -110,8 +110,8 @@ impl Run {
         (event.trial.clone(), attempt.clone())
     }
 
-    /// What the store knows of gone attempts, once what their agents left behind has been delivered. What could not be
-    /// stored says nothing about a trial: then the store is waited for.
+    /// Returns the store's records of gone attempts, once what their agents left behind has been delivered. What could
+    /// not be stored says nothing about a trial: then the store is waited for.
     async fn last_words(
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],

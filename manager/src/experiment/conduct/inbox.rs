@@ -1,6 +1,6 @@
 //! What reaches an experiment's task: reports, and what people ask. It decides nothing about either, except while the
-//! task waits for a disk: then whoever speaks must not wait with it. Signs of life are folded, reports kept, commands
-//! refused with the reason, and a stop is listened for.
+//! task waits for a disk: then senders must not wait with it. Signs of life are folded, reports kept, commands refused
+//! with the reason, and a stop is listened for.
 //!
 //! What the experiment has decided must be recorded before anything comes of it; while the disk is full or fails, it
 //! stands still and tries again. That reports cannot be stored meanwhile is no concern of this: they are refused, and
@@ -38,20 +38,20 @@ type Answer = Result<(), Refused>;
 pub struct Inbox {
     events: mpsc::Receiver<Event>,
     handle: Handle,
-    /// What came while the task could not see to it, in order.
+    /// Events that came while the task could not see to them, in order.
     kept: VecDeque<Event>,
-    /// How many of them are more than a sign of life.
+    /// The number of them that are more than a sign of life.
     weighty: usize,
     /// Whom `kept` tells of.
     spoke: HashSet<(TrialJobId, AttemptId)>,
-    /// Who asked for what the task is doing, until it is answered.
+    /// The caller whose request the task is working on, until it is answered.
     asker: Option<oneshot::Sender<Answer>>,
     /// Until when a disk is waited for, once the experiment is to end.
     leave_at: Option<Instant>,
 }
 
 impl Inbox {
-    /// What `handle` and its clones send arrives through `events`.
+    /// Returns the inbox into which `events` brings the messages of `handle` and its clones.
     pub fn new(handle: Handle, events: mpsc::Receiver<Event>) -> Self {
         Self {
             events,
@@ -72,7 +72,7 @@ impl Inbox {
         }
     }
 
-    /// Likewise, if there is one already.
+    /// Returns the next event, if there is one already.
     pub(super) fn waiting(&mut self) -> Option<Event> {
         self.pop().or_else(|| self.events.try_recv().ok())
     }
@@ -87,7 +87,7 @@ impl Inbox {
         Some(event)
     }
 
-    /// Somebody waits for what is being done now.
+    /// A caller waits for what is being done now.
     pub(super) fn asked(&mut self, asker: oneshot::Sender<Answer>) {
         self.asker = Some(asker);
     }
@@ -158,7 +158,7 @@ impl Inbox {
         self.leave_at.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// A pause between two tries, in which nobody is left waiting. `why` says what is waited for.
+    /// A pause between two tries, in which no sender is left waiting. `why` says what is waited for.
     async fn listen(&mut self, why: &str) {
         self.answer(Err(Refused::Delayed(why.to_owned())));
         let over = Instant::now() + PAUSE;

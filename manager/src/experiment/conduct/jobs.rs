@@ -101,7 +101,7 @@ impl Run {
         self.c.inbox.patiently(|| self.c.store.retry_trial(trial, change.clone())).await
     }
 
-    /// Likewise at a person's wish, which counts as no failure.
+    /// Makes a trial wait for another attempt at the user's request, which counts as no failure.
     pub(super) async fn waits_again(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let Some(attempt) = self.renumbered(trial) else { return Ok(()) };
         let message = "it is to run once more, on request, as soon as there is room";

@@ -129,7 +129,7 @@ impl Run {
         for trial in running {
             run.order_rules(&trial);
         }
-        // An earlier manager recorded that these are to stop; whether it came to say so, nobody knows.
+        // An earlier manager recorded that these are to stop; whether it came to say so is unknown.
         let stops: Vec<_> = run.jobs.keys().cloned().collect();
         for trial in stops {
             if let Some(reason) = run.state.intent(&trial) {
@@ -196,13 +196,13 @@ impl Run {
                 gone.push(event);
                 Fate::Alive { running_for: None }
             }
-            // Nobody knows of a failure of its own: the machine went down, or a person cleaned up.
+            // No failure of its own is known: the machine went down, or a person cleaned up.
             Adopted::Gone(_) | Adopted::Unknown => Fate::Again,
         })
     }
 
-    /// What is known of a gone trial, once what its agent left behind is stored. What could not be stored says nothing
-    /// about the trial: it may have ended well, and must not run again.
+    /// Returns the reports of a gone trial, once what its agent left behind is stored. What could not be stored says
+    /// nothing about the trial: it may have ended well, and must not run again.
     async fn left(
         c: &mut Conductor,
         row: &TrialRow,
@@ -249,7 +249,7 @@ impl Run {
         interrupted && row.state.is_final() && row.state != JobState::Succeeded
     }
 
-    /// What a tuner learns of a trial that has ended.
+    /// Returns the outcome of a trial that has ended, for the tuner.
     pub(super) async fn outcome(
         store: &Store,
         spec: &ExperimentSpec,
@@ -261,7 +261,7 @@ impl Run {
         Ok(number.map_or(Outcome::Failed, Outcome::Result))
     }
 
-    /// The intermediate results of a trial's attempt, where somebody wants them.
+    /// The intermediate results of a trial's attempt, where they are needed.
     async fn steps(c: &mut Conductor, row: &TrialRow) -> Result<Steps, store::Error> {
         let mut steps = Steps::new(c.spec.objective.as_deref());
         if c.advice.assesses() {

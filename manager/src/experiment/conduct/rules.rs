@@ -1,11 +1,11 @@
 //! What an experiment's task leaves its trials' agents to go by when they cannot hear it: the limit of their
 //! time, and what the assessor would stop them for. It does not decide what that is.
 //!
-//! A rule of the assessor's must never stop a trial that the assessor would let run. What it would do depends
-//! on the trials that succeed meanwhile, so its bounds leave room for all that are running now (`others`), and hold
-//! for less time than any trial needed to succeed yet: one that is started later does not count before they
-//! have expired. (Unless it succeeds in less than about three quarters of the shortest time so far: nobody can
-//! know that beforehand, and the documentation says so.)
+//! A rule of the assessor's must never stop a trial that the assessor would let run. What it would do depends on the
+//! trials that succeed meanwhile, so its bounds leave room for all that are running now (`others`), and hold for less
+//! time than any trial needed to succeed yet: one that is started later does not count before they have expired.
+//! (Unless it succeeds in less than about three quarters of the shortest time so far: that cannot be known beforehand,
+//! and the documentation says so.)
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::Run;
 use crate::assessor::Bounds;
 use crate::class_args::OptimizeMode;
 
-/// How much longer than it is needed the limit of a trial's time is left to its agent.
+/// The time beyond its need for which the limit of a trial's time is left to its agent.
 const OUTLAST: Duration = Duration::from_hours(1);
 /// The longest that a rule of the assessor's holds.
 const LONGEST: Duration = Duration::from_hours(1);
@@ -62,7 +62,7 @@ impl Run {
         self.c.handle.order(trial, &job.attempt, orders);
     }
 
-    /// What the assessor will stop the trial for, and for how long that can be said.
+    /// Returns the rule by which the assessor will stop the trial, and how long it holds.
     fn assessors_rule(&self, trial: &TrialJobId) -> Option<(StopRule, Duration)> {
         let lease = self.rules_lease()?;
         let job = self.jobs.get(trial)?;
@@ -88,8 +88,8 @@ impl Run {
         self.news = true;
     }
 
-    /// How long a rule of the assessor's may hold. `None`: trials are so short that a silent agent's trial is over
-    /// before anything comes of it.
+    /// Returns how long a rule of the assessor's may hold. `None`: trials are so short that a silent agent's trial is
+    /// over before anything comes of it.
     fn rules_lease(&self) -> Option<Duration> {
         // An order that waits for its agent is renewed, too, so what an agent reads is at most half as old again.
         let lease = (self.shortest? / 2).min(LONGEST);

@@ -400,7 +400,7 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
     }
 }
 
-/// What had become of a trial when late reports of it came.
+/// The state of a trial when late reports of it came.
 #[derive(Clone, Copy)]
 enum Before {
     Lost,
@@ -487,7 +487,7 @@ async fn late_reports_are_merged_by_the_table() {
         let stands = bed.task.await.unwrap().unwrap();
         assert_eq!(stands, ExperimentState::Done, "{says}");
         assert_eq!(*bed.observed.0.lock().unwrap(), outcomes, "{says}");
-        // All of it is kept, once, and what came after the end is told to nobody.
+        // All of it is kept, once, and reports from after the end reach no tuner.
         let mut kept = metrics(&bed.store, &trial).await;
         kept.sort_by(|a, b| a.1.total_cmp(&b.1));
         let own = if matches!(before, Succeeded) { 2 } else { 1 };

@@ -61,7 +61,7 @@ impl Failure<'_> {
     }
 }
 
-/// What a user allows.
+/// The limits that the user sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
     /// `targetMetric`: a result as good as this ends the search. `None`: none does.
@@ -72,7 +72,7 @@ pub struct Policy {
     pub retries: u32,
 }
 
-/// What has been used of it. Failures in a row are counted in this run of the manager: who resumes has mended them.
+/// The used part of the limits. Failures in a row are counted in this run of the manager: who resumes has mended them.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     policy: Policy,

@@ -219,7 +219,7 @@ fn how_often_a_trial_was_tried_again_outlives_the_manager() {
         let policy = Policy { retries, ..Policy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
         let gone = Gone { exit_code: None, message: None, class: None, taken: None };
-        // Nobody knows how it ended: the machine went down.
+        // Its end is unknown: the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);
         let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
@@ -333,7 +333,7 @@ fn a_result_without_a_number_is_no_result() {
     assert_eq!(effects[1], observe(0, JobState::Succeeded, Outcome::Failed));
 }
 
-/// What the model does next; numbers choose among the trials alive.
+/// The next step of the model; numbers choose among the trials alive.
 #[derive(Debug, Clone)]
 enum Move {
     Start(usize),

@@ -56,7 +56,7 @@ impl fmt::Display for ExperimentState {
     }
 }
 
-/// What bounds an experiment.
+/// The limits of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Trials alive at a time, at least 1.
@@ -69,7 +69,7 @@ pub struct Limits {
     pub trial_duration: Option<Duration>,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
     /// The experiment begins, or begins again.
@@ -96,27 +96,27 @@ pub enum Event {
     Gone {
         /// Which trial.
         trial: TrialJobId,
-        /// How it left.
+        /// The end of its job.
         gone: Gone,
-        /// What the agent concluded, if it lived to say.
+        /// The agent's conclusion, if it lived to report one.
         verdict: Option<Box<Verdict>>,
         /// The trial's final result, if it has one.
         result: Option<MetricValue>,
     },
-    /// Somebody wants one trial stopped.
+    /// A stop of one trial is requested.
     Cancel {
         /// Which trial.
         trial: TrialJobId,
         /// Why.
         reason: StopReason,
     },
-    /// Somebody wants the experiment stopped.
+    /// A stop of the experiment is requested.
     Stop,
     /// Time has passed: deadlines are looked at.
     Tick,
 }
 
-/// What is to be done about it, in this order.
+/// An effect, to be performed in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask the tuner; answer with [`Event::Proposed`].
@@ -132,10 +132,10 @@ pub enum Effect {
         sequence: u64,
         /// The tuner's number for it.
         parameter_id: u64,
-        /// What it tries.
+        /// Its parameters.
         parameters: Parameters,
     },
-    /// Record that a trial failed and will be tried again; nobody else is told of this end.
+    /// Record that a trial failed and will be tried again; no other is told of this end.
     Retry {
         /// Which trial.
         trial: TrialJobId,
@@ -167,7 +167,7 @@ pub enum Effect {
     RecordEnd {
         /// Which trial.
         trial: TrialJobId,
-        /// How it ended.
+        /// Its end.
         end: End,
     },
     /// Tell the tuner.
@@ -176,9 +176,9 @@ pub enum Effect {
         trial: TrialJobId,
         /// Which proposal. `None`: the parameters are a person's.
         parameter_id: Option<u64>,
-        /// How the trial ended.
+        /// The final state of the trial.
         state: JobState,
-        /// How it went.
+        /// The outcome.
         outcome: Outcome,
     },
     /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
@@ -194,7 +194,7 @@ pub struct Remembered {
     pub sequence: u64,
     /// The tuner's number for it.
     pub parameter_id: Option<u64>,
-    /// What became of its job while no manager watched.
+    /// The fate of its job while no manager watched.
     pub fate: Fate,
     /// The stop that was intended.
     pub intent: Option<StopReason>,
@@ -202,7 +202,7 @@ pub struct Remembered {
     pub retries: u32,
 }
 
-/// What became of a remembered trial.
+/// The fate of a remembered trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It had ended.

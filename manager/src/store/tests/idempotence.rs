@@ -10,7 +10,7 @@ use super::{Bed, attempt, batch, ended, log, metric, report, sample, trial};
 /// A lane of an attempt, with all that it will ever say.
 type Source = ((&'static str, Lane), Vec<Report>);
 
-/// What two attempts have to say, with gaps where reports were shed.
+/// Returns the reports of two attempts, with gaps where reports were shed.
 fn sources() -> Vec<Source> {
     let facts = |from: u64| {
         (0..8).map(move |n| report(from + n + n / 2, metric(n, 0.5))).chain([report(100, ended(0))])

@@ -10,9 +10,9 @@ use super::client::{self, Cluster, PODS, Resource, SECRETS};
 use super::workload::{KINDS, workload};
 use super::{LONGEST_PAUSE, manifest};
 
-/// How long pods that are going are waited for.
+/// The time in which deleted pods are waited for.
 const GOING: Duration = Duration::from_mins(2);
-/// How often it is looked whether they are gone.
+/// The time between looks whether they are gone.
 const POLL: Duration = Duration::from_secs(2);
 
 /// Deletes everything of an experiment's from its namespace, whatever kind its trials were.

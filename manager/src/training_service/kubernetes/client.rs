@@ -29,7 +29,7 @@ use crate::training_service::Output;
 /// Longest that a single request may take.
 const REQUEST: Duration = Duration::from_secs(30);
 
-/// How much of a pod's output is asked for, in lines and in bytes.
+/// The part of a pod's output that is requested, in lines and in bytes.
 const TAIL: i64 = 5;
 const TAIL_BYTES: i64 = 4096;
 /// Most of it that is told at once where it is followed, in bytes.
@@ -151,7 +151,8 @@ impl Cluster {
         self.within(self.client.request_text(self.log(pod, &params)?)).await
     }
 
-    /// What a pod's container prints as it prints it, from its beginning or since `ago`, until it ends or the connection does.
+    /// Returns the output of a pod's container as it prints it, from its beginning or since `ago`, until it ends or the
+    /// connection does.
     pub async fn follow_lines(
         &self,
         pod: &str,
@@ -242,7 +243,7 @@ impl Cluster {
         Ok(self.within(api.get_opt(name)).await?.is_some())
     }
 
-    /// Whether the namespace is there. `None`: we may not look.
+    /// Returns whether the namespace is there. `None`: we may not look.
     pub async fn has_namespace(&self) -> Result<Option<bool>, Error> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
@@ -253,7 +254,7 @@ impl Cluster {
         }
     }
 
-    /// Whether we may do `verb` to objects of a kind, as the cluster itself says.
+    /// Returns whether we may do `verb` to objects of a kind, as the cluster itself says.
     pub async fn may(&self, verb: &str, resource: Resource) -> Result<bool, Error> {
         let Resource { group, plural, .. } = resource;
         let asked = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");

@@ -9,7 +9,7 @@ use super::why::{condition, is, text};
 /// A pod that the platform took away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// What the platform says: `REASON: its words`.
+    /// The platform's words: `REASON: its words`.
     pub said: String,
     /// The same for a person.
     pub why: String,
@@ -27,7 +27,7 @@ impl Taken {
     }
 }
 
-/// What a pod says, as it was just seen. `None`: nobody took it away.
+/// Returns the disruption of a pod, as it was just seen. `None`: it was not taken away.
 pub fn of_pod(pod: &Value) -> Option<Taken> {
     let status = pod.get("status")?;
     let condition =
@@ -38,7 +38,7 @@ pub fn of_pod(pod: &Value) -> Option<Taken> {
     of_reason(&text(status, "reason"), &text(status, "message"))
 }
 
-/// What a pod's own reason says: the kubelet, or who watches over nodes, ended it.
+/// Returns the disruption that a pod's own reason names: the kubelet, or who watches over nodes, ended it.
 pub fn of_reason(reason: &str, message: &str) -> Option<Taken> {
     let taken = match reason {
         "Evicted" => !is_over_its_limit(reason, message),
@@ -48,19 +48,20 @@ pub fn of_reason(reason: &str, message: &str) -> Option<Taken> {
     taken.then(|| Taken::new(reason, message))
 }
 
-/// What the controller's usual codes say, where it shows nothing of the pod: evicted, node lost, preempted.
+/// Returns the disruption that the controller's usual codes name, where it shows nothing of the pod: evicted, node
+/// lost, preempted.
 pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Taken> {
     matches!(code, Some(-1000 | -1001 | -1003)).then(|| Taken::new(phrase, ""))
 }
 
-/// Whether a pod was evicted for what it used itself, which it would again: its node had enough.
+/// Returns whether a pod was evicted for its own usage, which a retry would repeat: its node had enough.
 pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
     // As the kubelet says it of the pod, of a volume, of a container; of a node that has run low it says neither.
     let words = ["exceeds the total limit", "exceeds the limit", "exceeded its local"];
     reason == "Evicted" && words.iter().any(|words| message.contains(words))
 }
 
-/// What a reason means.
+/// Returns the meaning of a reason.
 fn meant(reason: &str) -> &'static str {
     match reason {
         "PreemptionByScheduler" => "a pod of higher priority needed its place",

@@ -23,18 +23,18 @@ pub const TRIAL: &str = "trialkeeper/trial";
 /// Label with the attempt's id.
 pub const ATTEMPT: &str = "trialkeeper/attempt";
 
-/// What every trial of an experiment has in common.
+/// The settings that every trial of an experiment shares.
 #[derive(Debug)]
 pub struct Common {
     /// Which experiment.
     pub experiment: ExperimentId,
-    /// What is wanted.
+    /// The specification.
     pub spec: KubernetesSpec,
     /// Where its objects are.
     pub namespace: String,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
-    /// Whether the experiment's Secret has a `ca.pem`.
+    /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
     /// The disk that trials share, if they do.
     pub share: Option<Share>,
@@ -70,12 +70,12 @@ fn hashed(text: &str) -> String {
     format!("tk{number:032x}")
 }
 
-/// What selects everything of an experiment.
+/// Returns the selector of all objects of an experiment.
 pub fn selector(experiment: &ExperimentId) -> String {
     format!("{EXPERIMENT}={experiment}")
 }
 
-/// What selects everything of some attempts.
+/// Returns the selector of all objects of some attempts.
 pub fn selector_of(experiment: &ExperimentId, attempts: &[AttemptId]) -> String {
     let attempts: Vec<&str> = attempts.iter().map(AttemptId::as_str).collect();
     format!("{EXPERIMENT}={experiment},{ATTEMPT} in ({})", attempts.join(","))
@@ -172,7 +172,8 @@ pub fn grace(spec: &KubernetesSpec) -> Duration {
     Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
 }
 
-/// Whether a trial has one pod in all: no other beside it, and none that the template has the controller start after it.
+/// Returns whether a trial has one pod in all: no other beside it, and none that the template has the controller start
+/// after it.
 pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
     let retries = |of: &Value| {
         let policy = &of["retryPolicy"];

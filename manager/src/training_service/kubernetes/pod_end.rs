@@ -13,16 +13,16 @@ use super::text::shortened;
 /// Exit codes of a process that was asked to end, or killed.
 const STOPPED: [i64; 2] = [137, 143];
 
-/// How a pod ended.
+/// The end of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodEnd {
     /// Exit code of the trial's container, where it ran.
     pub exit_code: Option<i32>,
     /// Why, for a person.
     pub message: String,
-    /// What a retry would do, where that is known.
+    /// The prospect of a retry, where that is known.
     pub class: Option<Class>,
-    /// What the platform says, where it took the pod away.
+    /// The platform's words, where it took the pod away.
     pub taken: Option<Taken>,
 }
 

@@ -13,13 +13,13 @@ use super::manifest::Common;
 use super::refused;
 use super::workload::Workload;
 
-/// How long the controller may take to notice a new object; 20 ms are usual.
+/// The time in which the controller must notice a new object; 20 ms are usual.
 const NOTICE: Duration = Duration::from_secs(15);
 
-/// How long a namespace that was just made may be without its service account, for instance.
+/// The time for which a new namespace may be without its service account, for instance.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What the manager does to objects of every kind of workload, and cannot do without.
+/// The requests for objects of every kind of workload that the manager cannot do without.
 const NEEDED: [(Resource, &[&str]); 3] = [
     (SECRETS, &["list", "create", "patch", "deletecollection"]),
     (PODS, &["list", "watch"]),
@@ -29,7 +29,7 @@ const NEEDED: [(Resource, &[&str]); 3] = [
 /// The same where trials wait in a queue of Kueue.
 const QUEUE: (Resource, &[&str]) = (kueue::workloads("v1beta1"), &["list", "watch"]);
 
-/// What stands in the way of trials.
+/// A reason why trials cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The cluster did not answer as it should.
@@ -52,7 +52,7 @@ pub enum Refusal {
         server: String,
         /// The kind.
         kind: &'static str,
-        /// What is missing, and what to do.
+        /// The missing part, and the remedy.
         installation: &'static str,
     },
     /// Rights are missing.
@@ -70,7 +70,7 @@ pub enum Refusal {
     NoPod {
         /// Which role.
         role: String,
-        /// What it said.
+        /// The server's answer.
         why: Error,
     },
     /// The queue of the experiment is not there.
@@ -153,7 +153,7 @@ pub async fn check(
 }
 
 impl Refusal {
-    /// Whether others may have what is missing, and give it back.
+    /// Returns whether others may have what is missing, and give it back.
     pub fn is_quota(&self) -> bool {
         matches!(self, Self::NoPod { why, .. } if why.is_quota())
     }

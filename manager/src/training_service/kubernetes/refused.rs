@@ -1,7 +1,7 @@
 //! PURE: what to do about a pod that the cluster refuses, by what its API server says of it: rights, profiles, quotas and
 //! the like are told apart in its words only.
 
-/// What to do where an API server refuses a pod so. `None`: its words say it.
+/// Returns the remedy where an API server refuses a pod with this message. `None`: its words say it.
 pub fn advice(message: &str) -> Option<&'static str> {
     let says = |words: &[&str]| words.iter().all(|word| message.contains(word));
     #[rustfmt::skip]

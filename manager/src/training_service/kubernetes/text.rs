@@ -1,6 +1,6 @@
 //! PURE: texts of others, as far as they are shown.
 
-/// How much of a foreign text is shown, in characters.
+/// The length of a foreign text that is shown, in characters.
 const SHOWN: usize = 500;
 
 /// Returns a text as far as it is shown.

@@ -5,7 +5,7 @@
 //!
 //! 1. The end of an attempt is told once, and after it nothing is done about the attempt but tidying up.
 //! 2. An attempt ends when its workload is completed or gone, or could not be made; nothing else ends it.
-//! 3. What was missed while nobody watched is found by the next listing.
+//! 3. Changes that no watch saw are found by the next listing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -26,18 +26,18 @@ mod job;
 mod pods;
 mod waits;
 
-/// How long the controller may leave a new workload alone before that is said to be the reason for waiting.
+/// The time for which the controller may leave a new workload alone before that is given as the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
-/// How much longer than its pods' own time a workload may take to end after it was stopped. Then it is deleted.
+/// The time beyond its pods' own that a workload may take to end after it was stopped. Then it is deleted.
 const MARGIN: Duration = Duration::from_mins(1);
-/// How long pods may run before it is worth saying that no agent has started the trial. Most do within seconds; who
-/// is told looks whether it is so.
+/// The time for which pods may run before it is worth saying that no agent has started the trial. Most do within
+/// seconds; who is told looks whether it is so.
 const UNHEARD: Duration = Duration::from_secs(30);
 /// Finished workloads that are left in the cluster for a manager that comes back, and how many are tidied up
 /// at a time.
 const KEPT: usize = 100;
 const TIDIED: usize = 50;
-/// How many of them are left where a quota wants room: their ends may not be recorded yet.
+/// The number of them that are left where a quota wants room: their ends may not be recorded yet.
 const SPARED: usize = 10;
 
 /// The workloads of an experiment.
@@ -49,7 +49,7 @@ pub struct Tracker {
     jobs: HashMap<String, Job>,
     /// The latest attempt of each trial.
     latest: HashMap<TrialJobId, String>,
-    /// What an earlier manager left, until it is asked for.
+    /// The workloads that an earlier manager left, until they are adopted.
     strangers: HashMap<String, Standing>,
     /// A listing is under way: names that were made before it began, and were not listed yet.
     missing: Option<HashSet<String>>,
@@ -76,7 +76,7 @@ impl Tracker {
         }
     }
 
-    /// Whether everything in the cluster has been seen once.
+    /// Returns whether everything in the cluster has been seen once.
     pub fn is_listed(&self) -> bool {
         self.listed
     }
@@ -137,7 +137,7 @@ impl Tracker {
         }
     }
 
-    /// How many workloads of ours the cluster has, as far as is known.
+    /// Returns the number of our workloads in the cluster, as far as is known.
     pub fn made(&self) -> usize {
         let live = self.jobs.values().filter(|job| job.made).count();
         live + self.finished.len() + self.strangers.len()
@@ -155,12 +155,12 @@ impl Tracker {
         self.jobs.get(name).map(|job| job.attempt.clone())
     }
 
-    /// Whether somebody wants an attempt ended that is not made yet.
+    /// Returns whether a stop was requested for an attempt that is not made yet.
     pub fn is_unwanted(&self, name: &str) -> bool {
         self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
     }
 
-    /// What became of an attempt of an earlier manager's. Only once everything was listed.
+    /// Returns the fate of an attempt of an earlier manager. Only once everything was listed.
     pub fn adopt(
         &mut self,
         name: &str,
@@ -196,7 +196,7 @@ impl Tracker {
         (Adopted::Alive, acts)
     }
 
-    /// Somebody wants a trial ended.
+    /// A stop of a trial is requested.
     pub fn cancel(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         self.stop(&name, now)
@@ -240,7 +240,7 @@ impl Tracker {
             missing.remove(name);
         }
         let Some(job) = self.jobs.get_mut(name) else {
-            // After the first listing, what nobody submitted was told of already.
+            // After the first listing, foreign workloads were told of already.
             let listing = !self.listed || self.missing.is_some();
             if listing || self.strangers.contains_key(name) {
                 self.strangers.insert(name.to_owned(), standing);
@@ -338,7 +338,7 @@ impl Tracker {
         missing.iter().flat_map(|name| self.workload_gone(name)).collect()
     }
 
-    /// What a pod of a workload waits for, as it was just seen.
+    /// Enters the reason why a pod of a workload waits, as it was just seen.
     pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.waits_since.is_none() && job.standing != Standing::Suspended {

@@ -13,13 +13,13 @@ use super::{Settings, Shared, disruption, image, kueue, manifest, pod_end, prefl
 /// The kinds of objects that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watched {
-    /// What runs the trials.
+    /// The object that runs a trial.
     Workload,
     /// Their pods.
     Pod,
-    /// What happens to the pods.
+    /// Events about the pods.
     Event,
-    /// What Kueue says of its queues.
+    /// Kueue's messages about its queues.
     Queue,
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::text::shortened;
 
-/// What a pod waits for. `None`: it runs, or is on its way and nothing is wrong.
+/// Returns the reason why a pod waits. `None`: it runs, or is on its way and nothing is wrong.
 pub fn of_pod(pod: &Value) -> Option<String> {
     let status = pod.get("status")?;
     let unscheduled = condition(status, "PodScheduled").filter(|condition| {

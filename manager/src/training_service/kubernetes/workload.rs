@@ -27,13 +27,13 @@ pub trait Workload: Debug + Send + Sync {
     /// The kind, as the API names it.
     fn resource(&self) -> Resource;
 
-    /// What the manager does to objects of the kind, and cannot do without.
+    /// Returns the requests for objects of the kind that the manager cannot do without.
     fn verbs(&self) -> &'static [&'static str];
 
     /// The controller that makes its pods, as people call it.
     fn controller(&self) -> &'static str;
 
-    /// What is missing in a cluster that does not serve the kind, and what to do about it.
+    /// Returns what is missing in a cluster that does not serve the kind, and the remedy.
     fn installation(&self) -> &'static str;
 
     /// The object for a job.
@@ -53,7 +53,7 @@ pub trait Workload: Debug + Send + Sync {
         vec![(self.resource().kind, name.to_owned())]
     }
 
-    /// How the controller is asked to end the pods.
+    /// Returns the way in which the controller is asked to end the pods.
     fn stop(&self) -> StopRequest;
 
     /// The pod whose metrics are the trial's, among the pods of the workload `name`.
@@ -65,7 +65,7 @@ pub trait Workload: Debug + Send + Sync {
     /// An object that starts no pod, to see whether the controller takes notice.
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value;
 
-    /// Whether the controller has taken notice of the probe.
+    /// Returns whether the controller has taken notice of the probe.
     fn is_noticed(&self, probe: &Value) -> bool;
 }
 
@@ -135,20 +135,20 @@ pub enum Standing {
     Completed(Outcome),
 }
 
-/// How a workload ended.
+/// The end of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether its controller calls it succeeded.
+    /// Set if its controller calls it succeeded.
     pub succeeded: bool,
     /// Exit code of the container that decided it, as a shell shows it, where there was one.
     pub exit_code: Option<i32>,
     /// Why, for a person.
     pub message: String,
-    /// What a retry would do, where that is known.
+    /// The prospect of a retry, where that is known.
     pub class: Option<Class>,
     /// The pod that decided it, where one did.
     pub decided_by: Option<Decider>,
-    /// What the platform says, where it took that pod away.
+    /// The platform's words, where it took that pod away.
     pub taken: Option<Taken>,
     /// The object does not say why, its pods do: they are to be read before it is told.
     pub needs_pods: bool,
@@ -157,11 +157,11 @@ pub struct Outcome {
 /// The pod that decided how a workload ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decider {
-    /// Of which role.
+    /// The role.
     pub role: String,
     /// Its number in it.
     pub index: u64,
-    /// Whether its metrics are the trial's: others are named where a person is told of them.
+    /// Set if its metrics are the trial's: others are named where a person is told of them.
     pub is_main: bool,
 }
 

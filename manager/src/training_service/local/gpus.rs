@@ -1,8 +1,8 @@
 //! Which GPUs of this machine a trial may see.
 //!
-//! A trial that wants GPUs is given the least used ones; it sees no others (`CUDA_VISIBLE_DEVICES`). There are
-//! never more trials than places ([`Gpus::room`] bounds the concurrency), so a trial that may start finds its
-//! GPUs free and nobody waits.
+//! A trial that wants GPUs is given the least used ones; it sees no others (`CUDA_VISIBLE_DEVICES`). There are never
+//! more trials than places ([`Gpus::room`] bounds the concurrency), so a trial that may start finds its GPUs free and
+//! none waits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Command;
@@ -12,7 +12,7 @@ use trial_protocol::TrialJobId;
 /// The GPUs for trials, and who has which.
 #[derive(Debug)]
 pub struct Gpus {
-    /// How many a trial gets. `None`: GPUs are left alone; `Some(0)`: hidden from trials.
+    /// The number of GPUs of each trial. `None`: GPUs are left alone; `Some(0)`: hidden from trials.
     each: Option<usize>,
     /// Trials that may share a GPU.
     sharers: usize,
@@ -21,7 +21,7 @@ pub struct Gpus {
     given: HashMap<TrialJobId, Vec<u64>>,
 }
 
-/// What is wanted of the machine's GPUs.
+/// The trials' demand for the machine's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// `trialGpuNumber`.

@@ -300,7 +300,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
         warn!("{unreadable} lines of the plugin were no messages");
     }
     link.lost.cancel();
-    // Whoever still asks learns that there will be no answer.
+    // The waiting callers learn that there will be no answer.
     link.asked().replies.clear();
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::search_space::sample::standard_cdf;
 use crate::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
 
-/// How each dimension of a space becomes numbers.
+/// The numbers into which each dimension of a space is turned.
 #[derive(Debug)]
 pub(super) struct Features(Vec<Feature>);
 
@@ -24,7 +24,7 @@ enum Feature {
 /// The distance of two options is then 1, as that of the two ends of a number.
 const SET: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
-/// What stands for a parameter that is not present: neither end of its range.
+/// The number in place of a parameter that is not present: neither end of its range.
 const ABSENT: f64 = 0.5;
 
 impl Features {

@@ -1,6 +1,6 @@
 //! Gaussian process regression: Matérn kernels with a length scale per feature, unit variance and a nugget.
 
-/// How smooth the process is.
+/// The smoothness of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Matern {
     /// nu = 0.5.
@@ -39,7 +39,7 @@ impl Matern {
     }
 }
 
-/// What is fitted besides the values.
+/// The parameters that are fitted besides the values.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     /// One over the squared length scale of each feature.
@@ -148,7 +148,7 @@ impl Process {
     }
 }
 
-/// What one fit may cost, in multiplications.
+/// The most that one fit may cost, in multiplications.
 const EFFORT: usize = 12_000_000;
 
 /// Makes the process whose settings make the values likely.

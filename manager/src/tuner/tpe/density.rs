@@ -8,7 +8,7 @@ use rand::Rng;
 use super::{count, log_sum};
 use crate::search_space::sample::standard_normal;
 
-/// What is known of a parameter before any trial.
+/// The knowledge of a parameter before any trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prior {
     pub(super) mu: f64,
@@ -39,7 +39,7 @@ pub(super) struct Part {
     peak: f64,
 }
 
-/// How many times a candidate is drawn again that falls beyond the bounds.
+/// The number of times that a candidate beyond the bounds is drawn again.
 const REDRAWS: usize = 100;
 
 impl Mixture {

@@ -15,7 +15,7 @@ use super::{count, whole};
 use crate::search_space::{Coordinate, Parent, Point, SearchSpace};
 use crate::tuner::guided::{Known, Model, Trials};
 
-/// How the estimator decides.
+/// The way in which the estimator decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::tuner) struct Joint {
     /// So many results are awaited with random proposals.

@@ -9,7 +9,7 @@ use super::{count, log_sum};
 use crate::search_space::sample::{standard_cdf, standard_normal};
 use crate::search_space::{Coordinate, Domain, Shape};
 
-/// How one parameter is seen.
+/// The view of one parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Axis {
     /// A number, in a unit of its own.
@@ -34,7 +34,7 @@ const FRAME: f64 = 3.5;
 /// The newest so many trials count in full, and older ones less and less.
 const FRESH: usize = 25;
 
-/// How many times a candidate is drawn again that falls beyond the bounds.
+/// The number of times that a candidate beyond the bounds is drawn again.
 const REDRAWS: usize = 100;
 
 impl Axis {
@@ -102,7 +102,7 @@ pub(super) struct Kernels {
     weights: Vec<f64>,
     /// Each one's logarithm of the density at its middle.
     peaks: Vec<f64>,
-    /// Of all kernels, axis after axis.
+    /// The parts of all kernels, axis after axis.
     parts: Vec<Part>,
     /// The same as the density needs it: of all kernels, the axes of numbers one after the other, each with the
     /// kernel's middle and one over its width.
@@ -193,7 +193,8 @@ impl Kernels {
     }
 }
 
-/// How much each of `known` trials weighs, and the space after them: 1, but older ones less and less when there are many.
+/// Returns the weight of each of `known` trials, and of the space after them: 1, but older ones less and less when
+/// there are many.
 fn weights(known: usize) -> Vec<f64> {
     let ramp = known.saturating_sub(FRESH);
     let start = 1.0 / count(known.max(1));
@@ -318,8 +319,8 @@ impl Part {
     }
 }
 
-/// How wide each value's kernel is: as the gap to its farther neighbour. The ends of the axis are neighbours of a
-/// single value only.
+/// Returns the width of each value's kernel: as the gap to its farther neighbour. The ends of the axis are neighbours
+/// of a single value only.
 fn widths(values: &[f64], low: f64, high: f64) -> Vec<f64> {
     if let [only] = values {
         return vec![(only - low).max(high - only)];

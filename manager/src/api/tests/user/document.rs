@@ -4,8 +4,8 @@ use axum::http::Method;
 
 use super::*;
 
-/// Returns whether an address is described elsewhere: the agents' and NNI's have documents of their own, the portal's are pages, and
-/// what probes ask is nobody's data.
+/// Returns whether an address is described elsewhere: the agents' and NNI's have documents of their own, the portal's
+/// are pages, and the probes' have no data.
 fn elsewhere(path: &str) -> bool {
     let own = path.strip_prefix("/api/v1/");
     own.is_none_or(|rest| rest.starts_with("agent/") || rest.starts_with("nni/"))
@@ -31,7 +31,7 @@ async fn every_address_is_described() {
         assert!(all.iter().any(|path| path == known), "{known} is not in {all:?}");
     }
     for path in all.iter().filter(|path| !elsewhere(path)) {
-        // Nobody takes this method, and is told which ones there are.
+        // This method is not served, and the answer names those that are.
         let request = Request::builder().method("NONE").uri(path.replace(['{', '}'], ""));
         let response = bed.send(request.body(Body::empty()).unwrap()).await;
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
@@ -54,7 +54,7 @@ async fn every_documented_address_is_served() {
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 10);
     for (path, methods) in paths {
-        // Whoever makes a client of it learns what each parameter is, and what a refusal looks like.
+        // The author of a client learns what each parameter is, and what a refusal looks like.
         for (method, operation) in methods.as_object().unwrap() {
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 assert!(parameter["schema"].is_object(), "{method} {path}: {parameter}");

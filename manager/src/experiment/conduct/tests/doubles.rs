@@ -16,7 +16,7 @@ pub(super) struct Service {
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
-    /// What a gone job's agent left behind, and how often it was refused.
+    /// The reports that a gone job's agent left behind, and how often they were refused.
     pub(super) left: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
     pub(super) intake: OnceLock<Intake>,

@@ -117,7 +117,7 @@ async fn nobody_is_lost_who_spoke_while_the_store_was_waited_for() {
         bed.heartbeat(&trials[1]).await.unwrap_err();
         tokio::time::advance(Duration::from_secs(5)).await;
     }
-    // Time that passes while the disk is worked with depends on the disk, and somebody could be lost by it.
+    // Time that passes while the disk is worked with depends on the disk, and an agent could be lost by it.
     tokio::time::resume();
     bed.store.fill_disk(false);
     bed.trial(JobState::Failed).await;

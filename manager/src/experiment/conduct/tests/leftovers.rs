@@ -20,7 +20,7 @@ fn rest(trial: &TrialRow) -> ReportBatch {
     }
 }
 
-/// Waits until what was left behind has been refused so often more, and makes room then. Nobody runs it again.
+/// Waits until what was left behind has been refused so often more, and makes room then. It is not run again.
 async fn room_after(bed: &Bed, refusals: u32) {
     let begun = std::time::Instant::now();
     while *bed.service.refused.lock().unwrap() < refusals {

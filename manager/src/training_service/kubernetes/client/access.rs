@@ -133,7 +133,7 @@ fn missing_user(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
     (!file.auth_infos.iter().any(|known| known.name == *user)).then(|| user.clone())
 }
 
-/// Whether a context's cluster has a proxy of its own.
+/// Returns whether a context's cluster has a proxy of its own.
 fn proxy_of(file: &Kubeconfig, context: Option<&str>) -> bool {
     let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
     let cluster = context.and_then(|named| Some(named.context.as_ref()?.cluster.as_str()));
@@ -142,7 +142,7 @@ fn proxy_of(file: &Kubeconfig, context: Option<&str>) -> bool {
     proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
-/// Whether a server is reached through the proxy that `HTTPS_PROXY` names: as `kubectl` has it, no server of
+/// Returns whether a server is reached through the proxy that `HTTPS_PROXY` names: as `kubectl` has it, no server of
 /// this machine is, none without TLS, and none that `NO_PROXY` names (hosts, domains, addresses, networks).
 fn is_proxied(scheme: Option<&str>, host: &str, no_proxy: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
@@ -169,7 +169,7 @@ fn is_proxied(scheme: Option<&str>, host: &str, no_proxy: &str) -> bool {
     })
 }
 
-/// Whether an address belongs to a network.
+/// Returns whether an address belongs to a network.
 fn within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     let differ = match (address, network) {
         (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,

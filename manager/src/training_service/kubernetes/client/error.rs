@@ -5,7 +5,7 @@ use kube::client::AuthError;
 use crate::errors::chain;
 use crate::training_service::kubernetes::text::shortened;
 
-/// How the moment is written at which a certificate expired.
+/// The format of the time at which a certificate expired.
 pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";
 
 /// Why the cluster did not do what was asked.
@@ -21,7 +21,7 @@ pub enum Error {
     Kubeconfig {
         /// Where it is.
         from: String,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
     /// Our certificate is too old.
@@ -49,7 +49,7 @@ pub enum Error {
     Unreachable {
         /// Which API server.
         server: String,
-        /// What the system said.
+        /// The system's message.
         message: String,
     },
     /// One side does not accept the other's certificate.
@@ -59,7 +59,7 @@ pub enum Error {
     Certificate {
         /// Which API server.
         server: String,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
     /// Nothing to check the other's certificate with.
@@ -77,33 +77,33 @@ pub enum Error {
     NotKnown {
         /// Which API server.
         server: String,
-        /// What it said.
+        /// The message of the program.
         message: String,
     },
-    /// What the kubeconfig leads to for our papers does not give them: a program, a file.
+    /// The kubeconfig's source of our credentials does not give them: a program, a file.
     #[error("who we are cannot be told to the cluster at {server}: {message}")]
     Credentials {
         /// Which API server.
         server: String,
-        /// What is wrong, without what the program was given or said that may be secret.
+        /// The problem, without secrets of the program's arguments or output.
         message: String,
     },
     /// It knows us and will not do it: missing rights, or a quota.
     #[error("the cluster does not allow it: {message}")]
     NotAllowed {
-        /// What it said.
+        /// The message.
         message: String,
     },
     /// The object, its namespace or its kind.
     #[error("{message}")]
     NotFound {
-        /// What it said.
+        /// The message.
         message: String,
     },
     /// An object of that name is there.
     #[error("{message}")]
     Conflict {
-        /// What it said.
+        /// The message.
         message: String,
     },
     /// It is too busy, or has a fault that may pass.
@@ -113,7 +113,7 @@ pub enum Error {
         server: String,
         /// HTTP status code.
         code: u16,
-        /// What it said.
+        /// The message.
         message: String,
     },
     /// It does not take the object.
@@ -121,13 +121,13 @@ pub enum Error {
     Refused {
         /// Which API server.
         server: String,
-        /// What it said.
+        /// The message.
         message: String,
     },
 }
 
 impl Error {
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request may succeed later.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Trouble { .. } => true,
@@ -146,8 +146,8 @@ impl Error {
         }
     }
 
-    /// Whether the same request, when the like of it was done before, may succeed once somebody has mended
-    /// something: a quota that is used up, a token or certificate that has expired, an authenticator that is away.
+    /// Returns whether the same request, when the like of it was done before, may succeed after a repair: a quota that
+    /// is used up, a token or certificate that has expired, an authenticator that is away.
     pub fn may_be_mended(&self) -> bool {
         let papers = matches!(
             self,
@@ -159,18 +159,19 @@ impl Error {
         papers || matches!(self, Self::NotAllowed { .. }) || self.may_pass()
     }
 
-    /// Whether there are too many objects. The API server says so in words only: `… is forbidden: exceeded quota: …`.
+    /// Returns whether there are too many objects. The API server says so in words only: `… is forbidden: exceeded
+    /// quota: …`.
     pub fn is_quota(&self) -> bool {
         matches!(self, Self::NotAllowed { message } if message.contains("exceeded quota"))
     }
 
-    /// Whether an object of that name is there.
+    /// Returns whether an object of that name is there.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
     }
 }
 
-/// What an error of the client's means.
+/// Returns the meaning of an error of the client.
 pub(super) fn of(server: &str, source: kube::Error) -> Error {
     let server = server.to_owned();
     let kube::Error::Api(status) = source else {
@@ -226,7 +227,8 @@ fn since(words: &str) -> Option<String> {
     Some(format!(" on {}", at.strftime(EXPIRED)))
 }
 
-/// Whether a request failed because one side does not accept the other's papers, or because ours were not to be had.
+/// Returns whether a request failed because one side does not accept the other's credentials, or because ours were not
+/// to be had.
 pub(super) fn is_about_papers(source: &kube::Error) -> bool {
     papers(source).is_some() || is_about_certificates(&chain(source))
 }
@@ -237,7 +239,7 @@ fn is_about_certificates(message: &str) -> bool {
     words.iter().any(|word| message.contains(word))
 }
 
-/// What is wrong with our papers, wherever among an error's sources that is said.
+/// Returns the problem with our credentials, wherever among an error's sources it is.
 fn papers<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
     error.downcast_ref().or_else(|| papers(error.source()?))
 }

@@ -1,5 +1,5 @@
-//! Repeats what a cluster in passing trouble did not do: too busy, a fault of its own, a connection that was
-//! cut. It is for requests that somebody waits for at a terminal, and gives up soon.
+//! Repeats what a cluster in passing trouble did not do: too busy, a fault of its own, a connection that was cut. It is
+//! for requests of a user at a terminal, and gives up soon.
 
 use std::time::Duration;
 

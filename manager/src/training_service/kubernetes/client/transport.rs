@@ -1,5 +1,6 @@
-//! The way of every request. Two things are looked after here, whoever asks: a server that wants to be left alone for a
-//! while (`Retry-After`) is, and when it no longer knows us, our papers are read again, which somebody may have renewed.
+//! The way of every request. Two things are looked after here for all callers: a server that wants to be left alone for
+//! a while (`Retry-After`) is, and when it no longer knows us, our credentials are read again, which may have been
+//! renewed.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,13 +134,13 @@ async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     config.default_retry = false;
     config.connect_timeout = Some(super::CONNECT);
     if config.accept_invalid_certs && config.root_cert.is_none() {
-        // Nothing is checked, so nobody needs this machine's authorities; it may have none.
+        // Nothing is checked, so this machine's authorities are not needed; it may have none.
         config.root_cert = Some(Vec::new());
     }
     Ok((config, expired))
 }
 
-/// How long a server that is too busy wants to be left alone.
+/// Returns the time for which a server that is too busy wants no requests.
 fn rest(response: &Response) -> Option<Duration> {
     let after = response.headers().get(hyper::header::RETRY_AFTER);
     let after = after.filter(|_| [429, 503].contains(&response.status().as_u16()))?;

@@ -100,7 +100,7 @@ impl From<Read> for Thing {
     }
 }
 
-/// Of whatever kind its [`ApiResource`] says.
+/// Its kind is the one that its [`ApiResource`] says.
 impl Resource for Thing {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
@@ -130,7 +130,7 @@ impl Resource for Thing {
     }
 }
 
-/// What a watch sees.
+/// An event of a watch.
 #[derive(Debug)]
 pub enum Seen {
     /// Everything is told again from here on.

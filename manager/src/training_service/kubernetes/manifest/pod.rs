@@ -11,7 +11,7 @@ use crate::training_service::share::{self, Share};
 
 /// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
 pub(super) const GRACE_S: u64 = 30;
-/// How long an agent keeps its pod for a manager that does not answer: what it could not deliver is lost with
+/// The time for which an agent keeps its pod for a manager that does not answer: what it could not deliver is lost with
 /// the pod.
 const FLUSH: &str = "10m";
 /// Where a pod's own files are.
@@ -25,9 +25,10 @@ const BARRIER: &str = "/mnt/frameworkbarrier";
 /// A record of parameters that is longer is fetched from the manager: one variable holds 128 KiB.
 const INLINE_BYTES: usize = 32 << 10;
 
-/// What of a pod's time to end is left for the agent after its trial's: 2 s for its output, 5 s to deliver, a margin.
+/// The part of a pod's time to end that is left for the agent after its trial's: 2 s for its output, 5 s to deliver, a
+/// margin.
 const AFTER_S: u64 = 10;
-/// Most of the trial's output that stays in the pod, per stream twice this, where nobody can read it afterwards. A pod
+/// Most of the trial's output that stays in the pod, per stream twice this, where it cannot be read afterwards. A pod
 /// that holds more than its node or its limit of `ephemeral-storage` allows is evicted.
 const ROTATE_BYTES: u64 = 16 << 20;
 /// Most that waits in the pod for a manager that does not answer, for the same reason.
@@ -42,9 +43,9 @@ const BOUNDS: [&str; 5] = [
     "TRIALKEEPER_SPOOL_BYTES",
     "TRIALKEEPER_LOG_RATE",
 ];
-/// How others are asked to leave a pod alone, as labels and annotations of it: service meshes to put nothing beside its
-/// container, since a sidecar does not end with the trial and keeps its pod from ending; the cluster's autoscaler not to
-/// move it, since a trial that is moved begins anew.
+/// Labels and annotations that ask others to leave a pod alone: service meshes to put nothing beside its container,
+/// since a sidecar does not end with the trial and keeps its pod from ending; the cluster's autoscaler not to move it,
+/// since a trial that is moved begins anew.
 const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
     ("sidecar.istio.io/inject", &["labels", "annotations"], "false"),
     ("linkerd.io/inject", &["annotations"], "disabled"),
@@ -54,7 +55,7 @@ const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
 /// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
 pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
 
-/// How long a pod may take to end: as long as its template says, and at least as long as its agent needs.
+/// Returns how long a pod may take to end: as long as its template says, and at least as long as its agent needs.
 pub(in crate::training_service::kubernetes) fn grace(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
 }
@@ -120,7 +121,7 @@ pub(in crate::training_service::kubernetes) fn complete(
     set_default(pod, "securityContext", pod_security(spec, claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
-        // No trial needs the cluster's API unless somebody says so.
+        // No trial needs the cluster's API unless the user says so.
         None if pod["serviceAccountName"].is_null() && spec.barrier_image.is_none() => {
             set_default(pod, "automountServiceAccountToken", Value::Bool(false));
         }
@@ -225,7 +226,7 @@ fn volume_name(mount: &MountSpec) -> String {
     format!("data-{}", mount.name)
 }
 
-/// What the disk that trials share needs, if there is one.
+/// Returns the parts of the disk that trials share, if there is one.
 fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
     let Some(share) = &common.share else { return share::Pieces::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
@@ -408,9 +409,10 @@ fn barrier(image: &str) -> Value {
     })
 }
 
-/// What the profile "restricted" asks of a pod; of a Framework's without `seccompProfile`, which its controller drops. With `claim` the
-/// trials' folders are on a new disk, perhaps, which only a group can be given; where nothing of ours needs it, there is
-/// no `fsGroup`: the kubelet would make every file on every volume of the template's that group's.
+/// Returns the security context of a pod under the profile "restricted"; for a Framework's without `seccompProfile`,
+/// which its controller drops. With `claim` the trials' folders are on a new disk, perhaps, which only a group can be
+/// given; where nothing of ours needs it, there is no `fsGroup`: the kubelet would make every file on every volume of
+/// the template's that group's.
 fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
     let user = spec.run_as_user;
     if user == 0 {
@@ -426,7 +428,7 @@ fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
     context
 }
 
-/// What it asks of a container.
+/// Returns the security context of a container under the same profile.
 fn container_security() -> Value {
     json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
 }

@@ -5,7 +5,7 @@ use trial_protocol::AttemptId;
 use crate::training_service::JobNews;
 use crate::training_service::kubernetes::workload::Outcome;
 
-/// What is to be done about it.
+/// An action that the tracker requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Tell the experiment.

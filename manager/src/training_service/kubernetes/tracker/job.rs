@@ -12,7 +12,7 @@ use crate::training_service::{JobNews, JobWaits};
 pub(super) const SUSPENDED: &str =
     "it is suspended: a queue, or a person with `kubectl`, is to let it run";
 
-/// What is to be thought of a workload that succeeded, where its agent does not say so.
+/// The message of a workload that succeeded without a report of its agent.
 pub(super) const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
 
 /// A workload that has not ended.
@@ -44,12 +44,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether the cluster is to be asked, after a while, why nothing happens to it.
+    /// Returns whether the cluster is to be asked, after a while, why nothing happens to it.
     pub(super) fn is_to_be_asked_about(&self, kind: &dyn Workload) -> bool {
         self.asked_about.is_none() && self.left_alone(kind).is_some()
     }
 
-    /// What to think if nothing has happened to it for a while, where nothing else says why.
+    /// Returns the probable reason if nothing has happened to it for a while, where nothing else says why.
     pub(super) fn left_alone(&self, kind: &dyn Workload) -> Option<String> {
         let controller = kind.controller();
         match self.standing {
@@ -70,7 +70,7 @@ impl Job {
     }
 }
 
-/// A stop that somebody wants.
+/// A stop that was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// Wanted; the workload is not made yet.
@@ -81,7 +81,7 @@ pub(super) enum Stop {
     Deleted,
 }
 
-/// What waits may be told, if it is new.
+/// Returns the news of why it waits, if the reason is new.
 pub(super) fn tell_why(job: &mut Job) -> Option<Act> {
     if job.why == job.told_why {
         return None;

@@ -6,7 +6,7 @@ use crate::training_service::kubernetes::text::shortened;
 use crate::training_service::kubernetes::workload::Standing;
 
 impl Tracker {
-    /// Whether the controller of a workload has looked at it.
+    /// Returns whether the controller of a workload has looked at it.
     pub fn is_seen(&self, name: &str) -> bool {
         self.jobs.get(name).is_some_and(|job| job.standing != Standing::Unseen)
     }
@@ -23,7 +23,7 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// What the pod of a workload that nothing is heard of has printed last, where that is known.
+    /// Enters the last output of the pod of a workload that is not heard of, where it is known.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.standing != Standing::Running {

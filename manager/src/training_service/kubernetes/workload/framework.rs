@@ -24,7 +24,7 @@ pub const FRAMEWORKS: Resource = Resource {
     plural: "frameworks",
 };
 
-/// How much longer than its own time a pod that is to end is waited for before it is taken for gone with its node. An
+/// The time beyond its own for which a deleted pod is waited for before it counts as gone with its node, in seconds. An
 /// attempt that lives on all the same does no harm: the next one has another number.
 const NODE_GONE_S: u64 = 600;
 
@@ -99,7 +99,7 @@ fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
             "labels": labels(experiment),
         },
         "spec": {
-            // It waits to be started, which nobody does.
+            // It waits to be started, which never happens.
             "executionType": "Create",
             "taskRoles": [{
                 "name": "probe",
@@ -155,7 +155,7 @@ pub(in crate::training_service::kubernetes) fn framework(
                 "minSucceededTaskCount": role.policy.min_succeeded,
             });
             set_default(&mut whole["task"], "retryPolicy", no_retry());
-            // Without it a pod whose node is gone is waited for until somebody removes the node.
+            // Without it a pod whose node is gone is waited for until the node is removed.
             let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
             set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];

@@ -234,7 +234,7 @@ fn standing(object: &Value) -> Standing {
     }
 }
 
-/// What a Job says of its failure.
+/// Returns the failure of a Job.
 fn failure(condition: &Value) -> Outcome {
     let message = text(condition, "message");
     let message = match text(condition, "reason").as_str() {

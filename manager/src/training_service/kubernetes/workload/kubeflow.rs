@@ -194,8 +194,8 @@ impl Workload for TrainingJob {
     }
 }
 
-/// Returns the container that the operator puts into a `PyTorchJob`'s workers, as it does where nobody configures it: it waits
-/// for the master's name, and a Pod Security profile or a registry may refuse it.
+/// Returns the container that the operator puts into a `PyTorchJob`'s workers, as it does by default: it waits for the
+/// master's name, and a Pod Security profile or a registry may refuse it.
 fn init_pytorch() -> Value {
     json!({
         "name": "init-pytorch",

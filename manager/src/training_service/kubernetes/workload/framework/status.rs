@@ -45,7 +45,7 @@ pub fn read(framework: &Value, main: (&str, u64)) -> Standing {
     }
 }
 
-/// Whether a pod of a Framework that runs has not started.
+/// Returns whether a pod of a Framework that runs has not started.
 fn is_starting(status: &Value) -> bool {
     let waits = ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"];
     let waits = |task: &Value| {
@@ -124,7 +124,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     }
 }
 
-/// What the controller says that a retry would do.
+/// Returns the prospect of a retry as the controller sees it.
 fn class(completion: &Value) -> Option<Class> {
     let attributes = completion.pointer("/type/attributes")?.as_array()?;
     let has = |name: &str| attributes.iter().any(|attribute| attribute == name);
@@ -188,8 +188,8 @@ fn failure(
     }
 }
 
-/// What is certain of an end by its code, or by the kubelet's reason where the controller is not configured to read
-/// it.
+/// Returns what is certain of an end by its code, or by the kubelet's reason where the controller is not configured to
+/// read it.
 fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
     Some(match code {
         Some(-100) => "somebody deleted the trial's config map",
@@ -211,7 +211,7 @@ fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
     })
 }
 
-/// How much memory the agent saw, where that is known.
+/// Returns the memory that the agent saw, where that is known.
 fn memory(verdict: &Verdict) -> String {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let evidence = &verdict.evidence;
@@ -260,7 +260,7 @@ fn unfold(text: &str) -> Option<Value> {
     serde_json::from_slice(&json).ok()
 }
 
-/// What the API server said, where the controller quotes its answer whole.
+/// Returns the API server's answer, where the controller quotes it whole.
 fn quoted(diagnostics: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(&diagnostics[diagnostics.find('{')?..]).ok()?;
     Some(answer.pointer("/ErrStatus/message")?.as_str()?.to_owned())

@@ -40,7 +40,7 @@ fn recording(case: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What is told of a recorded Job.
+/// Returns the news about a recorded Job.
 fn told(case: &str) -> Vec<JobNews> {
     let mut tracker = Tracker::new(&Job, Duration::from_mins(10), Duration::from_secs(30));
     tracker.listing();
