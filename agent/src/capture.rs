@@ -3,9 +3,9 @@
 //!
 //! Invariants:
 //!
-//! * A disk that hangs costs the trial at most [`PATIENCE`]; then its output is no longer copied, and
+//! * A disk that hangs costs the trial at most [`DISK_TIMEOUT`]; then its output is no longer copied, and
 //!   counted, until the disk answers again. A slow disk slows the trial, as redirection in a shell would.
-//! * At most [`ROOM`] bytes of each stream wait in memory (and as many are being written).
+//! * At most [`QUEUE_BYTES`] bytes of each stream wait in memory (and as many are being written).
 //! * Only the thread touches the disk; it starts with the first thing there is to write. Where there is
 //!   nothing but a verdict at the very end, none is started.
 
@@ -27,10 +27,10 @@ mod grown;
 use grown::Grown;
 
 /// Bytes of one stream that may wait for the disk.
-pub const ROOM: usize = 64 * 1024;
+pub const QUEUE_BYTES: usize = 64 * 1024;
 
 /// The longest that a pump waits for a disk that does not take anything.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where things are to be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -110,8 +110,8 @@ impl Capture {
         };
         let mut state = shared.lock();
         shared.start(&mut state);
-        while state.waiting[index(stream)].len() + bytes.len() > ROOM {
-            let left = PATIENCE.saturating_sub(state.spent);
+        while state.waiting[index(stream)].len() + bytes.len() > QUEUE_BYTES {
+            let left = DISK_TIMEOUT.saturating_sub(state.spent);
             if left.is_zero() {
                 state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 return;
@@ -194,7 +194,7 @@ impl Shared {
         let thread = thread::Builder::new().name("capture".to_owned()).stack_size(128 * 1024);
         if let Err(source) = thread.spawn(move || shared.work_off()) {
             state.outcome.error = Some(format!("cannot start a thread for the files: {source}"));
-            state.spent = PATIENCE;
+            state.spent = DISK_TIMEOUT;
         }
     }
 

@@ -19,7 +19,7 @@ use crate::sample::gpu::{ProbeCommand, Row, parse_row};
 use crate::tools::said;
 
 /// The longest wait for a reading: the tool takes seconds on a machine with many GPUs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const READING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The result of one look at the GPUs.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +47,7 @@ pub fn main(nvidia_smi: &Path, output: Output) -> ExitCode {
 
 /// Reads NVIDIA's GPUs, and AMD's where there are none.
 pub fn read(nvidia_smi: &Path) -> Reading {
-    match ask(nvidia_smi, PATIENCE) {
+    match ask(nvidia_smi, READING_TIMEOUT) {
         Reading::None => match amd::read(Path::new("/")) {
             found if found.is_empty() => Reading::None,
             found => Reading::Gpus(found),
@@ -195,10 +195,10 @@ mod tests {
             let tool = dir.path().join(name);
             // A file that was just written may still be open in a child of another test's.
             symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/tool.sh"), &tool).unwrap();
-            let patience = if name == "hang" { Duration::from_millis(50) } else { PATIENCE };
+            let patience = if name == "hang" { Duration::from_millis(50) } else { READING_TIMEOUT };
             assert_eq!(ask(&tool, patience), reading, "{name}");
         }
-        assert_eq!(ask(&dir.path().join("absent"), PATIENCE), Reading::None);
+        assert_eq!(ask(&dir.path().join("absent"), READING_TIMEOUT), Reading::None);
     }
 
     #[test]

@@ -17,10 +17,10 @@ use crate::serve::{Answer, Answering, Handler, Head, Limits, Method, serve};
 pub type Asked = oneshot::Sender<String>;
 
 /// The time that the watching task may take to answer, and a client to ask and to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client needs no more than a few connections, and no body.
-const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(PATIENCE) };
+const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
 
 struct Door {
     ask: mpsc::Sender<Asked>,
@@ -61,7 +61,7 @@ impl Handler for Door {
                 self.ask.send(tell).await.ok()?;
                 told.await.ok()
             };
-            match tokio::time::timeout(PATIENCE, asked).await {
+            match tokio::time::timeout(CLIENT_TIMEOUT, asked).await {
                 Ok(Some(page)) => {
                     let body = if path == "/metrics" { page } else { "ok\n".to_owned() };
                     Answer { status: "200 OK", kind: KIND, body }

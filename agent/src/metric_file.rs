@@ -26,10 +26,10 @@ use crate::tail::{FileCollectors, FileSpec};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest pause between two looks.
-const PAUSE: Duration = Duration::from_millis(10);
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The pause after a look, in multiples of the time that it took.
-const PATIENCE: u32 = 20;
+const PAUSE_PER_LOOK: u32 = 20;
 
 /// The files, before their thread runs.
 #[derive(Debug)]
@@ -182,7 +182,7 @@ fn wait(woken: &blocking::Receiver<Wake>, pause: Duration) -> Wake {
 
 /// PURE: how long to pause after a look that took so long.
 fn pause_after(look: Duration) -> Duration {
-    (look * PATIENCE).clamp(PAUSE, LOOK_EVERY)
+    (look * PAUSE_PER_LOOK).clamp(MIN_LOOK_INTERVAL, LOOK_EVERY)
 }
 
 #[cfg(test)]

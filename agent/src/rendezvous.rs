@@ -13,7 +13,7 @@ use crate::fetch::{Error, Manager};
 use crate::peers::{self, Role, Task};
 
 /// The time that the manager may keep us waiting for one answer.
-const WAIT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The way in which the pods of this trial meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub async fn meet(manager: &Manager, meeting: &Meeting) -> Result<Vec<Member>, E
     };
     let Task { role, index } = meeting.own.clone();
     let port = peers::port(&meeting.roles, &role).unwrap_or_default();
-    let wait_ms = u64::try_from(WAIT.as_millis()).ok();
+    let wait_ms = u64::try_from(ANSWER_TIMEOUT.as_millis()).ok();
     let (attempt, roles) = (meeting.attempt.clone(), peers::sizes(&meeting.roles));
     let pod = RendezvousRequest { attempt, roles, role, index, address, port, wait_ms };
     loop {

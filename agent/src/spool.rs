@@ -66,7 +66,7 @@ pub use record::Record;
 const UNWRITTEN_BYTES: usize = 64 << 10;
 
 /// The longest wait for a disk that does not.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Name of the file that says whose reports the spool holds.
 const SENDER: &str = "sender.json";
@@ -314,7 +314,7 @@ impl Spool {
     }
 
     /// Waits until the disk has most of the logs, for a caller that may wait for it: the thread that reads the trial's
-    /// output faster than they can be written. A disk that hangs is waited for once, and at most [`PATIENCE`].
+    /// output faster than they can be written. A disk that hangs is waited for once, and at most [`DISK_TIMEOUT`].
     pub fn settle(&self) {
         let mut state = self.shared.lock();
         while state.disk == DiskState::Well
@@ -322,7 +322,7 @@ impl Spool {
             && state.bulk.unwritten_bytes() > UNWRITTEN_BYTES
         {
             state.settling += 1;
-            let waited = self.shared.room.wait_timeout(state, PATIENCE);
+            let waited = self.shared.room.wait_timeout(state, DISK_TIMEOUT);
             let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.settling -= 1;

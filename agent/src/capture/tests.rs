@@ -62,11 +62,11 @@ async fn a_disk_that_hangs_is_waited_for_once() {
     let capture = Capture::new(places(dir.path()));
     let before = Instant::now();
     for _ in 0..40 {
-        capture.output(Stream::Stdout, &vec![b'x'; ROOM / 2]);
+        capture.output(Stream::Stdout, &vec![b'x'; QUEUE_BYTES / 2]);
     }
     assert!(capture.shed_bytes() > 0, "the pipe holds far less than was written");
     // Forty waits would be forty times the patience; the bound is generous for a busy machine.
-    assert!(before.elapsed() < 20 * PATIENCE);
+    assert!(before.elapsed() < 20 * DISK_TIMEOUT);
     let outcome = capture.finish(Duration::from_millis(10)).await;
     assert!(outcome.error.unwrap().contains("does not answer"));
     drop(reader);

@@ -19,7 +19,7 @@ use crate::spool::{Dialect, Record};
 const OPEN: Duration = Duration::from_secs(20);
 
 /// The time that the bulk lane waits for the line; then it takes another connection.
-const PATIENCE: Duration = Duration::from_secs(1);
+const BULK_WAIT: Duration = Duration::from_secs(1);
 
 /// The right to the long poll.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Line {
         self.wanted.send_replace(true);
         let held = Held(&self.wanted);
         // Whatever comes of it: there are other connections.
-        drop(timeout(PATIENCE, self.open.subscribe().wait_for(|open| !open)).await);
+        drop(timeout(BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
         held
     }
 

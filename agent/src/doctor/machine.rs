@@ -9,7 +9,7 @@ use crate::gpus::Reading;
 use crate::sample::cgroup::{CgroupReader, memory_percent};
 
 /// Less room than this is soon used up by output and checkpoints.
-const ROOM: u64 = 1 << 30;
+const LEAST_FREE_BYTES: u64 = 1 << 30;
 
 /// Checks that files can be made in `dir`, or where it would be made.
 pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
@@ -39,7 +39,7 @@ pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
 
 fn room(name: &'static str, shown: &str, free: u64) -> Check {
     let finding = format!("{shown} can be written; {} MiB are free", free >> 20);
-    if free < ROOM {
+    if free < LEAST_FREE_BYTES {
         return Check::warn(name, finding, "give the volume more room, at least 1 GiB");
     }
     Check::ok(name, finding)
@@ -110,7 +110,9 @@ mod tests {
 
     #[test]
     fn little_room_is_a_warning() {
-        for (free, state) in [(ROOM, State::Ok), (ROOM - 1, State::Warn), (0, State::Warn)] {
+        for (free, state) in
+            [(LEAST_FREE_BYTES, State::Ok), (LEAST_FREE_BYTES - 1, State::Warn), (0, State::Warn)]
+        {
             assert_eq!(room("d", "x", free).state, state, "{free}");
         }
     }

@@ -20,7 +20,7 @@ use crate::errors::chain;
 use crate::http;
 
 /// The time that a hop may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The difference between the clocks that is allowed, in milliseconds.
 const APART: i64 = 5_000;
 /// The hops, in their order.
@@ -66,7 +66,7 @@ async fn walk(address: &ManagerAddress, wanted: &Wanted, checks: &mut Vec<Check>
     pass(Check::ok("address", base.as_str().trim_end_matches('/')))?;
 
     let plain = host.trim_start_matches('[').trim_end_matches(']');
-    let found = timeout(PATIENCE, lookup_host((plain, port))).await;
+    let found = timeout(HOP_TIMEOUT, lookup_host((plain, port))).await;
     let found = found.map_err(io::Error::from).flatten().map(Iterator::collect::<Vec<_>>);
     let check = name(plain, &found);
     pass(check)?;
@@ -155,7 +155,7 @@ const NAME: &str =
 async fn connect(addresses: &[SocketAddr]) -> io::Result<SocketAddr> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
-        match timeout(PATIENCE, TcpStream::connect(address)).await {
+        match timeout(HOP_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(_)) => return Ok(*address),
             Ok(Err(error)) => last = error,
             Err(late) => last = late.into(),
@@ -190,7 +190,7 @@ struct Health {
 
 async fn health(client: &Client, base: &Url) -> Result<Health, reqwest::Error> {
     let url = format!("{}/healthz", base.as_str().trim_end_matches('/'));
-    let response = client.get(url).timeout(PATIENCE).send().await?;
+    let response = client.get(url).timeout(HOP_TIMEOUT).send().await?;
     let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
     let date_ms = date.and_then(|date| httpdate::parse_http_date(date).ok()).and_then(|date| {
         let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -303,7 +303,7 @@ async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
     };
     let url = format!("{}{REPORTS}", base.as_str().trim_end_matches('/'));
     let mut request =
-        client.post(url).header(CONTENT_TYPE, "application/json").body("{}").timeout(PATIENCE);
+        client.post(url).header(CONTENT_TYPE, "application/json").body("{}").timeout(HOP_TIMEOUT);
     if let Some(token) = &token {
         request = request.bearer_auth(token);
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 const DRAIN: Duration = Duration::from_secs(2);
-const GRACE: Duration = Duration::from_secs(20);
+const STOP_GRACE: Duration = Duration::from_secs(20);
 
 #[test]
 fn step_follows_the_table() {
@@ -17,7 +17,7 @@ fn step_follows_the_table() {
     let output = Left { output: true, processes: false };
     let both = Left { output: true, processes: true };
     let tree = Left { output: false, processes: true };
-    let stop = StopRequested { grace: GRACE };
+    let stop = StopRequested { grace: STOP_GRACE };
     let late = DeadlinePassed(both);
     let (ask, kill) = (Some(Effect::Terminate), Some(Effect::Kill));
 

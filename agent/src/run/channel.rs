@@ -9,7 +9,7 @@ use crate::environment::Changes;
 use crate::errors::chain;
 
 /// Findings that may wait for the main task.
-const ROOM: usize = 64;
+const FINDINGS_QUEUE: usize = 64;
 
 /// The channel, bound and not yet served.
 pub(super) struct SdkChannel(Option<Channel>);
@@ -54,7 +54,7 @@ impl SdkChannel {
 
     /// Serves it. `record` is what a trial is answered that asks for its parameters.
     pub(super) fn serve(self, record: String) -> Served {
-        let (found, findings) = mpsc::channel(ROOM);
+        let (found, findings) = mpsc::channel(FINDINGS_QUEUE);
         let (ended, told) = watch::channel(false);
         // A task, so that a panic in it is not ours. It ends with the runtime at the latest.
         let task = self

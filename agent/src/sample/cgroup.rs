@@ -201,11 +201,11 @@ fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
 }
 
 /// Most that is read of a file, in bytes: the longest, `cpu.stat`, has a few hundred.
-const LONGEST: usize = 4096;
+const MAX_FILE_BYTES: usize = 4096;
 
 /// Returns the text of a file. The kernel makes its whole text for the first read, so one call is enough.
 fn text(group: &Path, file: &str) -> String {
-    let mut text = [0; LONGEST];
+    let mut text = [0; MAX_FILE_BYTES];
     let read = File::open(group.join(file)).and_then(|mut file| file.read(&mut text));
     String::from_utf8_lossy(&text[..read.unwrap_or(0)]).into_owned()
 }

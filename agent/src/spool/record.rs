@@ -8,7 +8,7 @@ pub const MAGIC: &[u8; 8] = b"TKSPOOL1";
 pub const HEADER: usize = 16;
 /// Longest payload that is believed: anything longer is damage. A metric of NNI's SDK has at most a
 /// million characters, which escaping may multiply by six.
-const LONGEST: usize = 64 << 20;
+const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// A report as it is kept and delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else { return Decoded::Cut };
     let [l0, l1, l2, l3, c0, c1, c2, c3, seq @ ..] = *header;
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
-    if length > LONGEST {
+    if length > MAX_PAYLOAD_BYTES {
         return Decoded::Damaged;
     }
     let Some(payload) = rest.get(..length) else { return Decoded::Cut };

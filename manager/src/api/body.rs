@@ -21,7 +21,7 @@ pub(super) const BODY_LIMIT_BYTES: usize = 8 << 20;
 const MEMORY_BYTES: usize = 64 << 20;
 
 /// The time that a client may take to send its body, once it has begun, beyond what a slow line needs for it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The slowest line that is waited for, in bytes a second.
 const SLOWEST: usize = 16 << 10;
@@ -63,7 +63,7 @@ impl Incoming {
         let began = Instant::now();
         loop {
             let seconds = u32::try_from(self.read.bytes.len() / SLOWEST).expect("it has a limit");
-            let until = began + PATIENCE + Duration::from_secs(1) * seconds;
+            let until = began + BODY_TIMEOUT + Duration::from_secs(1) * seconds;
             let more = timeout_at(until, self.more());
             if !more.await.map_err(|_| Error::TooSlow)?? {
                 break;

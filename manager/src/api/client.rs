@@ -20,7 +20,7 @@ use super::tls;
 use crate::local_socket;
 
 /// The time in which a manager must begin its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -133,7 +133,7 @@ impl Client {
         }
         let body = body.map(|body| Body::from(body.to_string())).unwrap_or_default();
         let request = request.body(body).map_err(|error| Error::Unreadable(error.to_string()))?;
-        let answered = timeout(PATIENCE, self.exchange(request)).await;
+        let answered = timeout(ANSWER_TIMEOUT, self.exchange(request)).await;
         let response = answered.unwrap_or_else(|_| Err(self.unreachable(&"it is silent")))?;
         let status = response.status();
         if status.is_success() {

@@ -22,7 +22,7 @@ use crate::store::TrialRow;
 use crate::training_service::parameter_record;
 
 /// The longest that a pod is kept waiting for the others before it is told who is missing.
-const WAIT: Duration = Duration::from_secs(25);
+const PEERS_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Bytes of the archive that are read at a time.
 const PORTION: usize = 64 << 10;
@@ -110,7 +110,7 @@ pub(super) async fn rendezvous(
     let request: RendezvousRequest = serde_json::from_slice(&body.bytes)
         .map_err(|error| Error::BadRequest(format!("not a pod's report: {error}")))?;
     drop(body);
-    let patience = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(WAIT);
+    let patience = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(PEERS_TIMEOUT);
     let until = Instant::now() + patience;
     let meeting = &state.pods.meeting;
     // Before the look, or a completion in between would not be heard of.

@@ -34,7 +34,7 @@ const CONNECTIONS: usize = 25_000;
 const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 5;
 
 /// Bytes of an answer that a connection holds beyond the piece that is being sent, and the largest head of a request.
-const BUFFER: usize = 64 << 10;
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
 /// Descriptors beside those of connections: files, the database, the agents' pipes.
 const OTHER_DESCRIPTORS: u64 = 1_000;
@@ -53,7 +53,7 @@ const UNTAKEN: Duration = Duration::from_mins(1);
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// The time to wait when the system has no more descriptors or the like.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves without encryption until `shutdown`, then lets the requests in progress end, for 5 s at most.
 pub async fn serve(
@@ -240,7 +240,7 @@ async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, Owne
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "connections cannot be accepted; trying again");
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }
@@ -281,7 +281,7 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
-        .max_buf_size(BUFFER)
+        .max_buf_size(CONNECTION_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "a connection ended early");

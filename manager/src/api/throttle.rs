@@ -40,7 +40,7 @@ struct Growth {
 }
 
 /// The pause after the first failure that has one.
-const SHORTEST: Duration = Duration::from_millis(100);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The growth for one address.
 const OF_ADDRESS: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
 /// The growth for all addresses together.
@@ -92,7 +92,7 @@ impl Growth {
     fn pause(self, failures: u32) -> Duration {
         let Some(beyond) = failures.checked_sub(self.free + 1) else { return Duration::ZERO };
         let factor = 1_u32.checked_shl(beyond / self.doubled_by).unwrap_or(u32::MAX);
-        SHORTEST.saturating_mul(factor.max(1)).min(self.longest)
+        FIRST_PAUSE.saturating_mul(factor.max(1)).min(self.longest)
     }
 }
 

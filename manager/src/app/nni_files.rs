@@ -20,7 +20,7 @@ use crate::store::{ExperimentRow, Store, write_nni_profile};
 use crate::training_service::local::write_file;
 
 /// Time between two looks at an experiment that changes all the time.
-const PACE: Duration = Duration::from_millis(500);
+const WRITE_INTERVAL: Duration = Duration::from_millis(500);
 /// A lock file that is older was left behind by a program that died. Source: nni 3.0, `get_file_lock(…, stale=2)`.
 const STALE_LOCK: Duration = Duration::from_secs(2);
 /// The time to wait for the lock.
@@ -67,7 +67,7 @@ impl NniFiles {
             if commits.changed().await.is_err() {
                 return;
             }
-            sleep(PACE).await;
+            sleep(WRITE_INTERVAL).await;
         }
     }
 

@@ -18,7 +18,7 @@ use crate::training_service::local::write_file;
 use crate::{api, local_socket};
 
 /// The interval at which the folder is looked at: an agent without an address tries again about as often.
-const LOOK: Duration = Duration::from_secs(3);
+const FOLDER_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The files of a running manager in an experiment's folder.
 pub(super) struct Presence {
@@ -45,7 +45,7 @@ impl Presence {
         let mut servers = JoinSet::new();
         let listener = listen_locally(&self.dir.manager_socket());
         let mut serving = listener.map(|listener| self.serve(&mut servers, listener));
-        let mut looks = interval(LOOK);
+        let mut looks = interval(FOLDER_CHECK_INTERVAL);
         loop {
             tokio::select! {
                 () = self.closed.cancelled() => break,

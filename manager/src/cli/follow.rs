@@ -12,7 +12,7 @@ use super::ask::{Error, Place};
 use crate::api::client::{self, Client};
 
 /// Time between two tries to go on, and how many are made.
-const PACE: Duration = Duration::from_secs(1);
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 const TRIES: u32 = 30;
 
 /// The end of the look at a stream.
@@ -54,7 +54,7 @@ pub(super) async fn follow(
             Err(error) if seen.is_none() || !patient => return Err(error.into()),
             Err(_) => {}
         }
-        sleep(PACE).await;
+        sleep(RECONNECT_PAUSE).await;
         client = place.client().await?;
     }
 }
@@ -74,7 +74,7 @@ async fn look(
         let line = match client {
             Client::Far { .. } => lines.next().await,
             // A store without a writer has nothing more to tell than it tells at once.
-            Client::Near(_) => timeout(PACE, lines.next()).await.unwrap_or(None),
+            Client::Near(_) => timeout(RECONNECT_PAUSE, lines.next()).await.unwrap_or(None),
         };
         let Some(line) = line else { return Ok(Look::Cut) };
         if let Some(name) = line.strip_prefix("event: ") {

@@ -16,7 +16,7 @@ use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
 use crate::training_service::local::write_file;
 
 /// The time in which a browser that fails does so.
-const PATIENCE: Duration = Duration::from_secs(3);
+const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);
 
 /// Opens the portal, or prints where it is; the program's exit code.
 pub(super) async fn open(place: &Place, print: bool) -> u8 {
@@ -94,7 +94,7 @@ async fn runs(browser: &str, file: &Path) -> bool {
     command.args(words.filter(|word| *word != "%s")).arg(format!("file://{}", file.display()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };
-    match timeout(PATIENCE, child.wait()).await {
+    match timeout(BROWSER_FAIL_TIME, child.wait()).await {
         Ok(ended) => ended.is_ok_and(|status| status.success()),
         // It is the browser itself.
         Err(_) => true,

@@ -20,7 +20,7 @@ use crate::view::turns_writing;
 /// The number of lines of a failed trial's output that are shown.
 const LAST_LINES: usize = 5;
 /// Time between two lines that say how it stands, where there is no bar: a log is kept.
-const PACE: Duration = Duration::from_mins(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Shows an experiment's progress.
 pub(super) struct Progress {
@@ -159,7 +159,7 @@ impl Progress {
 
     /// Says how it stands where there is no bar, if that was not said a moment ago.
     fn say(&mut self, now: Instant) {
-        if self.terminal || self.said.is_some_and(|last| now - last < PACE) {
+        if self.terminal || self.said.is_some_and(|last| now - last < PROGRESS_INTERVAL) {
             return;
         }
         self.said = Some(now);

@@ -24,7 +24,7 @@ use crate::view::curve::points_of;
 mod head;
 
 /// Time between two drawings.
-const PACE: Duration = Duration::from_secs(1);
+const DRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// Trials that are shown.
 const ROWS: usize = 20;
 /// Trials that are asked about at a time.
@@ -78,7 +78,7 @@ async fn watch(place: &Place) -> Result<(), Error> {
             break false;
         }
         let next = async {
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(DRAW_INTERVAL).await;
             look(&place, &mut client).await
         };
         tokio::select! {

@@ -52,7 +52,7 @@ const FIELDS: [&str; 31] = [
 ];
 
 /// Where `tunerPatience` is absent, and between what it must lie.
-const PATIENCE: Duration = Duration::from_mins(15);
+const DEFAULT_TUNER_PATIENCE: Duration = Duration::from_mins(15);
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
 
@@ -306,7 +306,9 @@ fn duration(
 
 /// `tunerPatience`: long enough for a word, and not for ever.
 fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Problem> {
-    let Some(patience) = duration(top, "tunerPatience", canonical)? else { return Ok(PATIENCE) };
+    let Some(patience) = duration(top, "tunerPatience", canonical)? else {
+        return Ok(DEFAULT_TUNER_PATIENCE);
+    };
     if (LEAST_PATIENCE..=MOST_PATIENCE).contains(&patience) {
         return Ok(patience);
     }

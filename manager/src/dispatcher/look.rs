@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Algorithm, Source};
 
 /// The time that modules may take to load: those of deep learning take their time.
-const PATIENCE: Duration = Duration::from_mins(2);
+const IMPORT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Loads NNI, and a class as NNI does (nni 3.0, `nni/runtime/common.py`): arguments are the folder and the name, or nothing.
 const LOAD: &str = "import importlib, sys, nni
@@ -36,8 +36,8 @@ pub async fn look(
         command.arg(code).arg(class);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let ran = timeout(PATIENCE, command.output()).await;
-    let ran = ran.map_err(|_| format!("{python} took more than {} s", PATIENCE.as_secs()))?;
+    let ran = timeout(IMPORT_TIMEOUT, command.output()).await;
+    let ran = ran.map_err(|_| format!("{python} took more than {} s", IMPORT_TIMEOUT.as_secs()))?;
     let output = ran.map_err(|error| {
         format!(
             "{python} cannot be started: {error}; set `pythonInterpreter` to one that has `nni`"

@@ -26,7 +26,7 @@ const BEAT: Duration = Duration::from_millis(200);
 /// The time that a program may take to be ready to be asked: Python's larger libraries load slowly.
 const START: Duration = Duration::from_mins(2);
 /// The time in which parameters may still come after "nothing more", if the end of a trial brings them.
-const GRACE: Duration = Duration::from_secs(1);
+const LATE_ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// The interval at which a program that owes an answer is spoken to.
 const NUDGE: Duration = Duration::from_secs(3);
 /// The time that a program may take to end: NNI's looks every 3 s whether it should.
@@ -283,7 +283,7 @@ impl Session {
             self.take(turn, history, listener);
         }
         let quiet = now - self.last_word.max(self.last_order);
-        if quiet >= GRACE {
+        if quiet >= LATE_ANSWER_WAIT {
             for id in std::mem::take(&mut history.refused) {
                 let proposal = Proposal::Wait;
                 listener.hear(Said::Proposed { id, proposal });

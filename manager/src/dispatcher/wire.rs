@@ -22,7 +22,7 @@ use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Bytes of one line at most: no proposal is longer, and a program that prints without end must not fill the memory.
-const LONGEST: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// The way to one program.
 pub(super) enum Wire {
@@ -169,7 +169,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             let over = chunk.is_empty();
             self.begun.extend_from_slice(&chunk[..length]);
             self.reader.consume(length + usize::from(end.is_some()));
-            if self.begun.len() > LONGEST || (over && self.begun.is_empty()) {
+            if self.begun.len() > MAX_LINE_BYTES || (over && self.begun.is_empty()) {
                 return None;
             }
             if end.is_some() || over {
@@ -215,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn foreign_bytes_are_lines_and_one_without_end_is_given_up() {
         assert_eq!(lines(b"a\n\n\xff b\nlast").await, ["a", "", "\u{fffd} b", "last"]);
-        let endless = [b"a\n".as_slice(), &vec![b'x'; LONGEST + 1]].concat();
+        let endless = [b"a\n".as_slice(), &vec![b'x'; MAX_LINE_BYTES + 1]].concat();
         assert_eq!(lines(&endless).await, ["a"]);
     }
 }

@@ -26,10 +26,10 @@ use crate::store::{self, Arrival};
 
 /// The time that a full queue is waited for. These senders try once and then forget (with a limit of 10 s),
 /// so waiting is the only way not to lose what they say.
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time to wait before a full queue is tried again.
-const PAUSE: Duration = Duration::from_millis(20);
+const QUEUE_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Numbers reports and takes them in; cheap to clone.
 #[derive(Clone)]
@@ -198,7 +198,7 @@ impl All {
         lane: Lane,
         mut said: Vec<(i64, ReportBody)>,
     ) -> Result<(), Error> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + QUEUE_TIMEOUT;
         loop {
             let Numbered { reports, again, next, metrics } = self.number(position, said);
             let batch = ReportBatch {
@@ -217,7 +217,7 @@ impl All {
             let error = loop {
                 match self.intake.inner.take_in(Arc::clone(&arrival)).await {
                     Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
-                        sleep(PAUSE).await;
+                        sleep(QUEUE_RETRY_PAUSE).await;
                     }
                     Err(error) => break error,
                     Ok(_) => {

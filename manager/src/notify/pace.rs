@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The number of times that one thing is tried: for more than an hour.
 const TRIES: u32 = 24;
 /// The longest pause.
-const LONGEST: Duration = Duration::from_mins(5);
+const MAX_RETRY_PAUSE: Duration = Duration::from_mins(5);
 
 /// The outcome of a try.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) fn next(outcome: Outcome, tries: u32) -> Next {
         }
         Outcome::NotNow(why) => {
             let seconds = 1 << tries.saturating_sub(1).min(16);
-            Next::Again(Duration::from_secs(seconds).min(LONGEST), why)
+            Next::Again(Duration::from_secs(seconds).min(MAX_RETRY_PAUSE), why)
         }
     }
 }

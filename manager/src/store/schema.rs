@@ -33,11 +33,11 @@ pub(super) const MIGRATIONS: &[&str] = &[
 const CHECKED_BYTES: u64 = 64 << 20;
 
 /// The time that a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of tries, and the pause between them, for a lock that another process holds.
-const LOOKS: u32 = 5;
-const LOOK: Duration = Duration::from_millis(10);
+const LOCK_TRIES: u32 = 5;
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The writer's connection and the lock that keeps other managers away for as long as it lives.
 pub(super) struct Opened {
@@ -58,7 +58,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
             | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
     .map_err(failed)?;
-    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
     let version = recognise(&connection, path)?;
     if version > 0 && fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_BYTES) {
         let found = problems(&connection, "quick_check(1)").map_err(failed)?;
@@ -78,7 +78,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
     .map_err(|error| failed_open(path, error))?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     compile_once(&connection)?;
     Ok(connection)
 }
@@ -188,7 +188,9 @@ fn lock(path: &Path) -> Result<File, Error> {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             // Another process may only be looking whether it is held, which takes no time.
-            Err(TryLockError::WouldBlock) if look < LOOKS => std::thread::park_timeout(LOOK),
+            Err(TryLockError::WouldBlock) if look < LOCK_TRIES => {
+                std::thread::park_timeout(LOCK_RETRY_PAUSE)
+            }
             Err(TryLockError::WouldBlock) => break,
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }

@@ -12,7 +12,7 @@ pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, 
      created_at_ms, started_at_ms, ended_at_ms, message, exit_code, retries";
 
 /// The longest duration that is believed, in milliseconds; far above any, and no sum with it overflows.
-const LONGEST: i64 = 1 << 53;
+const MAX_DURATION_MS: i64 = 1 << 53;
 
 pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
     if let Some(there) = experiment(c)? {
@@ -153,7 +153,7 @@ pub(super) fn change_trial(
             "UPDATE trial SET ended_at_ms = min(ended_at_ms, started_at_ms + ?) \
              WHERE key = ? AND started_at_ms IS NOT NULL",
         )?
-        .execute(params![i64::try_from(duration).unwrap_or(i64::MAX).min(LONGEST), key])?;
+        .execute(params![i64::try_from(duration).unwrap_or(i64::MAX).min(MAX_DURATION_MS), key])?;
     }
     append_event(c, key, change.at_ms, change.exit_code)
 }

@@ -293,7 +293,7 @@ fn is_room_made(connection: &Connection, error: &Error) -> bool {
     let folded = connection
         .busy_timeout(Duration::ZERO)
         .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
-    let restored = connection.busy_timeout(schema::PATIENCE);
+    let restored = connection.busy_timeout(schema::BUSY_TIMEOUT);
     folded.is_ok() && restored.is_ok() && log_bytes() < before
 }
 

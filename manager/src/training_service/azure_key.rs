@@ -16,7 +16,7 @@ use tokio::time::timeout;
 pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
 
 /// The time that `az` may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+const AZ_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The length of a complaint of `az` that is shown, in characters.
 const SHOWN: usize = 300;
@@ -72,7 +72,7 @@ pub enum Error {
     NoAz(#[source] io::Error),
     /// It took too long.
     #[error(
-        "`az keyvault secret show` did not end within {PATIENCE:?}; is it waiting for a login?"
+        "`az keyvault secret show` did not end within {AZ_TIMEOUT:?}; is it waiting for a login?"
     )]
     Slow,
     /// It failed.
@@ -121,7 +121,7 @@ async fn of_vault(vault: &str, secret: &str, az: &Path) -> Result<String, Error>
     command.args(["keyvault", "secret", "show", "--query", "value", "--output", "tsv"]);
     command.args(["--vault-name", vault, "--name", secret]);
     command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = timeout(PATIENCE, command.output()).await.map_err(|_| Error::Slow)?;
+    let output = timeout(AZ_TIMEOUT, command.output()).await.map_err(|_| Error::Slow)?;
     let output = output.map_err(Error::NoAz)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -34,7 +34,7 @@ pub mod gpus;
 
 /// The time that an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
 /// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
-const PATIENCE: Duration = Duration::from_secs(35);
+const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The exit code of an agent that could not do its work (`docs/exit-codes.md`).
 const KEEPER_ERROR: i32 = 125;
@@ -288,13 +288,13 @@ impl TrainingService for Local {
         let trial = trial.clone();
         self.shared.tasks.spawn(async move {
             let begun = tokio::time::Instant::now();
-            while begun.elapsed() < PATIENCE {
+            while begun.elapsed() < AGENT_END_TIMEOUT {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 if !shared.agents().contains_key(&trial) {
                     return;
                 }
             }
-            warn!(%trial, "the agent did not end within {PATIENCE:?} of being asked; killing it");
+            warn!(%trial, "the agent did not end within {AGENT_END_TIMEOUT:?} of being asked; killing it");
             shared.signal(&trial, Signal::SIGKILL);
         });
     }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::super::body::PATIENCE;
+use super::super::body::BODY_TIMEOUT;
 use super::super::throttle::Peer;
 use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
@@ -28,7 +28,7 @@ async fn form<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<
 
 async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
     // A client that logs in is a stranger still, and keeps no connection open by sending nothing.
-    let bytes = timeout(PATIENCE, axum::body::to_bytes(request.into_body(), FORM_LIMIT)).await;
+    let bytes = timeout(BODY_TIMEOUT, axum::body::to_bytes(request.into_body(), FORM_LIMIT)).await;
     let bytes = bytes
         .map_err(|_| Error::TooSlow)?
         .map_err(|_| Error::TooLarge { limit_bytes: FORM_LIMIT })?;

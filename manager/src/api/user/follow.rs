@@ -27,7 +27,7 @@ use crate::job_state::JobState;
 use crate::store;
 
 /// The least time between two looks at the store: changes that come closer are told together.
-const PACE: Duration = Duration::from_millis(250);
+const STORE_INTERVAL: Duration = Duration::from_millis(250);
 /// The time that a stream may be silent: a client that has gone is noticed by what is sent to it.
 const SILENCE: Duration = Duration::from_secs(15);
 /// The comment that is sent then.
@@ -95,7 +95,7 @@ impl Line {
         let stop = self.shared.state.closing.clone();
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
-            () = sleep(PACE) => {}
+            () = sleep(STORE_INTERVAL) => {}
         }
         loop {
             let patience = Instant::now() + SILENCE;
@@ -106,7 +106,7 @@ impl Line {
                     Ok(Ok(())) => return Ok(true),
                     // A store that is only read tells of no commits: its writer is looked at.
                     Ok(Err(_)) => {
-                        sleep(PACE).await;
+                        sleep(STORE_INTERVAL).await;
                         if self.spoke.elapsed() >= SILENCE {
                             self.say(STILL_HERE.to_owned()).await?;
                         }

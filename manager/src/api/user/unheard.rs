@@ -15,7 +15,7 @@ use crate::job_state::JobState;
 use crate::training_service::Output;
 
 /// Between two tries to have it.
-const PAUSE: Duration = Duration::from_secs(2);
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// The time that more of it is waited for once there is some, and how much is told at once, in bytes.
 const GATHER: Duration = Duration::from_millis(250);
 const MOST: usize = 64 << 10;
@@ -61,7 +61,7 @@ impl Ear {
         while self.open.is_none() {
             sleep_until(self.again.unwrap_or_else(Instant::now)).await;
             let ago = self.last.map(|last| last.elapsed()).or(silent_for);
-            self.again = Some(Instant::now() + PAUSE);
+            self.again = Some(Instant::now() + RETRY_PAUSE);
             match service.output(trial, ago).await {
                 Some(Ok(output)) => self.open = Some(output),
                 Some(Err(why)) => {

@@ -23,13 +23,13 @@ use crate::experiment::{Event, Handle};
 use crate::store::{self, Store};
 
 /// The time to wait before the next try.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The time that a disk is waited for once the experiment is to stop. Who asks for that wants to see the end of it, and a
 /// trial loses nothing: the next manager adopts it.
 const LEAVE_AFTER: Duration = Duration::from_secs(10);
 /// Reports and commands that are kept at most while the task cannot see to them; then their senders wait. Signs
 /// of life do not count: of those one is kept for each attempt.
-const ROOM: usize = 1024;
+const MAX_KEPT_EVENTS: usize = 1024;
 
 type Answer = Result<(), Refused>;
 
@@ -106,7 +106,7 @@ impl Inbox {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                Some(event) = self.events.recv(), if self.weighty < ROOM => self.keep(event),
+                Some(event) = self.events.recv(), if self.weighty < MAX_KEPT_EVENTS => self.keep(event),
             }
         }
     }
@@ -161,14 +161,14 @@ impl Inbox {
     /// A pause between two tries, in which no sender is left waiting. `why` says what is waited for.
     async fn listen(&mut self, why: &str) {
         self.answer(Err(Refused::Delayed(why.to_owned())));
-        let over = Instant::now() + PAUSE;
+        let over = Instant::now() + RETRY_PAUSE;
         loop {
             tokio::select! {
                 () = sleep_until(over) => return,
                 () = self.handle.ending(), if self.leave_at.is_none() => {
                     self.leave_at = Some(Instant::now() + LEAVE_AFTER);
                 }
-                Some(event) = self.events.recv(), if self.weighty < ROOM => match event {
+                Some(event) = self.events.recv(), if self.weighty < MAX_KEPT_EVENTS => match event {
                     // Who asked may have gone.
                     Event::Commanded { reply, .. } => {
                         drop(reply.send(Err(Refused::Held(why.to_owned()))));
@@ -266,7 +266,7 @@ mod tests {
             async move {
                 let delayed = answer.await.unwrap();
                 assert!(matches!(delayed, Err(Refused::Delayed(_))), "{delayed:?}");
-                for _ in 0..3 * ROOM {
+                for _ in 0..3 * MAX_KEPT_EVENTS {
                     handle.reported(a.clone(), first(), Vec::new()).await;
                 }
                 handle.reported(b.clone(), first(), vec![note(0)]).await;
@@ -297,14 +297,14 @@ mod tests {
     async fn reports_are_kept_up_to_a_bound_and_none_is_dropped() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
-        let all = u64::try_from(ROOM).unwrap() + 10;
+        let all = u64::try_from(MAX_KEPT_EVENTS).unwrap() + 10;
         let speaker = tokio::spawn(async move {
             for seq in 0..all {
                 handle.reported(trial("a"), first(), vec![note(seq)]).await;
             }
         });
-        inbox.aside(tokio::time::sleep(PAUSE)).await;
-        assert_eq!(inbox.kept.len(), ROOM);
+        inbox.aside(tokio::time::sleep(RETRY_PAUSE)).await;
+        assert_eq!(inbox.kept.len(), MAX_KEPT_EVENTS);
         assert!(!speaker.is_finished(), "it waits");
         for seq in 0..all {
             let Some(Event::Reported { fresh, .. }) = inbox.next().await else { panic!("{seq}") };
@@ -317,7 +317,7 @@ mod tests {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let begun = Instant::now();
-        let stopped_after = 60 * PAUSE;
+        let stopped_after = 60 * RETRY_PAUSE;
         tokio::spawn(async move {
             tokio::time::sleep(stopped_after).await;
             handle.stop();
@@ -326,7 +326,7 @@ mod tests {
         let error = inbox.patiently(full).await.unwrap_err();
         assert_eq!(error.class(), Some(store::Class::Full));
         let waited = begun.elapsed().checked_sub(stopped_after).unwrap();
-        assert!((LEAVE_AFTER..LEAVE_AFTER + 2 * PAUSE).contains(&waited), "{waited:?}");
+        assert!((LEAVE_AFTER..LEAVE_AFTER + 2 * RETRY_PAUSE).contains(&waited), "{waited:?}");
         let again = Instant::now();
         inbox.patiently(full).await.unwrap_err();
         assert_eq!(again.elapsed(), Duration::ZERO, "it was waited for long enough");

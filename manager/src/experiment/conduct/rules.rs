@@ -19,7 +19,7 @@ use crate::class_args::OptimizeMode;
 /// The time beyond its need for which the limit of a trial's time is left to its agent.
 const OUTLAST: Duration = Duration::from_hours(1);
 /// The longest that a rule of the assessor's holds.
-const LONGEST: Duration = Duration::from_hours(1);
+const MAX_RULE_LEASE: Duration = Duration::from_hours(1);
 
 impl Run {
     /// Leaves the trial's agent the rules that it is to keep also while it cannot hear us.
@@ -57,7 +57,7 @@ impl Run {
         if rules.is_empty() {
             return;
         }
-        let whole = limit.map_or(LONGEST, |limit| limit.saturating_add(OUTLAST));
+        let whole = limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(OUTLAST));
         let orders = DirectiveBody::StopRules { rules, lease_ms: ms(whole) };
         self.c.handle.order(trial, &job.attempt, orders);
     }
@@ -92,7 +92,7 @@ impl Run {
     /// over before anything comes of it.
     fn rules_lease(&self) -> Option<Duration> {
         // An order that waits for its agent is renewed, too, so what an agent reads is at most half as old again.
-        let lease = (self.shortest? / 2).min(LONGEST);
+        let lease = (self.shortest? / 2).min(MAX_RULE_LEASE);
         (lease >= 2 * self.leases.beat()).then_some(lease)
     }
 }

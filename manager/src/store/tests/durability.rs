@@ -8,7 +8,7 @@ use trial_protocol::{Lane, TrialJobId};
 use super::{Bed, attempt, batch, metric, new_trial, report, trial};
 use crate::store::{Class, Error, QUEUE};
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+const BOUND: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Keeps the writer busy until the sender is dropped.
 async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
@@ -113,7 +113,7 @@ async fn a_store_that_can_be_written_again_is_well_although_nobody_writes() {
         bed.store.ingest(large("a"), 1).await.unwrap_err();
         assert!(ailment.borrow_and_update().is_some());
         bed.store.leave_room(1000).await.unwrap();
-        tokio::time::timeout(PATIENCE, ailment.wait_for(Option::is_none)).await.unwrap().unwrap();
+        tokio::time::timeout(BOUND, ailment.wait_for(Option::is_none)).await.unwrap().unwrap();
     }
     trying.abort();
 }

@@ -10,9 +10,9 @@ use super::Error;
 
 /// Most tries of a request, and how long after the first one no other is begun.
 const TRIES: u32 = 6;
-const LIMIT: Duration = Duration::from_secs(30);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Before the second try; twice as long before each further one, 8 s in all.
-const PAUSE: Duration = Duration::from_millis(250);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Repeats a request until it is done or refused, a few times at most; says what it was told last.
 pub async fn a_few_times<T, F>(request: impl Fn() -> F) -> Result<T, Error>
@@ -20,10 +20,10 @@ where
     F: Future<Output = Result<T, Error>>,
 {
     let began = Instant::now();
-    let mut pause = PAUSE;
+    let mut pause = FIRST_RETRY_PAUSE;
     for _ in 1..TRIES {
         match request().await {
-            Err(error) if error.may_pass() && began.elapsed() + pause < LIMIT => {
+            Err(error) if error.may_pass() && began.elapsed() + pause < RETRY_TIMEOUT => {
                 debug!("{error}; trying again");
             }
             done => return done,
@@ -76,7 +76,7 @@ mod tests {
         let count = Cell::new(0);
         let done = a_few_times(|| async {
             count.set(count.get() + 1);
-            sleep(LIMIT).await;
+            sleep(RETRY_TIMEOUT).await;
             Err::<(), _>(trouble())
         });
         assert_eq!((done.await, count.get()), (Err(trouble()), 1));

@@ -15,7 +15,7 @@ pub(super) const GRACE_S: u64 = 30;
 /// the pod.
 const FLUSH: &str = "10m";
 /// Where a pod's own files are.
-const FOLDER: &str = "/trialkeeper";
+const POD_FOLDER: &str = "/trialkeeper";
 /// Where the token and the way to the manager are.
 const ACCESS: &str = "/run/trialkeeper";
 /// First port of the first role, as NNI has it.
@@ -180,18 +180,18 @@ fn container(
     let line = line.replace('$', "$$");
     container["command"] = match &spec.agent {
         AgentSource::Auto => {
-            json!(["/bin/sh", "-c", BOOTSTRAP.replace('$', "$$"), "trialkeeper", line, FOLDER])
+            json!(["/bin/sh", "-c", BOOTSTRAP.replace('$', "$$"), "trialkeeper", line, POD_FOLDER])
         }
         AgentSource::Image => json!(["trialkeeper", "run", "--shell", line]),
         AgentSource::Copy(_) => {
-            json!([format!("{FOLDER}/bin/trialkeeper"), "run", "--shell", line])
+            json!([format!("{POD_FOLDER}/bin/trialkeeper"), "run", "--shell", line])
         }
     };
     if let Some(container) = container.as_object_mut() {
         container.shift_remove("args");
     }
     let mounts = [
-        json!({"name": "trialkeeper", "mountPath": FOLDER}),
+        json!({"name": "trialkeeper", "mountPath": POD_FOLDER}),
         json!({"name": "trialkeeper-access", "mountPath": ACCESS, "readOnly": true}),
     ];
     append(container, "volumeMounts", mounts);
@@ -230,7 +230,7 @@ fn volume_name(mount: &MountSpec) -> String {
 fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
     let Some(share) = &common.share else { return share::Pieces::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
-    share::pieces(share, (&job.experiment, &job.trial), &role.name, several, FOLDER)
+    share::pieces(share, (&job.experiment, &job.trial), &role.name, several, POD_FOLDER)
 }
 
 /// Sets a variable, whatever it was.
@@ -291,14 +291,14 @@ fn environment(
         ("TRIALKEEPER_PLATFORM", spec.workload.platform().to_owned()),
         ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS}/manager.url")),
         ("TRIALKEEPER_TOKEN_FILE", format!("{ACCESS}/token")),
-        ("TRIALKEEPER_OUTPUT_DIR", format!("{FOLDER}/run")),
+        ("TRIALKEEPER_OUTPUT_DIR", format!("{POD_FOLDER}/run")),
         ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
         ("TRIALKEEPER_FLUSH", FLUSH.to_owned()),
         ("TRIALKEEPER_GRACE", format!("{}s", grace - AFTER_S)),
         ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
         ("TRIALKEEPER_LOG_RATE", LOG_RATE.to_string()),
         // A user id without a name has no home, and a read-only one is none.
-        ("HOME", FOLDER.to_owned()),
+        ("HOME", POD_FOLDER.to_owned()),
         // Nor has it a name, which libraries ask for (`getpass.getuser()`, and with it torch.compile).
         ("USER", "trial".to_owned()),
         ("LOGNAME", "trial".to_owned()),
@@ -375,8 +375,8 @@ fn installer(image: &str, pull_policy: Option<&str>) -> Value {
     let mut container = json!({
         "name": "trialkeeper",
         "image": image,
-        "command": ["trialkeeper", "install", format!("{FOLDER}/bin")],
-        "volumeMounts": [{"name": "trialkeeper", "mountPath": FOLDER}],
+        "command": ["trialkeeper", "install", format!("{POD_FOLDER}/bin")],
+        "volumeMounts": [{"name": "trialkeeper", "mountPath": POD_FOLDER}],
         "resources": {
             "requests": {"cpu": "100m", "memory": "64Mi"},
             "limits": {"cpu": "100m", "memory": "64Mi"},

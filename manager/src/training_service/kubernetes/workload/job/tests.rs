@@ -87,17 +87,17 @@ fn told(case: &str) -> Vec<JobNews> {
 #[test]
 fn every_recorded_end_is_told_as_it_was() {
     const DELETED: Option<Class> = Some(Class::Transient);
-    const LIMIT: Option<Class> = Some(Class::Permanent);
+    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
         ("exit0",                  Some(0),   "its pod ended well", None, None),
         ("exit1",                  Some(1),   "the container ended with exit code 1", None, None),
         ("exit139-segv",           Some(139), "the container ended with exit code 139", None, None),
         ("exit143-by-itself",      Some(143), "the container ended with exit code 143", None, None),
-        ("oom",                    Some(137), "out of memory", LIMIT, None),
+        ("oom",                    Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                Some(137), "the container ended with exit code 137", None, None),
-        ("badcmd",                 Some(128), "the command could not be started", LIMIT, None),
-        ("emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", LIMIT, None),
+        ("badcmd",                 Some(128), "the command could not be started", OVER_LIMIT, None),
+        ("emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", OVER_LIMIT, None),
         ("evicted-rule-failjob",   Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
         ("preempted-by-scheduler", Some(143), "its pod was taken away: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
         ("node-lost",              Some(143), "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),

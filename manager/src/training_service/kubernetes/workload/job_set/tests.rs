@@ -30,12 +30,12 @@ fn two() -> Value {
 #[test]
 fn every_recorded_end_is_told_as_it_was() {
     const DELETED: Option<Class> = Some(Class::Transient);
-    const LIMIT: Option<Class> = Some(Class::Permanent);
+    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
         ("exit0",                  Some(0),   "its pod ended well", None, None),
         ("exit1",                  Some(1),   "the container ended with exit code 1", None, None),
-        ("oom",                    Some(137), "out of memory", LIMIT, None),
+        ("oom",                    Some(137), "out of memory", OVER_LIMIT, None),
         ("sigkill",                Some(137), "the container ended with exit code 137", None, None),
         ("pod-deleted",            Some(143), "the trial's pod was deleted", DELETED, None),
         ("pod-evicted",            Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),

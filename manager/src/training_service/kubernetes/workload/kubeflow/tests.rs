@@ -36,7 +36,7 @@ fn told(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
 #[test]
 fn every_recorded_end_is_told_as_it_was() {
     const DELETED: Option<Class> = Some(Class::Transient);
-    const LIMIT: Option<Class> = Some(Class::Permanent);
+    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     let one: &[(&str, u64)] = &[("worker", 1)];
     let with_ps: &[(&str, u64)] = &[("worker", 1), ("ps", 1)];
     let master: &[(&str, u64)] = &[("master", 1)];
@@ -45,7 +45,7 @@ fn every_recorded_end_is_told_as_it_was() {
     let table = [
         ("tfjob/exit0",                       one,     Some(0),   "its pod ended well", None, None),
         ("tfjob/exit1",                       one,     Some(1),   "the container ended with exit code 1", None, None),
-        ("tfjob/oom",                         one,     Some(137), "out of memory", LIMIT, None),
+        ("tfjob/oom",                         one,     Some(137), "out of memory", OVER_LIMIT, None),
         ("tfjob/sigkill",                     one,     Some(137), "the container ended with exit code 137", None, None),
         // Failed 20 ms after the deletionTimestamp, while the process runs on.
         ("tfjob/pod-deleted",                 one,     None,      "the trial's pod was deleted", DELETED, None),
