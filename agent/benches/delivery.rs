@@ -15,7 +15,7 @@ use trial_protocol::{
     AttemptId, ExperimentId, LogChunk, LogText, Metric, MetricKind, Offer, ReportAck, ReportBody,
     Stream, TrialJobId, capability,
 };
-use trialkeeper::book::Scribe;
+use trialkeeper::book::NniRecorder;
 use trialkeeper::collect::LineCutter;
 use trialkeeper::deliver::{self, ManagerAddress};
 use trialkeeper::log_lines::Secrets;
@@ -101,8 +101,13 @@ fn legacy_metrics(count: u64) {
 
 /// As if a trial had printed it.
 fn print(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
-    let mut scribe =
-        Scribe::new(spool.clone(), sender(Dialect::Nni), Value::Null, None, Secrets::default());
+    let mut scribe = NniRecorder::new(
+        spool.clone(),
+        sender(Dialect::Nni),
+        Value::Null,
+        None,
+        Secrets::default(),
+    );
     let mut cutter = LineCutter::new(true);
     let mut lines = Vec::new();
     for n in 0..count {
@@ -120,7 +125,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         manager,
         token_file: None,
         ca_file: None,
-        papers: deliver::Papers::default(),
+        papers: deliver::Credentials::default(),
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: BOUND,

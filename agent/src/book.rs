@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 
 use crate::clock::Clock;
-use crate::collect::{CollectSpec, Finding, Ledger, Line, Source};
+use crate::collect::{CollectSpec, Finding, Line, MetricRegistry, Source};
 use crate::log::{SHORTLY, say};
 use crate::log_lines::Secrets;
 use crate::rules::{Broken, Rules};
@@ -14,14 +14,14 @@ use crate::spool::Spool;
 
 mod scribe;
 
-pub use scribe::Scribe;
+pub use scribe::NniRecorder;
 
 /// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
 const UNREADABLE_NOTED: u64 = 10;
 
 /// The books of one attempt.
-pub struct Book {
-    ledger: Ledger,
+pub struct Recorder {
+    ledger: MetricRegistry,
     spool: Spool,
     clock: Arc<dyn Clock>,
     live: bool,
@@ -33,7 +33,7 @@ pub struct Book {
     /// A rule that was broken and that no caller has asked for yet.
     broken: Option<Broken>,
     /// Writes for an NNI manager, if it is one.
-    scribe: Option<Scribe>,
+    scribe: Option<NniRecorder>,
 }
 
 /// Counts of what was collected.
@@ -53,7 +53,7 @@ pub struct Tally {
     pub notes: Vec<String>,
 }
 
-impl Book {
+impl Recorder {
     /// An empty book that writes into `spool`. `live`: metrics are printed to stderr too. `secrets` are masked
     /// in notes.
     pub fn new(
@@ -63,7 +63,7 @@ impl Book {
         live: bool,
         secrets: Secrets,
     ) -> Self {
-        let (ledger, tally) = (Ledger::new(spec), Tally::default());
+        let (ledger, tally) = (MetricRegistry::new(spec), Tally::default());
         let (rules, broken) = (Rules::default(), None);
         Self {
             ledger,
@@ -81,7 +81,7 @@ impl Book {
 
     /// The same for an NNI manager: everything is said in its keeper's words.
     #[must_use]
-    pub fn for_nni(self, scribe: Scribe) -> Self {
+    pub fn for_nni(self, scribe: NniRecorder) -> Self {
         Self { scribe: Some(scribe), ..self }
     }
 

@@ -1,6 +1,6 @@
 //! PURE: the trial's bytes -> metrics. No I/O, no clock.
 //!
-//! Collectors find ([`Found`]); the [`Ledger`] names, numbers and bounds what was found and concludes the
+//! Collectors find ([`Found`]); the [`MetricRegistry`] names, numbers and bounds what was found and concludes the
 //! final result of a trial that knows no SDK. Foreign bytes never panic; what looks like a metric and is
 //! unreadable becomes a [`Finding::Unreadable`], and the bytes are passed on either way.
 //!
@@ -24,7 +24,7 @@ mod sdk;
 mod text;
 
 pub use events::EventFileReader;
-pub use ledger::Ledger;
+pub use ledger::MetricRegistry;
 pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
 pub use pattern::{Pattern, PatternError};
@@ -105,7 +105,7 @@ impl Finding {
 /// Which collectors are on, and what the trial's metrics are called.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectSpec {
-    /// Name of the metric that the search optimises. `None`: concluded at the end, see [`Ledger`].
+    /// Name of the metric that the search optimises. `None`: concluded at the end, see [`MetricRegistry`].
     pub objective: Option<String>,
     /// `true` if `name=value` text on stdout counts.
     pub text: bool,

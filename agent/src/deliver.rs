@@ -37,12 +37,12 @@ mod token;
 
 pub use crate::dialect::{Error, Verdict};
 pub use address::ManagerAddress;
-use caller::Caller;
+use caller::HttpClientCache;
 pub use counts::Counts;
-use line::{Line, Waited};
+use line::{LongPoll, Waited};
 pub use local::{LOCAL_BASE, LocalClient};
 use packing::Packed;
-pub use papers::Papers;
+pub use papers::Credentials;
 use papers::is_encrypted;
 pub use patience::pause;
 use token::Token;
@@ -78,7 +78,7 @@ pub struct Settings {
     /// cannot be reached. `None`: the public ones.
     pub ca_file: Option<PathBuf>,
     /// The content of these files before the trial started, which may remove them.
-    pub papers: Papers,
+    pub papers: Credentials,
     /// Whose reports.
     pub sender: Sender,
     /// Longest silence towards the manager; a shorter lease in an ack shortens it.
@@ -108,7 +108,7 @@ pub async fn run(
     directives: mpsc::Sender<Directive>,
     ended: watch::Receiver<bool>,
 ) -> Outcome {
-    let courier = Courier::new(settings, spool, directives, ended);
+    let courier = Deliverer::new(settings, spool, directives, ended);
     match courier.settings.sender.dialect {
         Dialect::Native => {
             tokio::join!(courier.deliver_lane(Lane::Facts), courier.deliver_lane(Lane::Bulk));
@@ -136,7 +136,7 @@ pub async fn deliver_files(
         now_ms: 0,
     };
     let spool = Spool::open(memory).spool;
-    let courier = Courier::new(settings, spool, directives, ended);
+    let courier = Deliverer::new(settings, spool, directives, ended);
     let mut undelivered = 0;
     for lane in files {
         undelivered += courier.deliver_older(attempt, lane).await;
@@ -144,7 +144,7 @@ pub async fn deliver_files(
     courier.outcome(undelivered)
 }
 
-struct Courier {
+struct Deliverer {
     settings: Settings,
     spool: Spool,
     directives: mpsc::Sender<Directive>,
@@ -154,7 +154,7 @@ struct Courier {
     /// `true` if the facts of earlier attempts have been delivered.
     older_told: watch::Sender<bool>,
     shared: Mutex<Contact>,
-    line: Line,
+    line: LongPoll,
 }
 
 /// The outcome of a batch.
@@ -174,7 +174,7 @@ enum Delivered {
 /// The state of the contact with the manager, shared by both lanes.
 #[derive(Default)]
 struct Contact {
-    caller: Caller,
+    caller: HttpClientCache,
     /// To an NNI manager, between two uses of it.
     connection: Option<legacy::Connection>,
     /// The part of the batch at hand that was taken, where it is taken piece by piece.
@@ -198,7 +198,7 @@ struct Contact {
     give_up_at: Option<Instant>,
 }
 
-impl Courier {
+impl Deliverer {
     fn new(
         settings: Settings,
         spool: Spool,
@@ -207,9 +207,10 @@ impl Courier {
     ) -> Self {
         let (peer, _) = watch::channel(None);
         let token = Token::new(settings.token_file.clone(), settings.papers.token().cloned());
-        let caller = Caller::new(settings.ca_file.clone(), settings.papers.authority().cloned());
+        let caller =
+            HttpClientCache::new(settings.ca_file.clone(), settings.papers.authority().cloned());
         let shared = Mutex::new(Contact { caller, token, ..Contact::default() });
-        let line = Line::default();
+        let line = LongPoll::default();
         let (older_told, _) = watch::channel(false);
         Self { settings, spool, directives, ended, peer, older_told, shared, line }
     }

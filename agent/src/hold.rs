@@ -30,7 +30,7 @@ use crate::signals::number;
 use crate::supervise::trial_exit;
 use crate::tree::Leftovers;
 use crate::trial::Trial;
-use crate::trial::hand_over::{Estate, inherited};
+use crate::trial::hand_over::{HandOver, inherited};
 use crate::verdict::{
     End, Known, Stop, StopBy, conclude, exit_code_for_frameworkcontroller, termination_message,
 };
@@ -49,7 +49,7 @@ const ASKED: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
 /// Holds the trial that `words` tell of, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
-    let Some(estate) = Estate::read(words) else {
+    let Some(estate) = HandOver::read(words) else {
         say("error: this way of starting trialkeeper is its own");
         return ExitCode::from(KEEPER_FAULT);
     };
@@ -103,7 +103,7 @@ struct Stream {
 }
 
 impl Holder {
-    fn new(estate: &Estate) -> Result<Self, io::Error> {
+    fn new(estate: &HandOver) -> Result<Self, io::Error> {
         // Before anything is opened: what was closed in the last moment must not be taken for what is ours.
         let live = &estate.live;
         let reaper = Reaper::default();
@@ -273,7 +273,7 @@ impl Holder {
     }
 
     /// Writes the verdict, and returns the exit code.
-    fn conclude(&mut self, estate: &Estate) -> u8 {
+    fn conclude(&mut self, estate: &HandOver) -> u8 {
         let [stdout, stderr] = &self.streams;
         let end = match self.status {
             Some(status) => {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use trial_protocol::{Lane, Metric, MetricKind, Report, ReportBody, Stream, TrialExit, Verdict};
 
 use crate::cli::{KEEPER_FAULT, Output};
-use crate::collect::{Finding, Ledger, StreamScanner};
+use crate::collect::{Finding, MetricRegistry, StreamScanner};
 use crate::run_dir::{PARAMETERS_FILE, VERDICT_FILE};
 use crate::spool::{LaneFiles, lane_files};
 use crate::tools::said;
@@ -92,7 +92,7 @@ fn spooled(spool: &Path) -> Vec<Report> {
 fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
     let recipe = Recipe::of(dir);
     let spec = &recipe.collect;
-    let mut ledger = Ledger::new(spec);
+    let mut ledger = MetricRegistry::new(spec);
     let mut findings = Vec::new();
     for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let mut scanner = StreamScanner::new(spec, stream);

@@ -19,7 +19,7 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
 use crate::collect::{CollectSpec, Finding};
-use crate::output::{Heard, READER_STACK};
+use crate::output::{PumpEvent, READER_STACK};
 use crate::tail::{FileCollectors, FileSpec};
 
 /// The time between looks where no notification of changes comes.
@@ -39,10 +39,10 @@ pub struct MetricFiles {
     places: Vec<(PathBuf, RecursiveMode)>,
     /// The files and directories themselves.
     wanted: Vec<PathBuf>,
-    heard: mpsc::Sender<Heard>,
+    heard: mpsc::Sender<PumpEvent>,
 }
 
-/// The thread. Dropped, it looks a last time and says [`Heard::FilesRead`].
+/// The thread. Dropped, it looks a last time and says [`PumpEvent::FilesRead`].
 #[derive(Debug)]
 pub struct Watching {
     wake: blocking::Sender<Wake>,
@@ -64,7 +64,7 @@ impl Drop for Watching {
 impl MetricFiles {
     /// The files of `spec`; findings go to `heard`. Call it before the trial starts: what is there by then is
     /// of an earlier attempt, which has reported it. The trial waits for this, so next to nothing is read.
-    pub fn new(collect: &CollectSpec, spec: FileSpec, heard: mpsc::Sender<Heard>) -> Self {
+    pub fn new(collect: &CollectSpec, spec: FileSpec, heard: mpsc::Sender<PumpEvent>) -> Self {
         let files = spec.metric_file.iter().chain(&spec.line_files);
         let parents = files.filter_map(|file| file.parent()).map(|dir| {
             // The parent of a bare name is the empty path.
@@ -117,7 +117,7 @@ impl MetricFiles {
         }
         self.collectors.finish(&mut found);
         self.tell(found);
-        self.heard.blocking_send(Heard::FilesRead).ok();
+        self.heard.blocking_send(PumpEvent::FilesRead).ok();
     }
 
     /// Asks for news of the directories that exist by now. Where they cannot be watched (no inotify instance
@@ -145,7 +145,7 @@ impl MetricFiles {
     fn tell(&self, found: Vec<Finding>) {
         if !found.is_empty() {
             // The main task may have gone; then the findings have no use.
-            self.heard.blocking_send(Heard::Findings(found)).ok();
+            self.heard.blocking_send(PumpEvent::Findings(found)).ok();
         }
     }
 }

@@ -15,7 +15,7 @@ use trial_protocol::{CgroupSample, GpuSample, LogChunk, ProcessSample, Sample, S
 
 use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
 use crate::log_lines::{Secrets, last_lines};
-use crate::output::{Heard, SharedTail};
+use crate::output::{PumpEvent, SharedTail};
 use crate::reap::Reaper;
 use crate::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
 use crate::sample::gpu::{Allotted, BoardEvent};
@@ -95,7 +95,7 @@ impl Observer {
     pub fn new(
         spec: Spec,
         reaper: Reaper,
-        heard: mpsc::Sender<Heard>,
+        heard: mpsc::Sender<PumpEvent>,
         stdout: SharedTail,
         stderr: SharedTail,
     ) -> Self {

@@ -44,7 +44,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A message of a pump.
 #[derive(Debug)]
-pub enum Heard {
+pub enum PumpEvent {
     /// Findings of one portion, in order.
     Findings(Vec<Finding>),
     /// The lines of one portion, in order, and what was found in them.
@@ -82,7 +82,7 @@ pub struct Pump {
     /// Cuts the stream into lines, where a reader needs them.
     pub lines: Option<LineCutter>,
     /// The receiver of the messages.
-    pub heard: mpsc::Sender<Heard>,
+    pub heard: mpsc::Sender<PumpEvent>,
     /// Held by the starter of the pumps until all are started: what is read when another cannot be started would be
     /// lost.
     pub gate: Arc<Mutex<()>>,
@@ -142,23 +142,23 @@ impl Pump {
     fn tell(&mut self, found: Vec<Finding>, cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>)) {
         match &mut self.lines {
             None if found.is_empty() => {}
-            None => self.send(Heard::Findings(found)),
+            None => self.send(PumpEvent::Findings(found)),
             Some(cutter) => {
                 let mut lines = Vec::new();
                 cut(cutter, &mut lines);
                 if !(lines.is_empty() && found.is_empty()) {
-                    self.send(Heard::Lines(lines, found));
+                    self.send(PumpEvent::Lines(lines, found));
                 }
             }
         }
     }
 
-    fn send(&self, heard: Heard) {
+    fn send(&self, heard: PumpEvent) {
         send(&self.heard, heard);
     }
 }
 
-fn send(to: &mpsc::Sender<Heard>, heard: Heard) {
+fn send(to: &mpsc::Sender<PumpEvent>, heard: PumpEvent) {
     // Waits for the main task, which waits for no pump. It may have gone: then the bytes still flow.
     to.blocking_send(heard).ok();
 }
@@ -192,7 +192,7 @@ pub async fn passed_on(outlets: &[Outlet]) {
 }
 
 impl Flow {
-    fn carry(&self, sink: File, heard: &mpsc::Sender<Heard>) {
+    fn carry(&self, sink: File, heard: &mpsc::Sender<PumpEvent>) {
         let mut sink = Sink { file: sink, open: true, told: false };
         let mut buffer = vec![0; FIRST_CHUNK];
         loop {
@@ -208,7 +208,7 @@ impl Flow {
             let length = bytes.len();
             if let Err(source) = sink.pass_on(bytes) {
                 let message = format!("cannot pass the output on: {source}");
-                send(heard, Heard::Trouble { code: "output-closed", message });
+                send(heard, PumpEvent::Trouble { code: "output-closed", message });
             }
             self.held.fetch_sub(length, Ordering::AcqRel);
             if length == FIRST_CHUNK && buffer.len() == FIRST_CHUNK {
@@ -251,7 +251,7 @@ impl Flow {
                 Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     let message = format!("cannot read the output: {source}");
-                    intake.pump.send(Heard::Trouble { code: "output-unreadable", message });
+                    intake.pump.send(PumpEvent::Trouble { code: "output-unreadable", message });
                     break 0;
                 }
             }
@@ -294,7 +294,7 @@ impl Intake {
         if let Some(shipper) = &pump.shipper {
             shipper.flush(true);
         }
-        pump.send(Heard::Closed(pump.stream));
+        pump.send(PumpEvent::Closed(pump.stream));
     }
 }
 
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
     use crate::capture::Places;
 
-    fn pump(heard: mpsc::Sender<Heard>) -> (Pump, SharedTail) {
+    fn pump(heard: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
         let capture = Capture::new(Places::default());
         let stream = Stream::Stdout;
@@ -364,7 +364,7 @@ mod tests {
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();
         assert_eq!(passed, b"a\xff\r\nno newline");
-        assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))));
+        assert!(matches!(told.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
         assert_eq!(tail.lock().unwrap().bytes(), passed);
     }
 
@@ -379,8 +379,14 @@ mod tests {
             trial.write_all(&vec![b'x'; CHUNK]).unwrap();
         }
         drop(trial);
-        assert!(matches!(told.blocking_recv(), Some(Heard::Trouble { code: "output-closed", .. })));
-        assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))), "said once");
+        assert!(matches!(
+            told.blocking_recv(),
+            Some(PumpEvent::Trouble { code: "output-closed", .. })
+        ));
+        assert!(
+            matches!(told.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))),
+            "said once"
+        );
         assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK).unwrap());
     }
 
@@ -395,7 +401,7 @@ mod tests {
         trial.write_all(&bytes).unwrap();
         drop(trial);
         outlet.read_out().unwrap();
-        assert!(matches!(told.blocking_recv(), Some(Heard::Closed(Stream::Stdout))));
+        assert!(matches!(told.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
         assert!(outlet.held() > 0);
         assert_eq!(tail.lock().unwrap().total(), u64::try_from(bytes.len()).unwrap());
         let mut passed = Vec::new();

@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, Lane};
 
 use crate::cli::{KEEPER_FAULT, ManagerArgs, ReplayArgs};
 use crate::clock::SystemClock;
-use crate::deliver::{self, ManagerAddress, Outcome, Papers};
+use crate::deliver::{self, Credentials, ManagerAddress, Outcome};
 use crate::errors::chain;
 use crate::spool::lock::{self, DirLock};
 use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
@@ -135,7 +135,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             manager: request.manager.clone(),
             token_file: request.token_file.clone(),
             ca_file: request.ca_file.clone(),
-            papers: Papers::default(),
+            papers: Credentials::default(),
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,

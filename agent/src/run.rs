@@ -21,23 +21,23 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
-use crate::book::{Book, Scribe, Tally};
+use crate::book::{NniRecorder, Recorder, Tally};
 use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
-use crate::deliver::Papers;
+use crate::deliver::Credentials;
 use crate::environment;
 use crate::errors::chain;
 use crate::inspect::{Recipe, SDK_FILE};
 use crate::listen::listen;
 use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
-use crate::output::{Heard, Outlet, SharedTail, passed_on};
+use crate::output::{Outlet, PumpEvent, SharedTail, passed_on};
 use crate::reap::Reaper;
-use crate::settings::{Renown, Settings};
+use crate::settings::{Identity, Settings};
 use crate::signals::{HeldBack, Signals};
 use crate::spool::{self, Claim, Opened, Spool};
-use crate::supervise::{Ending, Look, World, supervise, trial_exit};
+use crate::supervise::{Ending, Look, Supervisor, supervise, trial_exit};
 use crate::tail::FileSpec;
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
 use crate::trial::settle_signals;
@@ -55,7 +55,7 @@ mod pumps;
 use ahead::remove_code;
 use channel::{SdkChannel, Served};
 use delivery::Delivery;
-use launch::{Launched, Will, launch};
+use launch::{FaultContext, Launched, launch};
 use prepare::{Prepared, prepare};
 use pumps::{Pumps, Running};
 
@@ -91,7 +91,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let settings = &prepared.settings;
     // Before the trial, where another process could run this very attempt already.
     let spool_dir = spool_dir(&prepared);
-    let claim = (settings.renown != Renown::None)
+    let claim = (settings.renown != Identity::None)
         .then(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
     if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
         tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
@@ -137,11 +137,11 @@ struct Watch {
     reaper: Reaper,
     metric_files: MetricFiles,
     capture: Capture,
-    tell: mpsc::Sender<Heard>,
-    heard: mpsc::Receiver<Heard>,
+    tell: mpsc::Sender<PumpEvent>,
+    heard: mpsc::Receiver<PumpEvent>,
     channel: SdkChannel,
     runtime: Later,
-    papers: Papers,
+    papers: Credentials,
 }
 
 impl Watch {
@@ -158,8 +158,8 @@ impl Watch {
             }
         }
         let settings = &prepared.settings;
-        let papers = settings.manager.as_ref().map_or_else(Papers::default, |manager| {
-            Papers::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
+        let papers = settings.manager.as_ref().map_or_else(Credentials::default, |manager| {
+            Credentials::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
         });
         let (tell, heard) = mpsc::channel(HEARD_ROOM);
         let files = files(settings, prepared.sys_dir.as_deref());
@@ -171,7 +171,7 @@ impl Watch {
         let observe = settings.observe.clone();
         let observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
         let termination_log = termination_log(settings);
-        let will = Will {
+        let will = FaultContext {
             dir: prepared.dir.as_deref(),
             termination_log: termination_log.as_deref(),
             claim: claim.as_ref(),
@@ -241,7 +241,7 @@ impl Watch {
     /// and no request to watch it came.
     fn unless_brief(&mut self, held_back: &HeldBack) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
-        if settings.renown != Renown::None || settings.sdk_channel {
+        if settings.renown != Identity::None || settings.sdk_channel {
             return None;
         }
         let Launched { started, outputs } = &mut self.launched;
@@ -296,7 +296,7 @@ impl Watch {
         let options = spool::Options {
             dir: spool_dir.clone(),
             attempt: settings.attempt.clone(),
-            sender: (settings.renown == Renown::Trial).then(|| settings.sender.clone()),
+            sender: (settings.renown == Identity::Trial).then(|| settings.sender.clone()),
             limit_bytes: settings.spool_bytes,
             // Without a manager no reader relies on them, and an fsync would be most of a short trial's time.
             sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
@@ -313,13 +313,14 @@ impl Watch {
         let Served { findings, end: channel_end } = self.channel.serve(record);
         let secrets = settings.observe.secrets.clone();
         let live = settings.verbose >= 1;
-        let mut book = Book::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
+        let mut book =
+            Recorder::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
         if !settings.pod.bears_metrics {
             book = book.without_metrics();
         }
         if let Some(legacy) = &settings.legacy {
             let objective = settings.collect.objective.clone();
-            let mut scribe = Scribe::new(
+            let mut scribe = NniRecorder::new(
                 spool.clone(),
                 settings.sender.clone(),
                 parameter_id,
@@ -344,7 +345,7 @@ impl Watch {
         }
         let (known, book, mut signals, hurried) = match started {
             Ok((trial, exit)) => {
-                let mut world = World {
+                let mut world = Supervisor {
                     trial,
                     exit,
                     reaper,
@@ -369,7 +370,7 @@ impl Watch {
                     },
                 };
                 let ending = supervise(&mut world).await;
-                let World { mut book, observer, signals, .. } = world;
+                let Supervisor { mut book, observer, signals, .. } = world;
                 let hurried = ending.terminated;
                 let succeeded =
                     ending.stop.is_none() && ending.status.is_some_and(|status| status.success());

@@ -30,7 +30,7 @@ pub struct Settings {
     /// Whose reports these are.
     pub sender: Sender,
     /// The parties that know the run.
-    pub renown: Renown,
+    pub renown: Identity,
     /// Which attempt.
     pub attempt: AttemptId,
     /// The manager; `None` for a run on its own.
@@ -89,7 +89,7 @@ pub struct Settings {
 
 /// The parties that know a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renown {
+pub enum Identity {
     /// No party: the run has no name, no manager and no spool of the user's choice. It need not be kept from running
     /// twice, and its reports have no reader.
     None,
@@ -184,9 +184,9 @@ impl Settings {
         Ok(Self {
             command,
             renown: match (named, needed || attempt_named || args.spool_dir.is_some()) {
-                (true, _) => Renown::Trial,
-                (false, true) => Renown::Attempt,
-                (false, false) => Renown::None,
+                (true, _) => Identity::Trial,
+                (false, true) => Identity::Attempt,
+                (false, false) => Identity::None,
             },
             sender: Sender {
                 experiment: id.find(

@@ -1,5 +1,5 @@
 //! The only `select!` over the trial. Its arms name what happened, [`Phase::step`] decides what that means,
-//! and [`World::perform`] does it.
+//! and [`Supervisor::perform`] does it.
 //!
 //! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
 
@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use trial_protocol::{Directive, ReportBody, SignalSender, Stream, TrialExit};
 
-use crate::book::Book;
+use crate::book::Recorder;
 use crate::capture::Capture;
 use crate::collect::Finding;
 use crate::detect::Alarm;
@@ -24,7 +24,7 @@ use crate::listen::Asked;
 use crate::log_ship::Shipper;
 use crate::metric_file::{MetricFiles, Watching};
 use crate::observe::{Observer, Remark};
-use crate::output::{Heard, Outlet};
+use crate::output::{Outlet, PumpEvent};
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
 use crate::signals::{Caught, Signals, number};
@@ -61,7 +61,7 @@ const TYPED: [u8; 2] = [2, 3];
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Everything the loop works with.
-pub struct World {
+pub struct Supervisor {
     /// The trial.
     pub trial: Trial,
     /// Told by the reaper when the trial's own process has ended.
@@ -71,7 +71,7 @@ pub struct World {
     /// The source of signals.
     pub signals: Signals,
     /// The messages of the pumps and the other threads.
-    pub heard: mpsc::Receiver<Heard>,
+    pub heard: mpsc::Receiver<PumpEvent>,
     /// Streams that are still open.
     pub open: Vec<Stream>,
     /// All that are read.
@@ -83,7 +83,7 @@ pub struct World {
     /// Orders of the manager's.
     pub directives: mpsc::Receiver<Directive>,
     /// Where observations go.
-    pub book: Book,
+    pub book: Recorder,
     /// The observations that the verdict will rest on.
     pub observer: Observer,
     /// The logs of its streams, where they are collected.
@@ -114,7 +114,7 @@ pub struct Ending {
 }
 
 /// The event that the `select!` saw.
-enum Happened {
+enum LoopEvent {
     Caught(Caught),
     DeadlinePassed,
     HuntDue,
@@ -125,12 +125,12 @@ enum Happened {
     ReadOutDue,
     Ordered(Directive),
     RuleDue,
-    Heard(Heard),
+    PumpEvent(PumpEvent),
     Asked(Asked),
 }
 
 /// The memory of the loop besides the phase.
-struct Memory {
+struct LoopState {
     started: Instant,
     ending: Ending,
     terminated: u32,
@@ -145,10 +145,10 @@ struct Memory {
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
-pub async fn supervise(world: &mut World) -> Ending {
+pub async fn supervise(world: &mut Supervisor) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
-    let mut memory = Memory {
+    let mut memory = LoopState {
         started: now,
         ending: Ending::default(),
         terminated: 0,
@@ -187,38 +187,38 @@ pub async fn supervise(world: &mut World) -> Ending {
     memory.conclude(world, &phase)
 }
 
-impl World {
-    async fn next(&mut self, phase: &Phase, memory: &Memory) -> Happened {
+impl Supervisor {
+    async fn next(&mut self, phase: &Phase, memory: &LoopState) -> LoopEvent {
         let due = self.next_due(memory);
         tokio::select! {
             // An exit outranks a stop: a reaped pid must never be signalled. And whatever the trial prints,
             // it cannot keep us from hearing a signal or a deadline.
             biased;
-            caught = self.signals.next() => Happened::Caught(caught),
-            () = until(phase.deadline().map(Instant::from_std)) => Happened::DeadlinePassed,
-            () = until(memory.hunt_at) => Happened::HuntDue,
-            () = until(memory.watch_at) => Happened::WatchDue,
-            () = until(memory.ahead_at) => Happened::AheadDue,
-            () = until(memory.sample_at) => Happened::SampleDue,
-            () = until(memory.log_at) => Happened::LogDue,
-            () = until(memory.read_out_at) => Happened::ReadOutDue,
-            () = until(due) => Happened::RuleDue,
-            Some(directive) = self.directives.recv() => Happened::Ordered(directive),
-            Some(heard) = self.heard.recv() => Happened::Heard(heard),
-            Some(asked) = self.look.asked.recv() => Happened::Asked(asked),
-            Some(finding) = self.channel.recv() => Happened::Heard(Heard::Findings(vec![finding])),
+            caught = self.signals.next() => LoopEvent::Caught(caught),
+            () = until(phase.deadline().map(Instant::from_std)) => LoopEvent::DeadlinePassed,
+            () = until(memory.hunt_at) => LoopEvent::HuntDue,
+            () = until(memory.watch_at) => LoopEvent::WatchDue,
+            () = until(memory.ahead_at) => LoopEvent::AheadDue,
+            () = until(memory.sample_at) => LoopEvent::SampleDue,
+            () = until(memory.log_at) => LoopEvent::LogDue,
+            () = until(memory.read_out_at) => LoopEvent::ReadOutDue,
+            () = until(due) => LoopEvent::RuleDue,
+            Some(directive) = self.directives.recv() => LoopEvent::Ordered(directive),
+            Some(heard) = self.heard.recv() => LoopEvent::PumpEvent(heard),
+            Some(asked) = self.look.asked.recv() => LoopEvent::Asked(asked),
+            Some(finding) = self.channel.recv() => LoopEvent::PumpEvent(PumpEvent::Findings(vec![finding])),
         }
     }
 
     fn interpret(
         &mut self,
-        happened: Happened,
+        happened: LoopEvent,
         phase: &Phase,
-        memory: &mut Memory,
+        memory: &mut LoopState,
     ) -> Option<Event> {
         match happened {
-            Happened::Caught(Caught::Child) => self.child_ended(phase, memory),
-            Happened::Caught(Caught::Sent(Signal::SIGTERM, sender)) => {
+            LoopEvent::Caught(Caught::Child) => self.child_ended(phase, memory),
+            LoopEvent::Caught(Caught::Sent(Signal::SIGTERM, sender)) => {
                 memory.heard_from(sender);
                 memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
                 memory.terminated += 1;
@@ -231,7 +231,7 @@ impl World {
                     _ => Event::Hurried,
                 })
             }
-            Happened::Caught(Caught::Sent(signal, sender)) => {
+            LoopEvent::Caught(Caught::Sent(signal, sender)) => {
                 if !phase.reaped() {
                     memory.heard_from(sender);
                     memory.forwarded = Some(signal_byte(signal));
@@ -239,53 +239,53 @@ impl World {
                 }
                 None
             }
-            Happened::DeadlinePassed => {
+            LoopEvent::DeadlinePassed => {
                 // A look reaps, and what is reaped must not be killed.
                 let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
                 Some(Event::DeadlinePassed(left))
             }
-            Happened::HuntDue => {
+            LoopEvent::HuntDue => {
                 self.trial.kill(phase.reaped());
                 memory.hunt_at = Some(Instant::now() + HUNT_EVERY);
                 self.child_ended(phase, memory)
             }
-            Happened::WatchDue => {
+            LoopEvent::WatchDue => {
                 memory.watch_at = None;
                 self.guard();
                 memory.watching = self.watch_metric_files();
                 None
             }
-            Happened::AheadDue => {
+            LoopEvent::AheadDue => {
                 memory.ahead_at = Some(Instant::now() + AHEAD_EVERY);
                 let known = Known { stop: memory.ending.stop, ..self.observer.known_so_far() };
                 self.capture.verdict(&conclude(&known));
                 None
             }
-            Happened::SampleDue => {
+            LoopEvent::SampleDue => {
                 memory.sample_at = self.observer.next_sample(Instant::now());
                 self.take_sample(memory)
             }
-            Happened::LogDue => {
+            LoopEvent::LogDue => {
                 self.shippers.iter().for_each(|shipper| shipper.flush(false));
                 memory.log_at = self.next_log();
                 None
             }
-            Happened::ReadOutDue => {
+            LoopEvent::ReadOutDue => {
                 memory.read_out_at = None;
                 self.read_out();
                 None
             }
-            Happened::Ordered(directive) => self.ordered(directive, memory),
-            Happened::RuleDue => self.overdue(memory),
-            Happened::Heard(Heard::Closed(stream)) => {
+            LoopEvent::Ordered(directive) => self.ordered(directive, memory),
+            LoopEvent::RuleDue => self.overdue(memory),
+            LoopEvent::PumpEvent(PumpEvent::Closed(stream)) => {
                 self.open.retain(|open| *open != stream);
                 phase.reaped().then(|| Event::Looked(self.left()))
             }
-            Happened::Heard(heard) => {
+            LoopEvent::PumpEvent(heard) => {
                 self.hear(heard);
                 self.broken(memory)
             }
-            Happened::Asked(asked) => {
+            LoopEvent::Asked(asked) => {
                 // The client may have gone.
                 asked.send(self.page(phase)).ok();
                 None
@@ -294,7 +294,7 @@ impl World {
     }
 
     /// Reaps, and says what that means.
-    fn child_ended(&mut self, phase: &Phase, memory: &mut Memory) -> Option<Event> {
+    fn child_ended(&mut self, phase: &Phase, memory: &mut LoopState) -> Option<Event> {
         let left = self.left();
         self.replace_guard();
         if let Ok(status) = self.exit.try_recv() {
@@ -326,7 +326,7 @@ impl World {
     }
 
     /// Reports a sample; what it shows may be a reason to end the trial.
-    fn take_sample(&mut self, memory: &mut Memory) -> Option<Event> {
+    fn take_sample(&mut self, memory: &mut LoopState) -> Option<Event> {
         let mut remarks = Vec::new();
         let sample = self.observer.sample(&mut remarks);
         self.book.report(ReportBody::Sample(Box::new(sample)));
@@ -350,7 +350,7 @@ impl World {
         }
     }
 
-    fn perform(&mut self, effect: Effect, phase: &Phase, memory: &mut Memory) {
+    fn perform(&mut self, effect: Effect, phase: &Phase, memory: &mut LoopState) {
         hand_over::stopping();
         let reaped = phase.reaped();
         let signal = match effect {
@@ -404,29 +404,29 @@ impl World {
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: PumpEvent) {
         match heard {
-            Heard::Findings(found) => {
+            PumpEvent::Findings(found) => {
                 let steps = self.book.enter(found);
                 self.end_steps(steps);
             }
-            Heard::Lines(lines, found) => {
+            PumpEvent::Lines(lines, found) => {
                 let steps = self.book.enter_lines(lines, found);
                 self.end_steps(steps);
             }
-            Heard::GpuRow(line) => {
+            PumpEvent::GpuRow(line) => {
                 let remarks = self.observer.gpu_row(&line);
                 self.remark(&remarks);
             }
-            Heard::Cards(cards) => {
+            PumpEvent::Cards(cards) => {
                 let remarks = self.observer.cards(cards);
                 self.remark(&remarks);
             }
-            Heard::Trouble { code, message } => {
+            PumpEvent::Trouble { code, message } => {
                 tracing::warn!("{message}");
                 self.book.note(code, message);
             }
-            Heard::Closed(_) | Heard::FilesRead => {}
+            PumpEvent::Closed(_) | PumpEvent::FilesRead => {}
         }
     }
 
@@ -443,7 +443,7 @@ impl World {
             self.hear(heard);
         }
         while let Ok(finding) = self.channel.try_recv() {
-            self.hear(Heard::Findings(vec![finding]));
+            self.hear(PumpEvent::Findings(vec![finding]));
         }
     }
 }

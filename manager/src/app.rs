@@ -48,7 +48,7 @@ use crate::config::{self, ExperimentSpec, PluginSpec, TrainingServiceSpec};
 use crate::dispatcher::DEFAULT_PYTHON;
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
-use crate::experiment::conduct::{Conductor, Inbox, conduct};
+use crate::experiment::conduct::{Dependencies, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::intake::Intake;
@@ -325,10 +325,10 @@ async fn begin(
     // It is built once.
     drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
-    let bell = notify::Bell::default();
+    let bell = notify::OutboxWaker::default();
     let notifier = telling::office(&id, &spec, &store, &bell, Some(dir.degraded()))
         .map(|office| notify::Notifier::start(&office));
-    let conductor = Conductor {
+    let conductor = Dependencies {
         id: id.clone(),
         spec: spec.clone(),
         store: store.clone(),

@@ -2,7 +2,7 @@
 //! that speaks our ask-and-tell protocol (`docs/ask-and-tell.md`).
 //!
 //! What is said is pure ([`nni`], [`door`], over the [`history`]); [`launch`] starts the program, [`process`] listens and
-//! starts it again when it dies. The experiment holds an [`Outside`]: it gives orders and hears answers, in
+//! starts it again when it dies. The experiment holds an [`ExternalAdviser`]: it gives orders and hears answers, in
 //! its own time.
 //!
 //! # Invariants
@@ -176,7 +176,7 @@ pub enum Order {
 
 /// A message to the experiment.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said {
+pub enum AdviserEvent {
     /// An answer to [`Order::Propose`].
     Proposed {
         /// Which proposal.
@@ -204,9 +204,9 @@ pub enum Said {
 
 /// A tuner or an assessor outside, as the experiment holds it.
 #[derive(Debug)]
-pub struct Outside {
+pub struct ExternalAdviser {
     orders: mpsc::UnboundedSender<Order>,
-    said: mpsc::UnboundedReceiver<Said>,
+    said: mpsc::UnboundedReceiver<AdviserEvent>,
     task: JoinHandle<()>,
     /// `true` if it proposes.
     pub tunes: bool,
@@ -218,7 +218,7 @@ pub struct Outside {
     pub assessor_name: String,
 }
 
-impl Outside {
+impl ExternalAdviser {
     /// Starts the program. That it cannot be started is said, like all else, later.
     pub fn start(setting: Setting) -> Self {
         let (tunes, assesses, name, assessor_name) = match &setting.program {
@@ -247,7 +247,7 @@ impl Outside {
     }
 
     /// Waits for what the program says; for ever, once it is lost.
-    pub async fn heard(&mut self) -> Said {
+    pub async fn heard(&mut self) -> AdviserEvent {
         match self.said.recv().await {
             Some(said) => said,
             None => std::future::pending().await,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
 
 use self::command::{Command, Refused};
-use self::orders::Orders;
+use self::orders::DirectiveQueue;
 use crate::clock::{Clock as _, SystemClock};
 
 pub mod advice;
@@ -51,7 +51,7 @@ pub struct Handle {
     events: mpsc::Sender<Event>,
     stop: CancellationToken,
     leave: CancellationToken,
-    orders: Orders,
+    orders: DirectiveQueue,
     /// The running time before this run, and when this run began. Empty until it has.
     began: Arc<OnceLock<(Duration, Instant)>>,
 }
@@ -60,7 +60,7 @@ impl Handle {
     /// A handle, and the events it sends: for the task, or for a test.
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(capacity);
-        let orders = Orders::new(SystemClock.now_ms());
+        let orders = DirectiveQueue::new(SystemClock.now_ms());
         let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
         (Self { events, stop, leave, orders, began: Arc::default() }, receiver)
     }

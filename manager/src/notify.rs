@@ -38,9 +38,9 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// Says that something new lies in the store; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Bell(Arc<watch::Sender<u64>>);
+pub struct OutboxWaker(Arc<watch::Sender<u64>>);
 
-impl Bell {
+impl OutboxWaker {
     /// Something new lies there.
     pub fn ring(&self) {
         self.0.send_modify(|rung| *rung += 1);
@@ -53,7 +53,7 @@ impl Bell {
 
 /// The context of the tasks.
 #[derive(Clone)]
-pub struct Office {
+pub struct NotifierConfig {
     /// Whom to tell.
     pub spec: NotificationsSpec,
     /// Whom it is about.
@@ -68,7 +68,7 @@ pub struct Office {
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// Rings when something new lies there.
-    pub bell: Bell,
+    pub bell: OutboxWaker,
 }
 
 /// The tasks that tell.
@@ -79,7 +79,7 @@ pub struct Notifier {
 
 impl Notifier {
     /// Begins to tell, with what an earlier manager left.
-    pub fn start(office: &Office) -> Self {
+    pub fn start(office: &NotifierConfig) -> Self {
         let ending = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let mut boxes = Vec::new();
@@ -106,7 +106,7 @@ impl Notifier {
 }
 
 /// Tells for a while what a manager has left that is gone; how much is left then.
-pub async fn tell_what_is_left(office: &Office) -> Result<usize, store::Error> {
+pub async fn tell_what_is_left(office: &NotifierConfig) -> Result<usize, store::Error> {
     for channel in [WEBHOOK, COMMAND] {
         if !office.store.notifications(channel).await?.is_empty() {
             return Ok(Notifier::start(office).finish().await);
@@ -117,7 +117,7 @@ pub async fn tell_what_is_left(office: &Office) -> Result<usize, store::Error> {
 
 /// Tells that the store is ill, and that it is well again.
 async fn watch_store(
-    office: Office,
+    office: NotifierConfig,
     boxes: Vec<mpsc::UnboundedSender<Letter>>,
     ending: CancellationToken,
 ) -> usize {

@@ -16,7 +16,7 @@ use crate::spool::{Keep, Sender, Spool};
 
 /// Writes for an NNI manager.
 #[derive(Debug)]
-pub struct Scribe {
+pub struct NniRecorder {
     spool: Spool,
     sender: Sender,
     parameter_id: Value,
@@ -25,7 +25,7 @@ pub struct Scribe {
     dropped: Cell<u64>,
 }
 
-impl Scribe {
+impl NniRecorder {
     /// A scribe of `sender`'s. NNI knows one metric, which has no name: `objective` or else `default`. Where the
     /// trial did not print it as the SDK does, it gets `parameter_id`.
     /// `secrets` are masked in everything but metrics.

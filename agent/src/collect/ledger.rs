@@ -20,7 +20,7 @@ const DENSE: u64 = 10_000;
 
 /// Names, numbers and bounds what all collectors of one attempt found.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct MetricRegistry {
     objective: Option<String>,
     /// The trial's parameters that are numbers.
     parameters: Vec<(String, MetricValue)>,
@@ -47,7 +47,7 @@ struct Series {
     is_measured: bool,
 }
 
-impl Ledger {
+impl MetricRegistry {
     /// An empty ledger.
     pub fn new(spec: &CollectSpec) -> Self {
         Self {

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use trial_protocol::Stream;
 
-use super::ledger::Ledger;
+use super::ledger::MetricRegistry;
 use super::{CollectSpec, Finding, StreamScanner};
 
 fn concluded(bytes: &[u8], parameters: &[(&str, f64)]) -> Option<(String, Value)> {
     let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
     let spec = CollectSpec { parameters: parameters.collect(), ..CollectSpec::default() };
-    let mut ledger = Ledger::new(&spec);
+    let mut ledger = MetricRegistry::new(&spec);
     let mut scanner = StreamScanner::new(&spec, Stream::Stdout);
     let mut found = Vec::new();
     scanner.feed(bytes, &mut found);

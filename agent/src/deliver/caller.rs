@@ -11,7 +11,7 @@ use crate::http;
 
 /// The client, and where its trust comes from.
 #[derive(Debug, Default)]
-pub(super) struct Caller {
+pub(super) struct HttpClientCache {
     ca_file: Option<PathBuf>,
     /// The content of the file when it was last read.
     pem: Option<Vec<u8>>,
@@ -20,7 +20,7 @@ pub(super) struct Caller {
     stale: bool,
 }
 
-impl Caller {
+impl HttpClientCache {
     /// Makes a client when it is first asked, which trusts what is in the file; if it held `known`, that.
     pub(super) fn new(ca_file: Option<PathBuf>, known: Option<Vec<u8>>) -> Self {
         let stale = known.is_none();
@@ -109,7 +109,7 @@ mod tests {
         (port, made.cert.pem())
     }
 
-    fn client(caller: &mut Caller, ca_file: &Path, pem: &str) -> Client {
+    fn client(caller: &mut HttpClientCache, ca_file: &Path, pem: &str) -> Client {
         fs::write(ca_file, pem).unwrap();
         caller.refresh();
         caller.get().unwrap()
@@ -121,7 +121,7 @@ mod tests {
         let ca_file = dir.path().join("ca.pem");
         let (port, right) = encrypted().await;
         let (_, wrong) = encrypted().await;
-        let mut caller = Caller::new(Some(ca_file.clone()), None);
+        let mut caller = HttpClientCache::new(Some(ca_file.clone()), None);
         assert!(caller.get().is_err(), "there is none yet");
         let trusts = async |client: Client| {
             client.get(format!("https://127.0.0.1:{port}/")).send().await.is_ok()

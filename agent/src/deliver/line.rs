@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use trial_protocol::{Lane, ReportAck, capability};
 
-use super::{Courier, Error, FACTS_BYTES};
+use super::{Deliverer, Error, FACTS_BYTES};
 use crate::dialect::native;
 use crate::spool::{Dialect, Record};
 
@@ -23,7 +23,7 @@ const BULK_WAIT: Duration = Duration::from_secs(1);
 
 /// The right to the long poll.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct LongPoll {
     /// The bulk lane wants it, or has it.
     wanted: watch::Sender<bool>,
     /// A request waits on it.
@@ -40,7 +40,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Line {
+impl LongPoll {
     /// Takes the line for the bulk lane.
     pub(super) async fn take(&self) -> Held<'_> {
         self.wanted.send_replace(true);
@@ -75,7 +75,7 @@ pub(super) struct Waited {
     pub(super) answer: Option<Result<ReportAck, Error>>,
 }
 
-impl Courier {
+impl Deliverer {
     /// Returns whether the next request may be opened now: the manager knows of it, and all is well and quiet.
     pub(super) fn may_wait(&self, lane: Lane) -> bool {
         let knows = || {

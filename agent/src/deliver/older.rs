@@ -3,7 +3,7 @@
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, Lane};
 
-use super::{Courier, Delivered, FACTS_BYTES};
+use super::{Delivered, Deliverer, FACTS_BYTES};
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
 /// Returns the number of an earlier process's reports that are not acknowledged; at least one.
@@ -12,7 +12,7 @@ async fn left_in(mut files: LaneFiles) -> u64 {
     standing.ok().and_then(Result::ok).map_or(1, |standing| standing.kept.max(1))
 }
 
-impl Courier {
+impl Deliverer {
     /// Delivers what an earlier process left of one lane; how many reports were not.
     pub(super) async fn deliver_older(&self, attempt: &AttemptId, mut files: LaneFiles) -> u64 {
         let mut told = false;

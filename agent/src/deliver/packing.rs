@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use reqwest::{StatusCode, Url};
 use trial_protocol::capability;
 
-use super::{Courier, Error};
+use super::{Deliverer, Error};
 use crate::gzip::gzip;
 
 /// The least that is compressed, in bytes: what is less is a few packets anyway.
@@ -21,7 +21,7 @@ pub(super) struct Packed {
     pub(super) gzip: bool,
 }
 
-impl Courier {
+impl Deliverer {
     /// Compresses a body for the manager at `base`, if that is worth it and it can read that.
     pub(super) async fn pack(&self, base: &str, body: Vec<u8>) -> Packed {
         let reads = || {

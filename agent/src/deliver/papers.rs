@@ -9,18 +9,18 @@ use std::path::Path;
 use reqwest::Client;
 
 use super::local::{LOCAL_BASE, LocalClient};
-use super::{Contact, Courier, Error, ManagerAddress, token};
+use super::{Contact, Deliverer, Error, ManagerAddress, token};
 
 /// The content of the files. What could not be read is read, and told of, when it is needed.
 #[derive(Clone, Default)]
-pub struct Papers {
+pub struct Credentials {
     base: Option<String>,
     token: Option<String>,
     /// In PEM form.
     authority: Option<Vec<u8>>,
 }
 
-impl Papers {
+impl Credentials {
     /// Reads them.
     pub fn read(
         manager: &ManagerAddress,
@@ -44,14 +44,14 @@ impl Papers {
 }
 
 /// The token must not reach a log.
-impl fmt::Debug for Papers {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Papers").field("base", &self.base).finish_non_exhaustive()
+        f.debug_struct("Credentials").field("base", &self.base).finish_non_exhaustive()
     }
 }
 
-impl Courier {
-    /// Returns the client, address and token of a request; all of it is read again after [`Courier::refresh`].
+impl Deliverer {
+    /// Returns the client, address and token of a request; all of it is read again after [`Deliverer::refresh`].
     pub(super) fn contact(&self) -> Result<(Client, String, Option<String>, Vec<u64>), Error> {
         let mut contact = self.lock();
         let (client, base) = match self.local(&mut contact)? {

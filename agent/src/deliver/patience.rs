@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use trial_protocol::capability;
 
-use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Contact, Courier, LAST_PATIENCE};
+use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Contact, Deliverer, LAST_PATIENCE};
 
 impl Contact {
     /// Why something was not delivered.
@@ -18,7 +18,7 @@ impl Contact {
     }
 }
 
-impl Courier {
+impl Deliverer {
     /// Waits a little for more, unless the trial has ended.
     pub(super) async fn linger(&self, ended: &mut watch::Receiver<bool>) {
         tokio::select! {

@@ -299,7 +299,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         manager,
         token_file: None,
         ca_file: None,
-        papers: Papers::default(),
+        papers: Credentials::default(),
         sender: sender(),
         heartbeat: Duration::from_hours(1),
         flush: BOUND,
@@ -408,7 +408,7 @@ async fn what_was_read_before_the_trial_outlives_its_files() {
     std::fs::write(&file, format!("{}\n", server.url)).unwrap();
     std::fs::write(&token_file, "t\n").unwrap();
     let manager = ManagerAddress::File(file);
-    let papers = Papers::read(&manager, Some(&token_file), None);
+    let papers = Credentials::read(&manager, Some(&token_file), None);
     drop(dir);
     let spool = memory_spool();
     spool.append(0, metric(0));

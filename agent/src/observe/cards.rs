@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use trial_protocol::GpuSample;
 
-use crate::output::Heard;
+use crate::output::PumpEvent;
 use crate::sample::amd;
 use crate::sample::gpu::{Allotted, Board, BoardEvent};
 
@@ -19,7 +19,7 @@ pub(super) struct Cards {
     root: PathBuf,
     /// Asks the thread for a reading; `None`: there is no thread, since no card was seen yet.
     ask: Option<blocking::SyncSender<()>>,
-    heard: mpsc::Sender<Heard>,
+    heard: mpsc::Sender<PumpEvent>,
     /// The reading.
     pub(super) board: Board,
 }
@@ -30,12 +30,12 @@ impl Cards {
         root: &Path,
         interval: Duration,
         own: Allotted,
-        heard: mpsc::Sender<Heard>,
+        heard: mpsc::Sender<PumpEvent>,
     ) -> Self {
         Self { root: root.to_owned(), ask: None, heard, board: Board::new(interval, own) }
     }
 
-    /// Asks for another reading, unless one is still under way; it comes as [`Heard::Cards`].
+    /// Asks for another reading, unless one is still under way; it comes as [`PumpEvent::Cards`].
     pub(super) fn tick(&mut self) {
         if self.ask.is_none() && amd::is_there(&self.root) {
             self.ask = self.start();
@@ -53,7 +53,7 @@ impl Cards {
         // It ends with its receiver, or never, if the driver does not answer. It is never joined.
         let work = move || {
             while asked.recv().is_ok() {
-                if heard.blocking_send(Heard::Cards(amd::read(&root))).is_err() {
+                if heard.blocking_send(PumpEvent::Cards(amd::read(&root))).is_err() {
                     return;
                 }
             }
@@ -78,9 +78,9 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(5);
 
-    fn heard(told: &mut mpsc::Receiver<Heard>) -> Vec<GpuSample> {
+    fn heard(told: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
         match told.blocking_recv() {
-            Some(Heard::Cards(cards)) => cards,
+            Some(PumpEvent::Cards(cards)) => cards,
             other => panic!("{other:?}"),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::output::Heard;
+use crate::output::PumpEvent;
 use crate::reap::{Reaper, Role};
 use crate::sample::gpu::{
     Allotted, Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
@@ -27,7 +27,7 @@ pub(super) struct Gpus {
     pub(super) board: Board,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
-    heard: mpsc::Sender<Heard>,
+    heard: mpsc::Sender<PumpEvent>,
 }
 
 impl Gpus {
@@ -36,7 +36,7 @@ impl Gpus {
         interval: Duration,
         own: Allotted,
         reaper: Reaper,
-        heard: mpsc::Sender<Heard>,
+        heard: mpsc::Sender<PumpEvent>,
     ) -> Self {
         let (probe, board) = (Probe::new(interval), Board::new(interval, own));
         Self { program, interval, probe, board, running: None, reaper, heard }
@@ -106,7 +106,7 @@ impl Gpus {
     }
 }
 
-fn carry(pipe: impl Read, heard: &mpsc::Sender<Heard>) {
+fn carry(pipe: impl Read, heard: &mpsc::Sender<PumpEvent>) {
     let mut reader = BufReader::with_capacity(4096, pipe);
     let mut line = Vec::new();
     loop {
@@ -116,7 +116,7 @@ fn carry(pipe: impl Read, heard: &mpsc::Sender<Heard>) {
             Ok(_) => {}
         }
         let text = String::from_utf8_lossy(&line).into_owned();
-        if heard.blocking_send(Heard::GpuRow(text)).is_err() {
+        if heard.blocking_send(PumpEvent::GpuRow(text)).is_err() {
             return;
         }
     }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use trial_protocol::Directive;
 
-use crate::deliver::{self, Counts, LAST_PATIENCE, Papers};
+use crate::deliver::{self, Counts, Credentials, LAST_PATIENCE};
 use crate::settings::Settings;
 use crate::spool::Spool;
 
@@ -35,7 +35,7 @@ pub(super) struct Last {
 }
 
 impl Delivery {
-    pub(super) fn start(settings: &Settings, papers: Papers, spool: &Spool) -> Self {
+    pub(super) fn start(settings: &Settings, papers: Credentials, spool: &Spool) -> Self {
         let (order, directives) = mpsc::channel(16);
         let (ended, told) = watch::channel(false);
         let (give_up, told_to_give_up) = watch::channel(false);

@@ -13,7 +13,7 @@ use crate::cli::ExitCodeMap;
 use crate::reap::Reaper;
 use crate::settings::Settings;
 use crate::spool::Claim;
-use crate::trial::hand_over::{self, Estate, Live};
+use crate::trial::hand_over::{self, HandOver, Live};
 use crate::trial::{self, Plan, Trial};
 
 /// A trial that was started, or was not, and what comes out of it.
@@ -24,7 +24,7 @@ pub(super) struct Launched {
 }
 
 /// The context of a failure while the trial runs.
-pub(super) struct Will<'a> {
+pub(super) struct FaultContext<'a> {
     pub(super) dir: Option<&'a Path>,
     pub(super) termination_log: Option<&'a Path>,
     pub(super) claim: Option<&'a Claim>,
@@ -35,7 +35,7 @@ pub(super) fn launch(
     settings: &Settings,
     plan: &Plan,
     obstacle: Option<String>,
-    will: &Will<'_>,
+    will: &FaultContext<'_>,
     reaper: &Reaper,
 ) -> Launched {
     let [(stdout, to_stdout), (stderr, to_stderr)] = [output(), output()];
@@ -46,7 +46,7 @@ pub(super) fn launch(
     let outputs = [stdout, stderr];
     if let Ok((trial, _)) = &started {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let estate = Estate {
+        let estate = HandOver {
             pid: trial.pid().cast_signed(),
             grace_ms: millis(settings.grace),
             drain_ms: millis(settings.drain),

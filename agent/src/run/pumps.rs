@@ -12,7 +12,7 @@ use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::collect::LineCutter;
 use crate::log_ship::Shipper;
-use crate::output::{Heard, Outlet, Pump, SharedTail};
+use crate::output::{Outlet, Pump, PumpEvent, SharedTail};
 use crate::settings::Settings;
 use crate::spool::Spool;
 use crate::trial::hand_over::hand_over;
@@ -21,7 +21,7 @@ use crate::trial::hand_over::hand_over;
 pub(super) struct Pumps<'a> {
     settings: &'a Settings,
     capture: &'a Capture,
-    tell: mpsc::Sender<Heard>,
+    tell: mpsc::Sender<PumpEvent>,
     spool: &'a Spool,
     clock: &'a Arc<dyn Clock>,
     gate: Arc<Mutex<()>>,
@@ -44,7 +44,7 @@ impl<'a> Pumps<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         capture: &'a Capture,
-        tell: mpsc::Sender<Heard>,
+        tell: mpsc::Sender<PumpEvent>,
         spool: &'a Spool,
         clock: &'a Arc<dyn Clock>,
     ) -> Self {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use trial_protocol::{Lane, Stream};
 
-use super::{LAST_LOOK, Memory, World};
-use crate::output::{Heard, Outlet};
+use super::{LAST_LOOK, LoopState, Supervisor};
+use crate::output::{Outlet, PumpEvent};
 use crate::spool::Dialect;
 use crate::trial::LostGuard;
 use crate::verdict::{Stop, StopBy};
@@ -17,7 +17,7 @@ const REASON_WAIT: Duration = Duration::from_millis(500);
 /// The interval of looks whether the manager has taken everything.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-impl World {
+impl Supervisor {
     /// Reads to the end what the pumps cannot: the reader of our output may stand still.
     pub(super) fn read_out(&self) {
         for outlet in &self.outlets {
@@ -65,7 +65,7 @@ impl World {
         let bound = Instant::now() + LAST_LOOK;
         loop {
             match timeout_at(bound, self.heard.recv()).await {
-                Ok(Some(Heard::FilesRead) | None) => return,
+                Ok(Some(PumpEvent::FilesRead) | None) => return,
                 Ok(Some(heard)) => self.hear(heard),
                 Err(_) => {
                     let message = "files of metrics do not answer; their ends were not read";
@@ -83,7 +83,7 @@ impl World {
 
     /// A manager stops a trial on two ways, and the signal may have been faster than the reason. That comes with
     /// the answer to the next batch of facts: at the latest to the one with the note about the signal.
-    pub(super) async fn hear_the_reason(&mut self, memory: &mut Memory) {
+    pub(super) async fn hear_the_reason(&mut self, memory: &mut LoopState) {
         let bound = Instant::now() + REASON_WAIT;
         while matches!(memory.ending.stop, Some(Stop { by: StopBy::Signal(15), .. }))
             && self.is_managed()

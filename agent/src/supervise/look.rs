@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use trial_protocol::Lane;
 
-use super::World;
+use super::Supervisor;
 use crate::deliver::Counts;
 use crate::listen::Asked;
 use crate::phase::Phase;
@@ -24,7 +24,7 @@ pub struct Look {
     pub counts: Option<Arc<Counts>>,
 }
 
-impl World {
+impl Supervisor {
     /// The page for Prometheus.
     pub(super) fn page(&self, phase: &Phase) -> String {
         let Look { sender, spool, counts, .. } = &self.look;

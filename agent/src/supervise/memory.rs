@@ -2,13 +2,13 @@
 
 use trial_protocol::SignalSender;
 
-use super::{Ending, Memory, World, trial_exit};
+use super::{Ending, LoopState, Supervisor, trial_exit};
 use crate::phase::Phase;
 use crate::signals::Sender;
 use crate::tree;
 use crate::verdict::{Stop, StopBy};
 
-impl Memory {
+impl LoopState {
     /// Remembers who asked. The manager's reason says more than a signal that comes with it.
     pub(super) fn asked(&mut self, by: StopBy) {
         match (&mut self.ending.stop, by) {
@@ -29,7 +29,7 @@ impl Memory {
         }
     }
 
-    pub(super) fn conclude(mut self, world: &World, phase: &Phase) -> Ending {
+    pub(super) fn conclude(mut self, world: &Supervisor, phase: &Phase) -> Ending {
         self.ending.terminated = self.terminated > 0;
         // A signal that we passed on is a request for the end only if the trial died of it.
         if let (None, Some(signal), Some(status)) =

@@ -6,14 +6,18 @@ use tokio::time::Instant;
 use tracing::info;
 use trial_protocol::{Directive, DirectiveBody, StopReason};
 
-use super::{Memory, World};
+use super::{LoopState, Supervisor};
 use crate::log;
 use crate::phase::Event;
 use crate::rules::Broken;
 use crate::verdict::StopBy;
 
-impl World {
-    pub(super) fn ordered(&mut self, directive: Directive, memory: &mut Memory) -> Option<Event> {
+impl Supervisor {
+    pub(super) fn ordered(
+        &mut self,
+        directive: Directive,
+        memory: &mut LoopState,
+    ) -> Option<Event> {
         match directive.body {
             DirectiveBody::Stop { reason, grace_ms } => {
                 let grace = grace_ms.map_or(self.grace, Duration::from_millis);
@@ -47,7 +51,7 @@ impl World {
     }
 
     /// When a rule on the running time fits next.
-    pub(super) fn next_due(&mut self, memory: &Memory) -> Option<Instant> {
+    pub(super) fn next_due(&mut self, memory: &LoopState) -> Option<Instant> {
         if memory.ending.stop.is_some() {
             return None;
         }
@@ -56,14 +60,14 @@ impl World {
     }
 
     /// Ends a trial that has run for too long.
-    pub(super) fn overdue(&mut self, memory: &mut Memory) -> Option<Event> {
+    pub(super) fn overdue(&mut self, memory: &mut LoopState) -> Option<Event> {
         let (started, now) = (memory.started.into_std(), Instant::now().into_std());
         let reason = self.book.rules().overdue(started, now)?;
         Some(stopped(memory, reason, self.grace))
     }
 
     /// Ends a trial whose metrics have broken a rule.
-    pub(super) fn broken(&mut self, memory: &mut Memory) -> Option<Event> {
+    pub(super) fn broken(&mut self, memory: &mut LoopState) -> Option<Event> {
         let Broken { reason, why } = self.book.broken()?;
         if reason == StopReason::EarlyStop && memory.ending.stop.is_none() {
             // The manager stores it as the reason of the stop.
@@ -73,7 +77,7 @@ impl World {
     }
 }
 
-fn stopped(memory: &mut Memory, reason: StopReason, grace: Duration) -> Event {
+fn stopped(memory: &mut LoopState, reason: StopReason, grace: Duration) -> Event {
     memory.asked(StopBy::Manager(reason));
     Event::StopRequested { grace }
 }

@@ -34,7 +34,7 @@ const OURSELVES: &str = "/proc/self/exe";
 
 /// The state to hand over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Estate {
+pub struct HandOver {
     /// The trial's process.
     pub pid: i32,
     /// From a request to end to the kill, in milliseconds.
@@ -101,7 +101,7 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// The guard's process and our end of its pipe, -1 while there is none.
 static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
-impl Estate {
+impl HandOver {
     /// Returns the state that stays the same, as words of a command line.
     fn words(&self) -> Vec<CString> {
         let path = |path: &Option<PathBuf>| {
@@ -212,7 +212,7 @@ fn decimal(number: i32) -> Decimal {
 }
 
 /// From now on a fault of ours hands the trial over, and the `claim` on the spool with it.
-pub fn arm(estate: &Estate, claim: Option<RawFd>) {
+pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
     // Without /proc, the name that we were started with must do.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OURSELVES.as_bytes(), named.as_bytes()];
@@ -388,7 +388,7 @@ mod tests {
             status: Some(0),
             guard: Some((1 << 22, 9)),
         };
-        let full = Estate {
+        let full = HandOver {
             pid: 7,
             grace_ms: 20_000,
             drain_ms: 2_000,
@@ -398,7 +398,7 @@ mod tests {
             mapped: true,
             live,
         };
-        for estate in [full, Estate { pid: 2, ..Estate::default() }] {
+        for estate in [full, HandOver { pid: 2, ..HandOver::default() }] {
             let numbers = estate.live.numbers().map(decimal);
             let live = numbers.iter().map(|number| CStr::from_bytes_until_nul(number).unwrap());
             let words = estate.words();
@@ -409,16 +409,16 @@ mod tests {
                 .chain(live)
                 .map(|word| OsStr::from_bytes(word.to_bytes()))
                 .collect();
-            assert_eq!(Estate::read(&words), Some(estate));
+            assert_eq!(HandOver::read(&words), Some(estate));
         }
         for broken in [&["x"; 13][..], &["7"; 12], &[]] {
-            assert_eq!(Estate::read(broken), None, "{broken:?}");
+            assert_eq!(HandOver::read(broken), None, "{broken:?}");
         }
         // A pid that would mean all processes, or the first one, is no trial's.
         for pid in ["-1", "0", "1"] {
             let mut words = ["1"; 13];
             words[0] = pid;
-            assert_eq!(Estate::read(&words), None, "{pid}");
+            assert_eq!(HandOver::read(&words), None, "{pid}");
         }
     }
 

@@ -131,7 +131,7 @@ async fn stdout(
     let said = if tag == "trial" {
         line::read(&trial, stream, &msg.0)
     } else {
-        line::Said::log(stream, msg.0)
+        line::LineContent::log(stream, msg.0)
     };
     if !said.facts.is_empty() {
         shared.reports.accept(&trial, Lane::Facts, said.facts).await?;

@@ -6,7 +6,7 @@ use trial_protocol::ExperimentId;
 
 use super::Error;
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
-use crate::dispatcher::{self, DEFAULT_PYTHON, Outside, Program, Setting};
+use crate::dispatcher::{self, DEFAULT_PYTHON, ExternalAdviser, Program, Setting};
 use crate::experiment::advice::Advice;
 use crate::layout::ExperimentDir;
 use crate::{assessor, tuner};
@@ -76,7 +76,7 @@ pub(super) fn build(
         }
     };
     let outside = program.map(|program| {
-        Outside::start(Setting {
+        ExternalAdviser::start(Setting {
             program,
             experiment: id.as_str().to_owned(),
             space: spec.search_space.as_json().clone(),

@@ -8,7 +8,7 @@ use trial_protocol::ExperimentId;
 use super::Finished;
 use crate::clock::SystemClock;
 use crate::config::ExperimentSpec;
-use crate::notify::{self, Bell, Office};
+use crate::notify::{self, NotifierConfig, OutboxWaker};
 use crate::store::{self, Store};
 
 /// Returns the configuration of the notifications. `None`: there are no notifications.
@@ -16,10 +16,10 @@ pub(super) fn office(
     id: &ExperimentId,
     spec: &ExperimentSpec,
     store: &Store,
-    bell: &Bell,
+    bell: &OutboxWaker,
     degraded: Option<PathBuf>,
-) -> Option<Office> {
-    Some(Office {
+) -> Option<NotifierConfig> {
+    Some(NotifierConfig {
         spec: spec.notifications.clone()?,
         about: notify::event::About { id: id.clone(), name: spec.name.clone() },
         directory: spec.trial_code_directory.clone(),
@@ -33,7 +33,9 @@ pub(super) fn office(
 impl Finished {
     /// Tells others what the manager that ran it could not tell any more.
     pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
-        if let Some(office) = office(&self.id, &self.spec, &self.store, &Bell::default(), None) {
+        if let Some(office) =
+            office(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)
+        {
             let left = notify::tell_what_is_left(&office).await?;
             notify::warn_of_rest(left, &self.id);
         }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::history::{Conversation, History, Past, Turn};
-use super::{Order, Said};
+use super::{AdviserEvent, Order};
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;
 
@@ -41,7 +41,7 @@ impl Door {
             return Err(format!("an answer for proposal {id}, which is not wanted"));
         };
         history.asks.remove(place);
-        Ok(Turn { said: vec![Said::Proposed { id, proposal }], ..Turn::default() })
+        Ok(Turn { said: vec![AdviserEvent::Proposed { id, proposal }], ..Turn::default() })
     }
 
     fn replay(history: &History) -> Vec<String> {
@@ -100,7 +100,7 @@ impl Conversation for Door {
             Line::Wait { id } => Self::answer(id, Proposal::Wait, history),
             Line::Exhausted { id } => Self::answer(id, Proposal::Exhausted, history),
             Line::Stop { trial, reason } => {
-                Ok(Turn { said: vec![Said::Kill { trial, reason }], ..Turn::default() })
+                Ok(Turn { said: vec![AdviserEvent::Kill { trial, reason }], ..Turn::default() })
             }
             Line::Log { message } => Ok(Turn { notes: vec![message], ..Turn::default() }),
         }

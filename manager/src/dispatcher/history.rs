@@ -115,7 +115,7 @@ pub(super) struct Turn {
     /// To the program.
     pub(super) say: Vec<String>,
     /// To the experiment.
-    pub(super) said: Vec<super::Said>,
+    pub(super) said: Vec<super::AdviserEvent>,
     /// Remarks of the program for its user.
     pub(super) notes: Vec<String>,
     /// It has come far enough to be asked.

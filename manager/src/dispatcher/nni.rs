@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::TrialJobId;
 
 use super::history::{Conversation, End, History, Past, Turn};
-use super::{Order, Said};
+use super::{AdviserEvent, Order};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;
@@ -238,11 +238,11 @@ impl Dialogue {
         turn.said.push(match history.next_ask() {
             Some(id) => {
                 self.names.insert(id, parameter_id);
-                Said::Proposed { id, proposal: Proposal::Parameters(parameters) }
+                AdviserEvent::Proposed { id, proposal: Proposal::Parameters(parameters) }
             }
             None => {
                 self.stock.push_back((parameter_id, parameters));
-                Said::Ready
+                AdviserEvent::Ready
             }
         });
         turn
@@ -265,7 +265,7 @@ impl Conversation for Dialogue {
                     if let Some(id) = history.next_ask() {
                         self.names.insert(id, name);
                         let proposal = Proposal::Parameters(parameters);
-                        turn.said.push(Said::Proposed { id, proposal });
+                        turn.said.push(AdviserEvent::Proposed { id, proposal });
                     }
                 }
                 None => turn.say.push(self.request()),
@@ -315,7 +315,7 @@ impl Conversation for Dialogue {
                 let id: String = serde_json::from_str(&content)
                     .map_err(|error| format!("a trial to kill without its id ({error})"))?;
                 let trial = TrialJobId::new(id).map_err(|error| error.to_string())?;
-                let said = vec![Said::Kill { trial, reason: None }];
+                let said = vec![AdviserEvent::Kill { trial, reason: None }];
                 Ok(Turn { said, ..Turn::default() })
             }
             "_done_" => {

@@ -9,7 +9,7 @@ const SLOW: Duration = Duration::from_mins(1);
 
 /// The next action on a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum SilenceAction {
     Nothing,
     /// The user is told, once for each answer that does not come.
     Tell,
@@ -19,7 +19,7 @@ pub(super) enum Due {
 
 /// The state of a program's silence.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct SilenceTimer {
     limit: Duration,
     /// Since when an answer is awaited: since the first question that is open, or the last answer.
     owed_since: Option<Instant>,
@@ -28,7 +28,7 @@ pub(super) struct Patience {
     told: bool,
 }
 
-impl Patience {
+impl SilenceTimer {
     pub(super) fn new(limit: Duration, now: Instant) -> Self {
         Self { limit, owed_since: None, last_word: now, told: false }
     }
@@ -64,16 +64,16 @@ impl Patience {
     }
 
     /// Returns the next action. A program that is not `ready` has a limit of its own.
-    pub(super) fn look(&mut self, ready: bool, now: Instant) -> Due {
-        let Some(since) = self.owed_since else { return Due::Nothing };
+    pub(super) fn look(&mut self, ready: bool, now: Instant) -> SilenceAction {
+        let Some(since) = self.owed_since else { return SilenceAction::Nothing };
         if ready && self.silence(now) >= self.limit {
-            return Due::End;
+            return SilenceAction::End;
         }
         if now - since >= self.slow() && !self.told {
             self.told = true;
-            return Due::Tell;
+            return SilenceAction::Tell;
         }
-        Due::Nothing
+        SilenceAction::Nothing
     }
 }
 
@@ -88,10 +88,19 @@ mod tests {
     #[test]
     fn silence_is_told_of_once_and_then_ends() {
         let start = Instant::now();
-        let mut patience = Patience::new(Duration::from_mins(15), start);
-        assert_eq!(patience.look(true, after(5_000, start)), Due::Nothing, "nothing is owed");
+        let mut patience = SilenceTimer::new(Duration::from_mins(15), start);
+        assert_eq!(
+            patience.look(true, after(5_000, start)),
+            SilenceAction::Nothing,
+            "nothing is owed"
+        );
         patience.owes(1, false, after(5_000, start));
-        let table = [(59, Due::Nothing), (60, Due::Tell), (899, Due::Nothing), (900, Due::End)];
+        let table = [
+            (59, SilenceAction::Nothing),
+            (60, SilenceAction::Tell),
+            (899, SilenceAction::Nothing),
+            (900, SilenceAction::End),
+        ];
         for (seconds, due) in table {
             assert_eq!(patience.look(true, after(5_000 + seconds, start)), due, "{seconds}");
         }
@@ -101,27 +110,31 @@ mod tests {
     #[test]
     fn another_question_buys_no_time_and_an_answer_does() {
         let start = Instant::now();
-        let mut patience = Patience::new(Duration::from_secs(10), start);
+        let mut patience = SilenceTimer::new(Duration::from_secs(10), start);
         patience.owes(1, false, start);
         patience.owes(2, false, after(9, start));
-        assert_eq!(patience.look(true, after(9, start)), Due::Tell, "half of a short limit");
+        assert_eq!(
+            patience.look(true, after(9, start)),
+            SilenceAction::Tell,
+            "half of a short limit"
+        );
         patience.heard(after(9, start));
         patience.owes(1, true, after(9, start));
         assert!(!patience.hangs());
-        assert_eq!(patience.look(true, after(13, start)), Due::Nothing);
-        assert_eq!(patience.look(true, after(19, start)), Due::End);
+        assert_eq!(patience.look(true, after(13, start)), SilenceAction::Nothing);
+        assert_eq!(patience.look(true, after(19, start)), SilenceAction::End);
         patience.owes(0, true, after(19, start));
-        assert_eq!(patience.look(true, after(99, start)), Due::Nothing);
+        assert_eq!(patience.look(true, after(99, start)), SilenceAction::Nothing);
     }
 
     #[test]
     fn one_that_speaks_or_is_not_ready_is_told_of_and_lives() {
         let start = Instant::now();
-        let mut patience = Patience::new(Duration::from_secs(10), start);
+        let mut patience = SilenceTimer::new(Duration::from_secs(10), start);
         patience.owes(1, false, start);
-        assert_eq!(patience.look(false, after(20, start)), Due::Tell);
+        assert_eq!(patience.look(false, after(20, start)), SilenceAction::Tell);
         patience.heard(after(20, start));
-        assert_eq!(patience.look(true, after(29, start)), Due::Nothing);
-        assert_eq!(patience.look(true, after(30, start)), Due::End);
+        assert_eq!(patience.look(true, after(29, start)), SilenceAction::Nothing);
+        assert_eq!(patience.look(true, after(30, start)), SilenceAction::End);
     }
 }

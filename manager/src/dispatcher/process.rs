@@ -16,9 +16,9 @@ use tracing::warn;
 
 use super::history::{Conversation, History, Turn};
 use super::launch::{Launched, launch, length};
-use super::patience::{Due, Patience};
-use super::wire::{Came, Wire};
-use super::{Order, Said, Setting};
+use super::patience::{SilenceAction, SilenceTimer};
+use super::wire::{Incoming, Wire};
+use super::{AdviserEvent, Order, Setting};
 use crate::tuner::Proposal;
 
 /// The interval at which a clock is looked at while something is awaited.
@@ -51,16 +51,16 @@ enum End {
 
 /// The receiver of the program's messages.
 struct Listener {
-    said: mpsc::UnboundedSender<Said>,
+    said: mpsc::UnboundedSender<AdviserEvent>,
     /// The program whose word ends a reported trouble.
-    troubled: Option<Whose>,
+    troubled: Option<Debtor>,
     /// `true` if a process was ready to be asked: whatever an earlier manager told of is over.
     begun: bool,
 }
 
 /// The side that owes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum Debtor {
     /// The tuner: parameters.
     Tuner,
     /// The assessor: a look at results.
@@ -71,21 +71,21 @@ enum Whose {
 
 impl Listener {
     /// A listener that has gone needs no word.
-    fn hear(&self, word: Said) {
+    fn hear(&self, word: AdviserEvent) {
         drop(self.said.send(word));
     }
 
-    fn trouble(&mut self, whose: Whose, message: String) {
+    fn trouble(&mut self, whose: Debtor, message: String) {
         self.troubled = Some(whose);
-        self.hear(Said::Trouble(Some(message)));
+        self.hear(AdviserEvent::Trouble(Some(message)));
     }
 
     /// One of the two does what it should; `alone`: nothing is owed by the other.
-    fn well(&mut self, who: Whose, alone: bool) {
-        let over = |whose| whose == who || (whose == Whose::Either && alone);
+    fn well(&mut self, who: Debtor, alone: bool) {
+        let over = |whose| whose == who || (whose == Debtor::Either && alone);
         if self.troubled.is_some_and(over) {
             self.troubled = None;
-            self.hear(Said::Trouble(None));
+            self.hear(AdviserEvent::Trouble(None));
         }
     }
 }
@@ -94,7 +94,7 @@ impl Listener {
 pub(super) async fn supervise(
     setting: Setting,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    said: mpsc::UnboundedSender<Said>,
+    said: mpsc::UnboundedSender<AdviserEvent>,
 ) {
     let mut listener = Listener { said, troubled: None, begun: false };
     let mut history = History::new(setting.space.clone());
@@ -130,7 +130,7 @@ pub(super) async fn supervise(
         }
         let message =
             format!("{why}; it is started again and told what it knew (its output is in {place})");
-        listener.trouble(Whose::Either, message);
+        listener.trouble(Debtor::Either, message);
     }
 }
 
@@ -141,7 +141,7 @@ async fn lost(
     mut orders: mpsc::UnboundedReceiver<Order>,
     listener: &Listener,
 ) {
-    listener.hear(Said::Lost { message });
+    listener.hear(AdviserEvent::Lost { message });
     while let Some(order) = orders.recv().await {
         history.take(&order);
     }
@@ -170,8 +170,8 @@ struct Session {
     unseen: usize,
     limit: Duration,
     /// With its tuner, and with its assessor: two threads, of which one may hang.
-    answers: Patience,
-    looks: Patience,
+    answers: SilenceTimer,
+    looks: SilenceTimer,
 }
 
 impl Session {
@@ -196,8 +196,8 @@ impl Session {
             owed: 0,
             unseen: 0,
             limit: setting.patience,
-            answers: Patience::new(setting.patience, now),
-            looks: Patience::new(setting.patience, now),
+            answers: SilenceTimer::new(setting.patience, now),
+            looks: SilenceTimer::new(setting.patience, now),
         })
     }
 
@@ -233,11 +233,11 @@ impl Session {
                     }
                 }
                 came = self.wire.next() => match came {
-                    Came::Connected => {
+                    Incoming::Connected => {
                         let turn = self.conversation.greet(history);
                         self.take(turn, history, listener);
                     }
-                    Came::Text(text) => {
+                    Incoming::Text(text) => {
                         self.last_word = Instant::now();
                         match self.conversation.hear(&text, history) {
                             Ok(Turn { broken: Some(what), .. }) => {
@@ -256,7 +256,7 @@ impl Session {
                         }
                     }
                     // Why, its exit says.
-                    Came::Closed => {}
+                    Incoming::Closed => {}
                 },
                 status = self.child.wait() => return self.exited(status.ok()),
                 _ = beat.tick(), if restless => {
@@ -286,7 +286,7 @@ impl Session {
         if quiet >= LATE_ANSWER_WAIT {
             for id in std::mem::take(&mut history.refused) {
                 let proposal = Proposal::Wait;
-                listener.hear(Said::Proposed { id, proposal });
+                listener.hear(AdviserEvent::Proposed { id, proposal });
             }
         }
         let silence = self.answers.silence(now).max(self.looks.silence(now));
@@ -298,17 +298,17 @@ impl Session {
         }
         let limit = self.limit.as_secs_f64();
         for (whose, due, lacks, silent) in [
-            (Whose::Tuner, self.answers.look(self.ready, now), "proposed anything", "said a word"),
+            (Debtor::Tuner, self.answers.look(self.ready, now), "proposed anything", "said a word"),
             (
-                Whose::Assessor,
+                Debtor::Assessor,
                 self.looks.look(self.ready, now),
                 "looked at a result",
                 "looked at a result",
             ),
         ] {
             match due {
-                Due::Nothing => {}
-                Due::Tell => {
+                SilenceAction::Nothing => {}
+                SilenceAction::Tell => {
                     let (what, slow) = (&self.what, self.answers.slow().as_secs_f64());
                     let mut message = format!(
                         "{what} has been asked, and has not {lacks} for {slow} s; the trials that run go on, and it is \
@@ -317,7 +317,7 @@ impl Session {
                     message.push_str(&self.last_output());
                     listener.trouble(whose, message);
                 }
-                Due::End => {
+                SilenceAction::End => {
                     let why = format!("has not {silent} for {limit} s (`tunerPatience`)");
                     return Some(self.end(&why).await);
                 }
@@ -331,7 +331,7 @@ impl Session {
         let Turn { say, said: heard, notes, ready, seen, broken: _ } = turn;
         self.ready |= ready;
         if self.ready && !std::mem::replace(&mut listener.begun, true) {
-            listener.hear(Said::Trouble(None));
+            listener.hear(AdviserEvent::Trouble(None));
         }
         for note in notes {
             warn!("{} says: {}", self.what, shown(&note));
@@ -341,7 +341,7 @@ impl Session {
         }
         let owed = history.asks.len();
         if owed < self.owed {
-            listener.well(Whose::Tuner, true);
+            listener.well(Debtor::Tuner, true);
         }
         self.answers.owes(owed, owed < self.owed, Instant::now());
         self.owed = owed;
@@ -349,12 +349,14 @@ impl Session {
         self.looks.owes(unseen, seen, Instant::now());
         // Its first word says only that it counts.
         if seen && self.unseen > 0 {
-            listener.well(Whose::Assessor, owed == 0);
+            listener.well(Debtor::Assessor, owed == 0);
             self.fruitful |= unseen == 0 && owed == 0;
         }
         self.unseen = unseen;
         for word in heard {
-            if let Said::Proposed { proposal: Proposal::Parameters(_), .. } | Said::Ready = word {
+            if let AdviserEvent::Proposed { proposal: Proposal::Parameters(_), .. }
+            | AdviserEvent::Ready = word
+            {
                 self.fruitful = true;
             }
             listener.hear(word);

@@ -7,7 +7,7 @@ use trial_protocol::{MetricValue, TrialJobId};
 use super::door::Door;
 use super::history::{Conversation, History, Turn};
 use super::nni::{Dialogue, Duties, python_json};
-use super::{Order, Said, Sample};
+use super::{AdviserEvent, Order, Sample};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::Proposal;
@@ -105,7 +105,7 @@ fn recorded_dispatchers_are_understood() {
             match frame["type"].as_str().unwrap() {
                 "TR" => {
                     let content: Value = serde_json::from_str(content).unwrap();
-                    let [Said::Proposed { proposal: Proposal::Parameters(told), .. }] =
+                    let [AdviserEvent::Proposed { proposal: Proposal::Parameters(told), .. }] =
                         turn.said.as_slice()
                     else {
                         panic!("{frame}: {turn:?}")
@@ -113,7 +113,7 @@ fn recorded_dispatchers_are_understood() {
                     assert_eq!(told, content["parameters"].as_object().unwrap());
                 }
                 "NO" => assert!(!history.refused.is_empty(), "{frame}"),
-                "KI" => assert!(matches!(turn.said[..], [Said::Kill { .. }]), "{frame}"),
+                "KI" => assert!(matches!(turn.said[..], [AdviserEvent::Kill { .. }]), "{frame}"),
                 "ID" => assert!(turn.ready),
                 "_bye_" => assert_eq!(turn, Turn::default()),
                 other => panic!("a recording holds {other}"),
@@ -188,11 +188,11 @@ fn an_end_never_overtakes_its_result() {
     assert_eq!(kinds(&dialogue.idle().say), ["GE"]);
     assert_eq!(dialogue.idle(), Turn::default(), "one request will do");
     let turn = dialogue.hear(&proposal(2, 0.25), &mut history).unwrap();
-    assert_eq!((kinds(&turn.say), turn.said), (vec!["EN".to_owned()], vec![Said::Ready]));
+    assert_eq!((kinds(&turn.say), turn.said), (vec!["EN".to_owned()], vec![AdviserEvent::Ready]));
     // What came is not lost.
     let turn = order(&mut dialogue, &mut history, &Order::Propose { id: 2 });
     let proposal = Proposal::Parameters(parameters(0.25));
-    assert_eq!((turn.say, turn.said), (vec![], vec![Said::Proposed { id: 2, proposal }]));
+    assert_eq!((turn.say, turn.said), (vec![], vec![AdviserEvent::Proposed { id: 2, proposal }]));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn what_a_tuner_has_nothing_for_may_still_come() {
     assert_eq!(history.refused, [7]);
     let turn = dialogue.hear(&proposal(0, 0.5), &mut history).unwrap();
     let proposal = Proposal::Parameters(parameters(0.5));
-    assert_eq!(turn.said, [Said::Proposed { id: 7, proposal }]);
+    assert_eq!(turn.said, [AdviserEvent::Proposed { id: 7, proposal }]);
     assert!(history.refused.is_empty());
 }
 
@@ -306,10 +306,10 @@ fn the_door_says_what_its_page_says() {
         (r#"{"type": "proposal", "id": 1}"#,                   Err("missing field `parameters`")),
         (r#"{"type": "wat"}"#,                                 Err("unknown variant `wat`")),
         ("hello",                                              Err("expected value")),
-        (r#"{"type": "wait", "id": 1}"#, Ok(Said::Proposed { id: 1, proposal: Proposal::Wait })),
+        (r#"{"type": "wait", "id": 1}"#, Ok(AdviserEvent::Proposed { id: 1, proposal: Proposal::Wait })),
         (r#"{"type": "exhausted", "id": 1}"#,                  Err("which is not wanted")),
         (r#"{"type": "stop", "trial": "aaaaa", "reason": "bad"}"#,
-            Ok(Said::Kill { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
+            Ok(AdviserEvent::Kill { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
     ];
     for (line, expected) in table {
         match (door.hear(line, &mut history), expected) {
@@ -415,7 +415,7 @@ fn foreign() -> impl Strategy<Value = String> {
 
 #[tokio::test]
 async fn the_adviser_that_gives_trials_up_is_named() {
-    use super::{Algorithm, Outside, Program, Setting, Source};
+    use super::{Algorithm, ExternalAdviser, Program, Setting, Source};
     let class = |name: &str| {
         let source = Source::Class { class: name.to_owned(), code: "/".into() };
         Some(Algorithm { source, class_args: serde_json::Map::new() })
@@ -429,7 +429,7 @@ async fn the_adviser_that_gives_trials_up_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (tuner, assessor, advisor, name, assessor_name) in table {
         let python = "no-such-python".to_owned();
-        let outside = Outside::start(Setting {
+        let outside = ExternalAdviser::start(Setting {
             secret_variables: Vec::new(),
             program: Program::Nni { python, tuner, assessor, advisor },
             experiment: "e".to_owned(),

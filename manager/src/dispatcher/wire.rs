@@ -29,9 +29,9 @@ pub(super) enum Wire {
     /// It has not connected yet; a task waits for it.
     Door(JoinSet<Option<Socket>>),
     /// It has connected.
-    Socket(Box<SplitStream<Socket>>, Mouth),
+    Socket(Box<SplitStream<Socket>>, MessageWriter),
     /// Its standard input and output.
-    Pipes(Lines<ChildStdout>, Mouth),
+    Pipes(Lines<ChildStdout>, MessageWriter),
     /// Nothing more will come.
     Closed,
 }
@@ -40,13 +40,13 @@ pub(super) enum Wire {
 type Socket = WebSocketStream<TcpStream>;
 
 /// The messages to send, and the task that sends them. Dropped, it says no more.
-pub(super) struct Mouth {
+pub(super) struct MessageWriter {
     /// `None`: nothing will be added. As few as there are orders while a program hangs.
     texts: Option<mpsc::UnboundedSender<String>>,
     _writer: JoinSet<()>,
 }
 
-impl Mouth {
+impl MessageWriter {
     /// That the way is closed is noticed where the next word is awaited, so a writer ends without a word.
     fn new<F>(write: impl FnOnce(mpsc::UnboundedReceiver<String>) -> F) -> Self
     where
@@ -60,7 +60,7 @@ impl Mouth {
 }
 
 /// The kind of input that came.
-pub(super) enum Came {
+pub(super) enum Incoming {
     /// It has connected: the conversation can begin.
     Connected,
     /// A text.
@@ -82,7 +82,7 @@ impl Wire {
 
     /// The pipes of a program that has just been started.
     pub(super) fn pipes(input: ChildStdin, output: ChildStdout) -> Self {
-        let mouth = Mouth::new(|mut unsaid| async move {
+        let mouth = MessageWriter::new(|mut unsaid| async move {
             let mut input = input;
             while let Some(text) = unsaid.recv().await {
                 if input.write_all(format!("{text}\n").as_bytes()).await.is_err() {
@@ -94,12 +94,12 @@ impl Wire {
     }
 
     /// Waits for what comes next. May be dropped at any time without a loss.
-    pub(super) async fn next(&mut self) -> Came {
+    pub(super) async fn next(&mut self) -> Incoming {
         let came = match self {
             Self::Door(waiting) => match waiting.join_next().await {
                 Some(Ok(Some(socket))) => {
                     let (mut sink, stream) = socket.split();
-                    let mouth = Mouth::new(|mut unsaid| async move {
+                    let mouth = MessageWriter::new(|mut unsaid| async move {
                         while let Some(text) = unsaid.recv().await {
                             if sink.send(Message::text(text)).await.is_err() {
                                 break;
@@ -107,7 +107,7 @@ impl Wire {
                         }
                     });
                     *self = Self::Socket(Box::new(stream), mouth);
-                    return Came::Connected;
+                    return Incoming::Connected;
                 }
                 Some(Ok(None) | Err(_)) | None => None,
             },
@@ -122,10 +122,10 @@ impl Wire {
             Self::Closed => std::future::pending().await,
         };
         match came {
-            Some(text) => Came::Text(text),
+            Some(text) => Incoming::Text(text),
             None => {
                 *self = Self::Closed;
-                Came::Closed
+                Incoming::Closed
             }
         }
     }

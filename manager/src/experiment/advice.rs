@@ -6,7 +6,7 @@ use trial_protocol::{MetricValue, TrialJobId};
 
 use super::result::Steps;
 use crate::assessor::{Assessor, Bounds, Judgement};
-use crate::dispatcher::{Order, Outside, Said, Sample};
+use crate::dispatcher::{AdviserEvent, ExternalAdviser, Order, Sample};
 use crate::job_state::JobState;
 use crate::search_space::Parameters;
 use crate::tuner::{Outcome, Proposal, Tuner};
@@ -19,7 +19,7 @@ pub struct Advice {
     /// A built-in assessor.
     pub assessor: Option<Box<dyn Assessor>>,
     /// The adviser outside this process.
-    pub outside: Option<Outside>,
+    pub outside: Option<ExternalAdviser>,
 }
 
 impl Advice {
@@ -144,7 +144,7 @@ impl Advice {
     }
 
     /// Waits for a message of the adviser outside; for ever where there is none.
-    pub(super) async fn heard(&mut self) -> Said {
+    pub(super) async fn heard(&mut self) -> AdviserEvent {
         match &mut self.outside {
             Some(outside) => outside.heard().await,
             None => std::future::pending().await,

@@ -35,9 +35,9 @@ use super::{Event, Handle};
 use crate::assessor::Judgement;
 use crate::clock::Clock;
 use crate::config::ExperimentSpec;
-use crate::dispatcher::Said;
+use crate::dispatcher::AdviserEvent;
 use crate::ids;
-use crate::notify::Bell;
+use crate::notify::OutboxWaker;
 use crate::notify::event::Best;
 use crate::store::{self, Store};
 use crate::token::Secret;
@@ -51,7 +51,7 @@ const OBJECTIVE_CHOSEN: &str = "objective-chosen";
 const TOGETHER: usize = 256;
 
 /// Everything the conductor works with.
-pub struct Conductor {
+pub struct Dependencies {
     /// Which experiment.
     pub id: ExperimentId,
     /// The specification.
@@ -73,7 +73,7 @@ pub struct Conductor {
     /// Events from the training service.
     pub jobs: mpsc::UnboundedReceiver<JobNews>,
     /// Rings when others are to be told of something.
-    pub bell: Bell,
+    pub bell: OutboxWaker,
     /// The receiver of notices.
     pub notices: mpsc::UnboundedSender<Notice>,
     /// The wall clock.
@@ -126,8 +126,8 @@ impl Job {
     }
 }
 
-struct Run {
-    c: Conductor,
+struct ExperimentTask {
+    deps: Dependencies,
     state: State,
     jobs: HashMap<TrialJobId, Job>,
     taken: HashSet<TrialJobId>,
@@ -152,23 +152,23 @@ struct Run {
 }
 
 /// Conducts the experiment to its end, or until it is stopped or left, and says where it stands then.
-pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Error> {
-    let mut run = Run::prepare(conductor).await?;
-    run.c.handle.began(run.before, run.began);
+pub async fn conduct(conductor: Dependencies) -> Result<ExperimentState, store::Error> {
+    let mut run = ExperimentTask::prepare(conductor).await?;
+    run.deps.handle.began(run.before, run.began);
     run.perform(state::Event::Begin).await?;
     run.judge_stored().await?;
     let mut news = Vec::new();
-    let service = Arc::clone(&run.c.service);
+    let service = Arc::clone(&run.deps.service);
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
     while !matches!(run.state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
         // First, or who spoke while a disk was waited for would be silent in the next beat's eyes.
-        if let Some(event) = run.c.inbox.pop() {
+        if let Some(event) = run.deps.inbox.pop() {
             run.told_all(event).await?;
             continue;
         }
         let wake = run.state.next_deadline().map(|at| run.began + at.saturating_sub(run.before));
         let stopping = run.state.stands() == ExperimentState::Stopping;
-        let (handle, beat) = (run.c.handle.clone(), run.next_beat());
+        let (handle, beat) = (run.deps.handle.clone(), run.next_beat());
         tokio::select! {
             () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
             () = handle.left(), if !stopping && !handle.is_to_stop() => {
@@ -176,20 +176,20 @@ pub async fn conduct(conductor: Conductor) -> Result<ExperimentState, store::Err
                 run.record_state(run.state.stands()).await?;
                 break;
             }
-            Some(event) = run.c.inbox.next() => run.told_all(event).await?,
-            more @ 1.. = run.c.jobs.recv_many(&mut news, TOGETHER) => {
+            Some(event) = run.deps.inbox.next() => run.told_all(event).await?,
+            more @ 1.. = run.deps.jobs.recv_many(&mut news, TOGETHER) => {
                 debug_assert_eq!(more, news.len());
                 run.news(std::mem::take(&mut news)).await?;
             }
-            said = run.c.advice.heard() => run.advised(said).await?,
+            said = run.deps.advice.heard() => run.advised(said).await?,
             // What runs on is the next manager's; what it was asked is recorded.
             () = &mut out_of_reach, if stopping => break,
             () = until(wake) => run.perform(state::Event::Tick).await?,
             () = tokio::time::sleep_until(beat) => run.beat().await?,
         }
     }
-    run.c.advice.close().await;
-    if let Some(code) = run.c.code.take() {
+    run.deps.advice.close().await;
+    if let Some(code) = run.deps.code.take() {
         code.close().await;
     }
     Ok(run.state.stands())
@@ -202,7 +202,7 @@ async fn until(wake: Option<Instant>) {
     }
 }
 
-impl Run {
+impl ExperimentTask {
     fn elapsed(&self) -> Duration {
         self.before + self.began.elapsed()
     }
@@ -212,7 +212,7 @@ impl Run {
     async fn told_all(&mut self, first: Event) -> Result<(), store::Error> {
         let mut events = vec![first];
         while events.len() < TOGETHER
-            && let Some(event) = self.c.inbox.waiting()
+            && let Some(event) = self.deps.inbox.waiting()
         {
             events.push(event);
         }
@@ -244,9 +244,9 @@ impl Run {
             Event::Reported { trial, attempt, fresh } => (trial, attempt, fresh),
             Event::Commanded { command, reply } => {
                 // Who asked may have gone; what was asked for is done all the same.
-                self.c.inbox.asked(reply);
+                self.deps.inbox.asked(reply);
                 let answer = Box::pin(self.commanded(command)).await?;
-                self.c.inbox.answer(answer);
+                self.deps.inbox.answer(answer);
                 return Ok(());
             }
         };
@@ -308,7 +308,7 @@ impl Run {
 
     /// Shows the assessor a trial's next step.
     fn judge(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
-        if !self.c.advice.assesses() {
+        if !self.deps.advice.assesses() {
             return None;
         }
         let job = self.jobs.get_mut(trial)?;
@@ -317,7 +317,7 @@ impl Run {
         }
         // Its agent can be left rules once it is known which metric they are about.
         self.news |= metric.sequence == 0;
-        let judgement = self.c.advice.step(trial, metric.sequence, &metric.value, &job.steps);
+        let judgement = self.deps.advice.step(trial, metric.sequence, &metric.value, &job.steps);
         let Judgement::Bad { reason } = judgement else { return None };
         self.give_up(trial, reason)
     }
@@ -330,32 +330,32 @@ impl Run {
     }
 
     /// A tuner or an assessor outside has spoken.
-    async fn advised(&mut self, said: Said) -> Result<(), store::Error> {
+    async fn advised(&mut self, said: AdviserEvent) -> Result<(), store::Error> {
         let event = match said {
-            Said::Proposed { id, proposal } => {
+            AdviserEvent::Proposed { id, proposal } => {
                 let trial = self.fresh_id();
                 Some(state::Event::Proposed { parameter_id: id, proposal, trial })
             }
-            Said::Ready => Some(state::Event::TunerReady),
-            Said::Kill { trial, reason } => {
+            AdviserEvent::Ready => Some(state::Event::TunerReady),
+            AdviserEvent::Kill { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
-                    format!("given up by {}", self.c.advice.outside_assessor_name())
+                    format!("given up by {}", self.deps.advice.outside_assessor_name())
                 });
                 self.give_up(&trial, reason)
             }
-            Said::Trouble(trouble) => {
+            AdviserEvent::Trouble(trouble) => {
                 // What holds the search is shown until it is resumed.
                 let stays = trouble.is_none() && self.state.is_held();
                 if self.trouble != trouble && !stays {
-                    let name = self.c.advice.outside_name();
+                    let name = self.deps.advice.outside_name();
                     let well = || format!("{name} answers again");
                     self.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
                     self.troubled(trouble).await?;
                 }
                 None
             }
-            Said::Lost { message } => {
-                let depends = self.c.advice.depends();
+            AdviserEvent::Lost { message } => {
+                let depends = self.deps.advice.depends();
                 let lost = if depends {
                     format!(
                         "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
@@ -394,7 +394,7 @@ impl Run {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Propose { parameter_id } => {
-                    let Some(proposal) = self.c.advice.propose(parameter_id) else { continue };
+                    let Some(proposal) = self.deps.advice.propose(parameter_id) else { continue };
                     let trial = self.fresh_id();
                     let answer = state::Event::Proposed { parameter_id, proposal, trial };
                     effects.extend(self.state.step(answer, self.elapsed()));
@@ -448,18 +448,18 @@ impl Run {
                     {
                         stops.push((trial, Some(reason)));
                     }
-                    let now = self.c.clock.now_ms();
-                    self.c.inbox.patiently(|| self.c.store.set_intents(&stops, now)).await?;
+                    let now = self.deps.clock.now_ms();
+                    self.deps.inbox.patiently(|| self.deps.store.set_intents(&stops, now)).await?;
                     for (trial, reason) in stops {
                         if let Some(reason) = reason {
                             self.order_stop(&trial, reason);
                         }
-                        self.c.service.cancel(&trial).await;
+                        self.deps.service.cancel(&trial).await;
                     }
                 }
                 Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
                 Effect::Observe { trial, parameter_id, state, outcome } => {
-                    self.c.advice.observe(&trial, parameter_id, state, &outcome);
+                    self.deps.advice.observe(&trial, parameter_id, state, &outcome);
                 }
                 Effect::RecordState(stands) => {
                     self.record_state(stands).await?;
@@ -474,13 +474,13 @@ impl Run {
     fn order_stop(&self, trial: &TrialJobId, reason: StopReason) {
         if let Some(job) = self.jobs.get(trial) {
             let stop = DirectiveBody::Stop { reason, grace_ms: None };
-            self.c.handle.order(trial, &job.attempt, stop);
+            self.deps.handle.order(trial, &job.attempt, stop);
         }
     }
 
     fn notify(&self, notice: Notice) {
         // There may be no receiver.
-        drop(self.c.notices.send(notice));
+        drop(self.deps.notices.send(notice));
     }
 }
 

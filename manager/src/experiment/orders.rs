@@ -1,7 +1,7 @@
 //! The orders that wait for agents, until they are obeyed. It does not decide what is ordered.
 //!
 //! An order is on every ack to the attempt that it is for, until the agent says that it was obeyed. An agent that is
-//! silent just now is woken: a waiter in [`Orders::wake`] is told once that there is something new.
+//! silent just now is woken: a waiter in [`DirectiveQueue::wake`] is told once that there is something new.
 
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -15,19 +15,19 @@ const IDS_PER_MS: u64 = 1 << 10;
 
 /// The orders of an experiment; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Orders(Arc<Mutex<Inner>>);
+pub struct DirectiveQueue(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
     next_id: u64,
-    boxes: HashMap<Address, Letters>,
+    boxes: HashMap<Address, AttemptDirectives>,
 }
 
 /// Whose orders: a trial may have agents of several attempts, and of several pods.
 type Address = (TrialJobId, AttemptId);
 
 #[derive(Debug, Default)]
-struct Letters {
+struct AttemptDirectives {
     waiting: Vec<Directive>,
     /// There is an order that no ack has carried yet.
     news: bool,
@@ -36,14 +36,14 @@ struct Letters {
     waiters: usize,
 }
 
-impl Letters {
+impl AttemptDirectives {
     fn is_idle(&self) -> bool {
         self.waiters == 0 && self.waiting.is_empty()
     }
 }
 
 /// Counts one who waits, for as long as it does.
-struct Waiter<'a>(&'a Orders, &'a Address);
+struct Waiter<'a>(&'a DirectiveQueue, &'a Address);
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
@@ -57,7 +57,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-impl Orders {
+impl DirectiveQueue {
     /// No orders. An agent obeys an id once, and may outlive us: so that another manager's first order is not
     /// taken for one of ours, ids begin with the time, in milliseconds since the Unix epoch.
     pub fn new(now_ms: i64) -> Self {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_order_is_repeated_to_its_attempt_until_it_is_obeyed() {
-        let orders = Orders::new(7);
+        let orders = DirectiveQueue::new(7);
         let (t, first, second) = ids();
         orders.order(&t, &second, DirectiveBody::Flush);
         assert_eq!(orders.of(&t, &first), [], "an older attempt's agent is not meant");
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_newest_of_a_kind_waits() {
         use trial_protocol::LogLevel::{Debug, Warn};
-        let orders = Orders::new(0);
+        let orders = DirectiveQueue::new(0);
         let (t, first, _) = ids();
         let bodies = [Debug, Warn].map(|level| DirectiveBody::LogLevel { level });
         orders.order(&t, &first, bodies[0].clone());
@@ -197,7 +197,7 @@ mod tests {
         let (t, first, _) = ids();
         let mut seen = std::collections::BTreeSet::new();
         for now_ms in [1_000, 1_001] {
-            let orders = Orders::new(now_ms);
+            let orders = DirectiveQueue::new(now_ms);
             for _ in 0..3 {
                 orders.order(&t, &first, DirectiveBody::Flush);
                 seen.extend(orders.of(&t, &first).iter().map(|order| order.id));
@@ -208,7 +208,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_woken_once_for_an_order() {
-        let orders = Orders::new(0);
+        let orders = DirectiveQueue::new(0);
         let (t, first, _) = ids();
         let bound = Duration::from_secs(1);
         assert!(timeout(bound, orders.wake(&t, &first)).await.is_err(), "nothing is ordered");

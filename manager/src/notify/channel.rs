@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::event::Event;
 use super::pace::{self, Next, Outcome};
-use super::{COMMAND, LINGER, Office, WEBHOOK, program, webhook};
+use super::{COMMAND, LINGER, NotifierConfig, WEBHOOK, program, webhook};
 use crate::config::WebhookSpec;
 use crate::store::NotificationRow;
 
@@ -30,7 +30,7 @@ pub(super) enum Means {
 }
 
 impl Means {
-    pub(super) fn of(office: &Office) -> Vec<Self> {
+    pub(super) fn of(office: &NotifierConfig) -> Vec<Self> {
         let webhook = office.spec.webhook.clone().map(Self::Webhook);
         let program = office.spec.command.clone().map(Self::Program);
         webhook.into_iter().chain(program).collect()
@@ -82,13 +82,13 @@ impl Letter {
 
 /// The task of one way of telling.
 pub(super) struct Channel {
-    office: Office,
+    office: NotifierConfig,
     means: Means,
     letters: Vec<Letter>,
 }
 
 impl Channel {
-    pub(super) fn new(office: Office, means: Means) -> Self {
+    pub(super) fn new(office: NotifierConfig, means: Means) -> Self {
         Self { office, means, letters: Vec::new() }
     }
 

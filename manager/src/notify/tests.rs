@@ -12,8 +12,8 @@ use crate::config::EventKind;
 
 const BOUND: Duration = Duration::from_mins(1);
 
-fn office(folder: &Path, command: &str) -> Office {
-    Office {
+fn office(folder: &Path, command: &str) -> NotifierConfig {
+    NotifierConfig {
         spec: NotificationsSpec {
             events: EventKind::ALL.to_vec(),
             webhook: None,
@@ -24,7 +24,7 @@ fn office(folder: &Path, command: &str) -> Office {
         degraded: Some(folder.join("degraded")),
         store: Store::open(&folder.join("db")).unwrap(),
         clock: Arc::new(SystemClock),
-        bell: Bell::default(),
+        bell: OutboxWaker::default(),
     }
 }
 
@@ -55,7 +55,7 @@ async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() 
     file(&folder.path().join("tries")).await;
     // As a manager that is killed.
     drop(notifier);
-    let Office { store, .. } = closed;
+    let NotifierConfig { store, .. } = closed;
     store.close().await;
 
     let open = office(folder.path(), "cat >> told");

@@ -11,9 +11,9 @@ fn text(name: &str, value: f64) -> Found {
     found(Source::Text, name, None, value)
 }
 
-fn ledger(objective: Option<&str>) -> Ledger {
+fn ledger(objective: Option<&str>) -> MetricRegistry {
     let objective = objective.map(str::to_owned);
-    Ledger::new(&CollectSpec { objective, ..CollectSpec::default() })
+    MetricRegistry::new(&CollectSpec { objective, ..CollectSpec::default() })
 }
 
 fn told(metric: Option<Metric>) -> Option<(String, serde_json::Value, bool)> {

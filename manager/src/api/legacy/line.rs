@@ -15,7 +15,7 @@ const SHOWN: usize = 200;
 
 /// The content of a line, by lane.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct LineContent {
     pub(super) facts: Vec<ReportBody>,
     pub(super) bulk: Vec<ReportBody>,
 }
@@ -32,7 +32,7 @@ struct NniMetric {
     value: Option<Value>,
 }
 
-impl Said {
+impl LineContent {
     /// Output and nothing else.
     pub(super) fn log(stream: Stream, mut line: String) -> Self {
         line.push('\n');
@@ -44,11 +44,11 @@ impl Said {
 
 /// Reads a line of the trial's own output. What stands beside metrics is output; a metric that cannot
 /// be read is noted, and kept as output.
-pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> Said {
+pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineContent {
     if let Some(rest) = line.strip_prefix(MARKER)
         && let Some(fact) = usual(trial, rest)
     {
-        return Said { facts: vec![fact], bulk: Vec::new() };
+        return LineContent { facts: vec![fact], bulk: Vec::new() };
     }
     let (mut facts, mut beside) = (Vec::new(), String::new());
     let mut rest = line;
@@ -71,8 +71,8 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> Said {
     }
     beside.push_str(rest);
     let nothing = !facts.is_empty() && beside.trim().is_empty();
-    let bulk = if nothing { Vec::new() } else { Said::log(stream, beside).bulk };
-    Said { facts, bulk }
+    let bulk = if nothing { Vec::new() } else { LineContent::log(stream, beside).bulk };
+    LineContent { facts, bulk }
 }
 
 /// Reads what nearly all lines with a metric are: that and nothing else. `None`: it is something else, or it
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn bulk(text: &str) -> Vec<ReportBody> {
-        Said::log(Stream::Stdout, text.to_owned()).bulk
+        LineContent::log(Stream::Stdout, text.to_owned()).bulk
     }
 
     #[test]

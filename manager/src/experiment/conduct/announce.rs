@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
-use super::Run;
+use super::ExperimentTask;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::notify::event::{self, About, Best, Event};
 use crate::store;
 
-impl Run {
+impl ExperimentTask {
     /// Records where the experiment stands; an end with what others are told of it.
     pub(super) async fn record_state(
         &mut self,
         stands: ExperimentState,
     ) -> Result<(), store::Error> {
         let elapsed = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let now = self.c.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         let news = match stands {
             ExperimentState::Done | ExperimentState::Stopped => {
                 self.ended_news(stands, now).await?
@@ -28,14 +28,14 @@ impl Run {
             | ExperimentState::TunerNoMoreTrial
             | ExperimentState::Stopping => None,
         };
-        let (store, inbox, word) = (&self.c.store, &mut self.c.inbox, stands.as_str());
+        let (store, inbox, word) = (&self.deps.store, &mut self.deps.inbox, stands.as_str());
         match news {
             None => inbox.patiently(|| store.set_experiment_state(word, elapsed, now)).await,
             Some(news) => {
                 let record =
                     || store.set_experiment_state_and_notify(word, elapsed, now, news.clone());
                 inbox.patiently(record).await?;
-                self.c.bell.ring();
+                self.deps.bell.ring();
                 Ok(())
             }
         }
@@ -46,9 +46,9 @@ impl Run {
         stands: ExperimentState,
         now: i64,
     ) -> Result<Option<store::NewNotification>, store::Error> {
-        let Some(spec) = &self.c.spec.notifications else { return Ok(None) };
+        let Some(spec) = &self.deps.spec.notifications else { return Ok(None) };
         let mut trials = BTreeMap::new();
-        for row in self.c.inbox.patiently(|| self.c.store.trials()).await? {
+        for row in self.deps.inbox.patiently(|| self.deps.store.trials()).await? {
             *trials.entry(row.state.as_str()).or_default() += 1;
         }
         let best = self.best.as_ref();
@@ -58,17 +58,17 @@ impl Run {
 
     /// Records that too many failures hold the search, for the API and the portal, and notifies of it.
     pub(super) async fn announce_hold(&mut self, why: &str) -> Result<(), store::Error> {
-        let event: Event = event::held(&self.about(), why, self.c.clock.now_ms());
-        let news = self.c.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
+        let event: Event = event::held(&self.about(), why, self.deps.clock.now_ms());
+        let news = self.deps.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
         self.record_trouble(Some(why.to_owned()), news).await
     }
 
     /// Records what is wrong with a tuner or an assessor outside, or that nothing is any more.
     pub(super) async fn troubled(&mut self, trouble: Option<String>) -> Result<(), store::Error> {
-        let name = self.c.advice.outside_name();
-        let now = self.c.clock.now_ms();
+        let name = self.deps.advice.outside_name();
+        let now = self.deps.clock.now_ms();
         let event = event::trouble(&self.about(), name, trouble.as_deref(), now);
-        let news = self.c.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
+        let news = self.deps.spec.notifications.as_ref().and_then(|spec| event.kept(spec));
         self.record_trouble(trouble, news).await
     }
 
@@ -77,15 +77,15 @@ impl Run {
         trouble: Option<String>,
         news: Option<store::NewNotification>,
     ) -> Result<(), store::Error> {
-        let (store, inbox) = (&self.c.store, &mut self.c.inbox);
+        let (store, inbox) = (&self.deps.store, &mut self.deps.inbox);
         inbox.patiently(|| store.set_trouble(trouble.clone(), news.clone())).await?;
-        self.c.bell.ring();
+        self.deps.bell.ring();
         self.trouble = trouble;
         Ok(())
     }
 
     fn about(&self) -> About {
-        About { id: self.c.id.clone(), name: self.c.spec.name.clone() }
+        About { id: self.deps.id.clone(), name: self.deps.spec.name.clone() }
     }
 
     /// Remembers a succeeded trial's result if it is the best.
@@ -98,7 +98,8 @@ impl Run {
     ) {
         let known = self.best.as_ref().map(|best| best.number);
         let number = result.and_then(MetricValue::number);
-        if let Some(number) = number.filter(|_| is_better(self.c.spec.optimize_mode, number, known))
+        if let Some(number) =
+            number.filter(|_| is_better(self.deps.spec.optimize_mode, number, known))
         {
             let (trial, parameters) = (trial.clone(), parameters.clone());
             self.best = Some(Best { trial, sequence, number, parameters });

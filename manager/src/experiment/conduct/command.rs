@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
-use super::{Job, Run};
+use super::{ExperimentTask, Job};
 use crate::config::MOST_AT_A_TIME;
 use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
@@ -12,14 +12,14 @@ use crate::experiment::result::Steps;
 use crate::experiment::state::{self, Effect, ExperimentState, Steer};
 use crate::store::{self, TrialRow};
 
-impl Run {
+impl ExperimentTask {
     /// Does what is asked, or says why not. An error of its own is the experiment's.
     pub(super) async fn commanded(
         &mut self,
         command: Command,
     ) -> Result<Result<(), Refused>, store::Error> {
-        if self.c.store.ailment().is_some()
-            && let Err(error) = self.c.store.probe().await
+        if self.deps.store.ailment().is_some()
+            && let Err(error) = self.deps.store.probe().await
         {
             return Ok(Err(Refused::Held(chain(&error))));
         }
@@ -49,7 +49,7 @@ impl Run {
             }
             Ok(Asked::Order(trial, body)) => {
                 if let Some(job) = self.jobs.get(&trial) {
-                    self.c.handle.order(&trial, &job.attempt, body);
+                    self.deps.handle.order(&trial, &job.attempt, body);
                 }
             }
             Err(refused) => return Ok(Err(refused)),
@@ -70,7 +70,7 @@ impl Run {
 
     /// A trial that has not ended.
     async fn lives(&mut self, trial: TrialJobId) -> Result<TrialJobId, Refused> {
-        let Some(row) = self.c.store.trial(&trial).await? else {
+        let Some(row) = self.deps.store.trial(&trial).await? else {
             return Err(Refused::UnknownTrial(trial));
         };
         if row.state.is_final() {
@@ -80,7 +80,7 @@ impl Run {
     }
 
     async fn retry(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
-        let Some(row) = self.c.store.trial(&trial).await? else {
+        let Some(row) = self.deps.store.trial(&trial).await? else {
             return Err(Refused::UnknownTrial(trial));
         };
         if !row.state.is_final() {
@@ -94,7 +94,7 @@ impl Run {
 
     /// Returns the state of a trial that runs again.
     fn ended_job(&self, row: TrialRow) -> Job {
-        let steps = Steps::new(self.c.spec.objective.as_deref());
+        let steps = Steps::new(self.deps.spec.objective.as_deref());
         let TrialRow { sequence, parameters, attempt, .. } = row;
         Job::new(sequence, parameters, attempt, true, steps)
     }
@@ -125,7 +125,7 @@ impl Run {
             }
         }
         if let Some(concurrency) = concurrency {
-            let room = self.c.service.room();
+            let room = self.deps.service.room();
             if let Some(room) = room.filter(|room| concurrency > *room) {
                 let why = format!(
                     "the GPUs have room for {room} trials at a time, not for {concurrency}"
@@ -139,7 +139,7 @@ impl Run {
                 return Err(Refused::Wrong(why));
             }
         }
-        let mut canonical = self.c.spec.canonical.clone();
+        let mut canonical = self.deps.spec.canonical.clone();
         let mut set = |name: &str, value: Option<Value>| {
             if let (Some(members), Some(value)) = (canonical.as_object_mut(), value) {
                 members.insert(name.to_owned(), value);
@@ -148,8 +148,8 @@ impl Run {
         set("trialConcurrency", concurrency.map(|value| json!(value)));
         set("maxTrialNumber", trials.map(|value| json!(value)));
         set("maxExperimentDuration", written.as_ref().map(|duration| duration.written.clone()));
-        self.c.store.set_canonical(canonical.clone()).await?;
-        let spec = &mut self.c.spec;
+        self.deps.store.set_canonical(canonical.clone()).await?;
+        let spec = &mut self.deps.spec;
         spec.canonical = canonical;
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
         spec.max_trial_number = trials.or(spec.max_trial_number);

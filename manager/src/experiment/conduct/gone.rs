@@ -9,7 +9,7 @@ use trial_protocol::{
 };
 
 use super::patience::Watch;
-use super::{Run, result};
+use super::{ExperimentTask, result};
 use crate::experiment::ending::{self, End, Gone};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
@@ -29,7 +29,7 @@ pub(super) struct Found {
     started_at_ms: Option<i64>,
 }
 
-impl Run {
+impl ExperimentTask {
     /// The training service has news, ends before all else.
     pub(super) async fn news(&mut self, news: Vec<JobNews>) -> Result<(), store::Error> {
         let (mut gone, mut waiting) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ impl Run {
             return Ok(());
         }
         // What an agent said before it went was told before it went: its start, above all.
-        while let Some(event) = self.c.inbox.waiting() {
+        while let Some(event) = self.deps.inbox.waiting() {
             self.told_all(event).await?;
         }
         let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
@@ -79,7 +79,7 @@ impl Run {
                 self.perform(stop).await?;
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
-            let found = result::pick(metrics, &attempt, self.c.spec.objective.as_deref());
+            let found = result::pick(metrics, &attempt, self.deps.spec.objective.as_deref());
             let JobEvent { exit_code, message, class, taken, .. } = event;
             let gone = Gone { exit_code, message, class, taken };
             let intent = self.state.intent(&trial);
@@ -117,33 +117,33 @@ impl Run {
         attempts: &[(TrialJobId, AttemptId)],
     ) -> Result<Vec<LastWords>, store::Error> {
         loop {
-            let known = || self.c.store.last_words(attempts.to_vec());
-            let words = self.c.inbox.patiently(known).await?;
+            let known = || self.deps.store.last_words(attempts.to_vec());
+            let words = self.deps.inbox.patiently(known).await?;
             if words.iter().all(|words| words.ended) {
                 return Ok(words);
             }
-            let watch = Watch::begin(&self.c.store);
+            let watch = Watch::begin(&self.deps.store);
             for ((trial, _), _) in attempts.iter().zip(&words).filter(|(_, words)| !words.ended) {
                 self.recover(trial).await?;
             }
             if watch.took_all() {
-                let known = || self.c.store.last_words(attempts.to_vec());
-                return self.c.inbox.patiently(known).await;
+                let known = || self.deps.store.last_words(attempts.to_vec());
+                return self.deps.inbox.patiently(known).await;
             }
-            self.c.inbox.mended(&self.c.store).await?;
+            self.deps.inbox.mended(&self.deps.store).await?;
         }
     }
 
     /// Lets the service deliver what an agent left; its reports come through our own intake, which must
     /// not wait for us meanwhile.
     async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        let service = Arc::clone(&self.c.service);
+        let service = Arc::clone(&self.deps.service);
         let recover = service.recover(trial);
         tokio::pin!(recover);
         loop {
             tokio::select! {
                 () = &mut recover => return Ok(()),
-                Some(event) = self.c.inbox.next() => self.told(event).await?,
+                Some(event) = self.deps.inbox.next() => self.told(event).await?,
             }
         }
     }
@@ -155,7 +155,7 @@ impl Run {
         trial: &TrialJobId,
         attempt: &AttemptId,
     ) -> Result<Option<Verdict>, store::Error> {
-        match self.c.service.kept_verdict(trial, attempt).await {
+        match self.deps.service.kept_verdict(trial, attempt).await {
             Some(verdict) => Ok(Some(self.judged(trial, attempt, verdict).await?)),
             None => Ok(None),
         }
@@ -168,9 +168,9 @@ impl Run {
         attempt: &AttemptId,
         verdict: Verdict,
     ) -> Result<Verdict, store::Error> {
-        let now = self.c.clock.now_ms();
-        let record = || self.c.store.judge(trial, attempt, verdict.clone(), now);
-        self.c.inbox.patiently(record).await?;
+        let now = self.deps.clock.now_ms();
+        let record = || self.deps.store.judge(trial, attempt, verdict.clone(), now);
+        self.deps.inbox.patiently(record).await?;
         Ok(verdict)
     }
 
@@ -195,9 +195,9 @@ impl Run {
             value: value.clone(),
             derived: true,
         };
-        let now = self.c.clock.now_ms();
-        let record = || self.c.store.derive(trial, attempt, metric.clone(), now);
-        self.c.inbox.patiently(record).await?;
+        let now = self.deps.clock.now_ms();
+        let record = || self.deps.store.derive(trial, attempt, metric.clone(), now);
+        self.deps.inbox.patiently(record).await?;
         Ok(TrialResult { last: Some(value), ..found })
     }
 
@@ -210,11 +210,11 @@ impl Run {
         for (trial, mut end) in ends {
             self.leases.forget(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
-            self.c.handle.forget(&trial, &job.attempt);
+            self.deps.handle.forget(&trial, &job.attempt);
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }
-            self.c.advice.assessed(&trial, end.state, &job.steps);
+            self.deps.advice.assessed(&trial, end.state, &job.steps);
             let ran = job.running_since.take().map(|since| since.elapsed());
             job.renew_at = None;
             let words = self.known.get(&trial);
@@ -226,7 +226,7 @@ impl Run {
             };
             let change = TrialChange {
                 state: end.state,
-                at_ms: self.c.clock.now_ms(),
+                at_ms: self.deps.clock.now_ms(),
                 message: end.message.clone(),
                 exit_code: end.exit_code,
                 attempt: None,
@@ -242,7 +242,7 @@ impl Run {
         if changes.is_empty() {
             return Ok(());
         }
-        self.c.inbox.patiently(|| self.c.store.change_trials(changes.clone())).await?;
+        self.deps.inbox.patiently(|| self.deps.store.change_trials(changes.clone())).await?;
         for (trial, sequence, parameters, end) in told {
             // Nothing is known of one that could not be submitted.
             let Found { result, verdict, .. } = self.known.remove(&trial).unwrap_or_default();

@@ -6,7 +6,7 @@ use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::patience::Passing as _;
-use super::{Job, Run};
+use super::{ExperimentTask, Job};
 use crate::config::render_command;
 use crate::errors::chain;
 use crate::experiment::ending::Gone;
@@ -19,7 +19,7 @@ use crate::search_space::Parameters;
 use crate::store::{self, NewTrial, Span, TrialChange};
 use crate::training_service::{JobImage, JobWaits, Token, TrialJobSpec, parameter_record};
 
-impl Run {
+impl ExperimentTask {
     pub(super) fn fresh_id(&mut self) -> TrialJobId {
         loop {
             let id = ids::trial();
@@ -36,20 +36,20 @@ impl Run {
     ) -> Result<Vec<state::Event>, store::Error> {
         let (mut rows, mut order) = (Vec::new(), Vec::new());
         for (trial, sequence, parameter_id, parameters) in new {
-            self.c.advice.launched(&trial, Some(parameter_id), &parameters);
+            self.deps.advice.launched(&trial, Some(parameter_id), &parameters);
             rows.push(NewTrial {
                 id: trial.clone(),
                 sequence,
                 parameter_id: Some(parameter_id),
                 parameters: Value::Object(parameters),
                 attempt: ids::first_attempt(&trial),
-                created_at_ms: self.c.clock.now_ms(),
+                created_at_ms: self.deps.clock.now_ms(),
             });
             order.push((trial, parameter_id));
         }
-        self.c.inbox.patiently(|| self.c.store.insert_trials(rows.clone())).await?;
+        self.deps.inbox.patiently(|| self.deps.store.insert_trials(rows.clone())).await?;
         for NewTrial { id, sequence, parameters, attempt, .. } in rows {
-            let steps = Steps::new(self.c.spec.objective.as_deref());
+            let steps = Steps::new(self.deps.spec.objective.as_deref());
             let job = Job::new(sequence, parameters, attempt, false, steps);
             self.jobs.insert(id, job);
         }
@@ -64,19 +64,19 @@ impl Run {
         &mut self,
         trial: &TrialJobId,
     ) -> Result<Vec<state::Event>, store::Error> {
-        let row = self.c.inbox.patiently(|| self.c.store.trial(trial)).await?;
+        let row = self.deps.inbox.patiently(|| self.deps.store.trial(trial)).await?;
         let Some(row) = row else { return Ok(Vec::new()) };
         let Some(job) = self.jobs.get_mut(trial) else { return Ok(Vec::new()) };
         if job.submitted {
             job.attempt = ids::next_attempt(trial, &job.attempt);
-            job.steps = Steps::new(self.c.spec.objective.as_deref());
+            job.steps = Steps::new(self.deps.spec.objective.as_deref());
             job.given_up = None;
             (job.running_since, job.started_at_ms, job.renew_at) = (None, None, None);
             job.ended = false;
         }
-        let (attempt, now) = (job.attempt.clone(), self.c.clock.now_ms());
+        let (attempt, now) = (job.attempt.clone(), self.deps.clock.now_ms());
         let none = [(trial.clone(), None)];
-        self.c.inbox.patiently(|| self.c.store.set_intents(&none, now)).await?;
+        self.deps.inbox.patiently(|| self.deps.store.set_intents(&none, now)).await?;
         self.record(trial, JobState::Waiting, None, Some(attempt)).await?;
         Ok(self.submit(trial, row.parameter_id).await)
     }
@@ -89,7 +89,7 @@ impl Run {
         message: String,
     ) -> Result<(), store::Error> {
         let Some(attempt) = self.renumbered(trial) else { return Ok(()) };
-        let (state, at_ms, message) = (JobState::Waiting, self.c.clock.now_ms(), Some(message));
+        let (state, at_ms, message) = (JobState::Waiting, self.deps.clock.now_ms(), Some(message));
         let change = TrialChange {
             state,
             at_ms,
@@ -98,7 +98,7 @@ impl Run {
             attempt: Some(attempt),
             told: Span::default(),
         };
-        self.c.inbox.patiently(|| self.c.store.retry_trial(trial, change.clone())).await
+        self.deps.inbox.patiently(|| self.deps.store.retry_trial(trial, change.clone())).await
     }
 
     /// Makes a trial wait for another attempt at the user's request, which counts as no failure.
@@ -111,9 +111,9 @@ impl Run {
     fn renumbered(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
         self.leases.forget(trial);
         let job = self.jobs.get_mut(trial)?;
-        self.c.handle.forget(trial, &job.attempt);
+        self.deps.handle.forget(trial, &job.attempt);
         job.attempt = ids::next_attempt(trial, &job.attempt);
-        job.steps = Steps::new(self.c.spec.objective.as_deref());
+        job.steps = Steps::new(self.deps.spec.objective.as_deref());
         (job.submitted, job.given_up, job.ended) = (false, None, false);
         Some(job.attempt.clone())
     }
@@ -134,9 +134,9 @@ impl Run {
         let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
         info!(%trial, "its pod was started again by the cluster");
         let before = std::mem::replace(&mut job.attempt, attempt.clone());
-        job.steps = Steps::new(self.c.spec.objective.as_deref());
+        job.steps = Steps::new(self.deps.spec.objective.as_deref());
         job.ended = false;
-        self.c.handle.forget(trial, &before);
+        self.deps.handle.forget(trial, &before);
         let runs = self.state.runs(trial);
         let state = if runs { JobState::Running } else { JobState::Waiting };
         self.record(trial, state, None, Some(attempt)).await?;
@@ -158,17 +158,21 @@ impl Run {
         let none = Parameters::new();
         let parameters = job.parameters.as_object().unwrap_or(&none);
         let spec = TrialJobSpec {
-            experiment: self.c.id.clone(),
+            experiment: self.deps.id.clone(),
             trial: trial.clone(),
             attempt: job.attempt.clone(),
             sequence: job.sequence,
-            command: render_command(&self.c.spec.trial_command, parameters),
+            command: render_command(&self.deps.spec.trial_command, parameters),
             parameter_record: parameter_record(parameter_id, &job.parameters),
-            token: Token(self.c.secret.trial_token(&self.c.id, trial, self.c.secret.now_ms())),
+            token: Token(self.deps.secret.trial_token(
+                &self.deps.id,
+                trial,
+                self.deps.secret.now_ms(),
+            )),
         };
-        match self.c.inbox.patiently(|| self.c.service.submit(&spec)).await {
+        match self.deps.inbox.patiently(|| self.deps.service.submit(&spec)).await {
             Ok(()) => {
-                if let Some(code) = &self.c.code {
+                if let Some(code) = &self.deps.code {
                     code.record(trial, &spec.attempt);
                 }
                 Vec::new()
@@ -195,7 +199,7 @@ impl Run {
         };
         let sequence = job.sequence;
         // Its agent may have started the command meanwhile; then the reason is old news.
-        let row = self.c.inbox.patiently(|| self.c.store.trial(&trial)).await?;
+        let row = self.deps.inbox.patiently(|| self.deps.store.trial(&trial)).await?;
         if row.is_none_or(|row| row.state != JobState::Waiting) {
             return Ok(());
         }
@@ -210,8 +214,8 @@ impl Run {
         if !self.is_present(&trial, &attempt) {
             return Ok(());
         }
-        let record = || self.c.store.record_image(&trial, &attempt, image.clone());
-        self.c.inbox.patiently(record).await
+        let record = || self.deps.store.record_image(&trial, &attempt, image.clone());
+        self.deps.inbox.patiently(record).await
     }
 
     /// Records that trials run, each since when its agent says, all in one commit.
@@ -219,7 +223,7 @@ impl Run {
         &mut self,
         trials: &[TrialJobId],
     ) -> Result<(), store::Error> {
-        let (state, at_ms) = (JobState::Running, self.c.clock.now_ms());
+        let (state, at_ms) = (JobState::Running, self.deps.clock.now_ms());
         let change = |trial: &TrialJobId| {
             let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
             let told = Span { started_at_ms, duration_ms: None };
@@ -228,7 +232,7 @@ impl Run {
             (trial.clone(), change)
         };
         let changes: Vec<_> = trials.iter().map(change).collect();
-        self.c.inbox.patiently(|| self.c.store.change_trials(changes.clone())).await
+        self.deps.inbox.patiently(|| self.deps.store.change_trials(changes.clone())).await
     }
 
     pub(super) async fn record(
@@ -238,9 +242,9 @@ impl Run {
         message: Option<String>,
         attempt: Option<AttemptId>,
     ) -> Result<(), store::Error> {
-        let at_ms = self.c.clock.now_ms();
+        let at_ms = self.deps.clock.now_ms();
         let change =
             TrialChange { state, at_ms, message, exit_code: None, attempt, told: Span::default() };
-        self.c.inbox.patiently(|| self.c.store.change_trial(trial, change.clone())).await
+        self.deps.inbox.patiently(|| self.deps.store.change_trial(trial, change.clone())).await
     }
 }

@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, MetricValue, StopReason, TrialJobId};
 
 use super::patience::Watch;
 use super::steer::learnt;
-use super::{Conductor, Job, Run, trial_result};
+use super::{Dependencies, ExperimentTask, Job, trial_result};
 use crate::assessor::Judgement;
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
@@ -25,46 +25,46 @@ use crate::store::{self, AttemptState, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::tuner::Outcome;
 
-impl Run {
+impl ExperimentTask {
     /// Builds the state from the store: a new experiment has no trials, an interrupted one has.
-    pub(super) async fn prepare(mut c: Conductor) -> Result<Self, store::Error> {
+    pub(super) async fn prepare(mut deps: Dependencies) -> Result<Self, store::Error> {
         let limits = Limits {
-            concurrency: c.spec.trial_concurrency,
-            trials: c.spec.max_trial_number,
-            duration: c.spec.max_experiment_duration,
-            trial_duration: c.spec.max_trial_duration,
+            concurrency: deps.spec.trial_concurrency,
+            trials: deps.spec.max_trial_number,
+            duration: deps.spec.max_experiment_duration,
+            trial_duration: deps.spec.max_trial_duration,
         };
-        let stored = c.store.experiment().await?;
+        let stored = deps.store.experiment().await?;
         let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
         let was_done =
             stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
         let mut trouble = stored.and_then(|row| row.trouble);
-        if trouble.is_some() && c.advice.outside.is_none() {
+        if trouble.is_some() && deps.advice.outside.is_none() {
             // What held the search is taken for mended by the user who resumes. A tuner outside says itself that it is well.
-            c.store.set_trouble(None, None).await?;
+            deps.store.set_trouble(None, None).await?;
             trouble = None;
         }
         let began = Instant::now();
-        let rows = c.store.trials().await?;
+        let rows = deps.store.trials().await?;
         let taken = rows.iter().map(|row| row.id.clone()).collect();
         let (mut jobs, mut remembered) = (HashMap::new(), Vec::new());
-        c.advice.import(learnt(c.store.imported().await?));
+        deps.advice.import(learnt(deps.store.imported().await?));
         let mut gone = Vec::new();
         let (mut results, mut reported) = (Vec::new(), false);
-        let mut leases = Leases::new(c.lease);
+        let mut leases = Leases::new(deps.lease);
         let mut shortest: Option<Duration> = None;
         for row in rows {
-            let fate = Self::fate(&mut c, &row, &mut gone).await?;
-            let result = Self::teach(&mut c, &row, fate).await?;
+            let fate = Self::fate(&mut deps, &row, &mut gone).await?;
+            let result = Self::teach(&mut deps, &row, fate).await?;
             reported = reported
                 || row.state == JobState::Succeeded
-                || !c.store.metrics(&row.id).await?.is_empty();
+                || !deps.store.metrics(&row.id).await?.is_empty();
             if row.state == JobState::Succeeded {
                 results.push((row.id.clone(), row.sequence, row.parameters.clone(), result));
             }
             let mut ended = false;
             if matches!(fate, Fate::Alive { running_for: Some(_) }) {
-                ended = c.store.attempt_state(&row.id, &row.attempt).await?.ended;
+                ended = deps.store.attempt_state(&row.id, &row.attempt).await?.ended;
                 leases.expect(&row.id, row.state == JobState::Lost && !ended);
             }
             if row.state == JobState::Succeeded
@@ -76,7 +76,7 @@ impl Run {
             if fate != Fate::Ended {
                 let submitted = fate != Fate::Again || row.state != JobState::Waiting;
                 let (sequence, parameters) = (row.sequence, row.parameters.clone());
-                let steps = Self::steps(&mut c, &row).await?;
+                let steps = Self::steps(&mut deps, &row).await?;
                 let attempt = row.attempt.clone();
                 let mut job = Job::new(sequence, parameters, attempt, submitted, steps);
                 job.ended = ended;
@@ -90,9 +90,9 @@ impl Run {
             remembered.push(Remembered { trial, sequence, parameter_id, fate, intent, retries });
         }
         let policy = Policy {
-            target: c.spec.target_metric.map(|target| (c.spec.optimize_mode, target)),
-            failures: FailureLimit::of_file(c.spec.max_consecutive_failures),
-            retries: c.spec.max_trial_retries,
+            target: deps.spec.target_metric.map(|target| (deps.spec.optimize_mode, target)),
+            failures: FailureLimit::of_file(deps.spec.max_consecutive_failures),
+            retries: deps.spec.max_trial_retries,
         };
         let state = State::resume(limits, before, remembered).under(policy);
         let mut state = state;
@@ -101,7 +101,7 @@ impl Run {
         }
         let state = if was_done { state.once_done() } else { state };
         let mut run = Self {
-            c,
+            deps,
             state,
             jobs,
             taken,
@@ -119,7 +119,7 @@ impl Run {
         for (trial, sequence, parameters, result) in results {
             run.compare(&trial, sequence, &parameters, result.as_ref());
         }
-        while let Some(event) = run.c.inbox.pop() {
+        while let Some(event) = run.deps.inbox.pop() {
             run.told(event).await?;
         }
         run.gone(gone).await?;
@@ -136,7 +136,7 @@ impl Run {
                 run.order_stop(&trial, reason);
                 // Those that a manager's end interrupts were asked by it, and have their grace.
                 if reason != StopReason::ManagerShutdown {
-                    run.c.service.cancel(&trial).await;
+                    run.deps.service.cancel(&trial).await;
                 }
             }
         }
@@ -154,7 +154,7 @@ impl Run {
             else {
                 continue;
             };
-            if let Judgement::Bad { reason } = self.c.advice.judge(&trial, &job.steps)
+            if let Judgement::Bad { reason } = self.deps.advice.judge(&trial, &job.steps)
                 && let Some(event) = self.give_up(&trial, reason)
             {
                 self.perform(event).await?;
@@ -165,27 +165,27 @@ impl Run {
 
     /// Finds out what became of a trial while no manager watched.
     async fn fate(
-        c: &mut Conductor,
+        deps: &mut Dependencies,
         row: &TrialRow,
         gone: &mut Vec<JobEvent>,
     ) -> Result<Fate, store::Error> {
         if row.state.is_final() {
             return Ok(if Self::is_interrupted(row) { Fate::Again } else { Fate::Ended });
         }
-        let (watch, service) = (Watch::begin(&c.store), Arc::clone(&c.service));
+        let (watch, service) = (Watch::begin(&deps.store), Arc::clone(&deps.service));
         let submitted = ids::submitted(&row.attempt);
         // What is reported meanwhile may be known from the store by then; to be told twice does no harm.
-        let adopted = c.inbox.aside(service.adopt(&row.id, &submitted)).await;
+        let adopted = deps.inbox.aside(service.adopt(&row.id, &submitted)).await;
         let known = match adopted {
-            Adopted::Gone(_) => Self::left(c, row, watch).await?,
+            Adopted::Gone(_) => Self::left(deps, row, watch).await?,
             Adopted::Alive | Adopted::Unknown => {
-                c.store.attempt_state(&row.id, &row.attempt).await?
+                deps.store.attempt_state(&row.id, &row.attempt).await?
             }
         };
         Ok(match adopted {
             Adopted::Alive => {
                 let started = row.started_at_ms.filter(|_| known.facts_through.is_some());
-                let now = c.clock.now_ms();
+                let now = deps.clock.now_ms();
                 let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
                 Fate::Alive { running_for: started.map(ran) }
             }
@@ -204,40 +204,40 @@ impl Run {
     /// Returns the reports of a gone trial, once what its agent left behind is stored. What could not be stored says
     /// nothing about the trial: it may have ended well, and must not run again.
     async fn left(
-        c: &mut Conductor,
+        deps: &mut Dependencies,
         row: &TrialRow,
         mut watch: Watch,
     ) -> Result<AttemptState, store::Error> {
-        let (store, service) = (c.store.clone(), Arc::clone(&c.service));
+        let (store, service) = (deps.store.clone(), Arc::clone(&deps.service));
         loop {
             let known = store.attempt_state(&row.id, &row.attempt).await?;
             if known.ended || watch.took_all() {
                 return Ok(known);
             }
-            c.inbox.mended(&store).await?;
+            deps.inbox.mended(&store).await?;
             watch = Watch::begin(&store);
-            c.inbox.aside(service.recover(&row.id)).await;
+            deps.inbox.aside(service.recover(&row.id)).await;
         }
     }
 
     /// Rebuilds what the tuner knew; gives the result of a trial that has ended.
     async fn teach(
-        c: &mut Conductor,
+        deps: &mut Dependencies,
         row: &TrialRow,
         fate: Fate,
     ) -> Result<Option<MetricValue>, store::Error> {
         let none = Parameters::new();
         let parameters = row.parameters.as_object().unwrap_or(&none);
-        c.advice.adopt(&row.id, row.parameter_id, parameters);
+        deps.advice.adopt(&row.id, row.parameter_id, parameters);
         if fate == Fate::Ended {
-            let steps = Self::steps(c, row).await?;
-            let outcome = Self::outcome(&c.store, &c.spec, row).await?;
+            let steps = Self::steps(deps, row).await?;
+            let outcome = Self::outcome(&deps.store, &deps.spec, row).await?;
             let told = match &outcome {
                 Outcome::Result(value) => Some(value.clone()),
                 Outcome::Failed => None,
             };
-            c.advice.assessed(&row.id, row.state, &steps);
-            c.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
+            deps.advice.assessed(&row.id, row.state, &steps);
+            deps.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
             return Ok(told);
         }
         Ok(None)
@@ -262,15 +262,15 @@ impl Run {
     }
 
     /// The intermediate results of a trial's attempt, where they are needed.
-    async fn steps(c: &mut Conductor, row: &TrialRow) -> Result<Steps, store::Error> {
-        let mut steps = Steps::new(c.spec.objective.as_deref());
-        if c.advice.assesses() {
-            let rows = c.store.metrics(&row.id).await?;
+    async fn steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, store::Error> {
+        let mut steps = Steps::new(deps.spec.objective.as_deref());
+        if deps.advice.assesses() {
+            let rows = deps.store.metrics(&row.id).await?;
             let keeper = ids::of_old_keeper(&row.attempt);
             let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
             for known in rows.iter().filter(|known| own(&known.attempt)) {
                 if steps.enter(&known.metric) {
-                    c.advice.seen(&row.id, known.metric.sequence, &known.metric.value);
+                    deps.advice.seen(&row.id, known.metric.sequence, &known.metric.value);
                 }
             }
         }

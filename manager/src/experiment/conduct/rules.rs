@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use trial_protocol::{Better, DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
 
-use super::Run;
+use super::ExperimentTask;
 use crate::assessor::Bounds;
 use crate::class_args::OptimizeMode;
 
@@ -21,7 +21,7 @@ const OUTLAST: Duration = Duration::from_hours(1);
 /// The longest that a rule of the assessor's holds.
 const MAX_RULE_LEASE: Duration = Duration::from_hours(1);
 
-impl Run {
+impl ExperimentTask {
     /// Leaves the trial's agent the rules that it is to keep also while it cannot hear us.
     pub(super) fn order_rules(&mut self, trial: &TrialJobId) {
         let rule = self.assessors_rule(trial);
@@ -47,7 +47,7 @@ impl Run {
     fn leave(&mut self, trial: &TrialJobId, assessors: Option<(StopRule, Duration)>) {
         let Some(job) = self.jobs.get_mut(trial) else { return };
         let mut rules = Vec::new();
-        let limit = self.c.spec.max_trial_duration;
+        let limit = self.deps.spec.max_trial_duration;
         if let Some(limit) = limit {
             let when = StopWhen::RunningFor { ms: ms(limit) };
             rules.push(StopRule { reason: StopReason::Deadline, lease_ms: None, when });
@@ -59,7 +59,7 @@ impl Run {
         }
         let whole = limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(OUTLAST));
         let orders = DirectiveBody::StopRules { rules, lease_ms: ms(whole) };
-        self.c.handle.order(trial, &job.attempt, orders);
+        self.deps.handle.order(trial, &job.attempt, orders);
     }
 
     /// Returns the rule by which the assessor will stop the trial, and how long it holds.
@@ -71,7 +71,7 @@ impl Run {
         }
         let name = job.steps.plain_name()?.to_owned();
         let others = self.state.live().saturating_sub(1);
-        let Bounds { mode, from, bounds } = self.c.advice.bounds(&job.steps, others)?;
+        let Bounds { mode, from, bounds } = self.deps.advice.bounds(&job.steps, others)?;
         let better = match mode {
             OptimizeMode::Maximize => Better::Larger,
             OptimizeMode::Minimize => Better::Smaller,

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use trial_protocol::TrialJobId;
 
-use super::Run;
+use super::ExperimentTask;
 use crate::experiment::notice::Notice;
 use crate::job_state::JobState;
 use crate::store;
 
-impl Run {
+impl ExperimentTask {
     /// When silence is looked at next.
     pub(super) fn next_beat(&self) -> Instant {
         self.beat_at + self.leases.beat()
@@ -33,7 +33,7 @@ impl Run {
             let seconds = self.leases.lease().as_secs();
             if self.jobs.get(&trial).is_some_and(|job| job.ended) {
                 info!(%trial, "its command has ended and its job has not within {seconds} s; ending it");
-                self.c.service.finish(&trial).await;
+                self.deps.service.finish(&trial).await;
                 continue;
             }
             let message = format!(

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::Run;
+use super::ExperimentTask;
 use super::command::Asked;
 use crate::config::{self, TunerChoice};
 use crate::experiment::command::Refused;
@@ -16,12 +16,12 @@ use crate::store::ImportedRow;
 use crate::tuner::import::{Learner, samples};
 use crate::tuner::{self, Sample};
 
-impl Run {
+impl ExperimentTask {
     /// Lets the tuner know results from elsewhere. Those that it knows already are passed over, so that a file
     /// may be given twice.
     pub(super) async fn import(&mut self, list: &Value) -> Result<Asked, Refused> {
         self.goes_on()?;
-        let spec = &self.c.spec;
+        let spec = &self.deps.spec;
         let (native, budget) = match &spec.tuner {
             TunerChoice::Native(native) => (Some(native), native.name == "Hyperband"),
             TunerChoice::Nni { advisor, .. } => (None, *advisor),
@@ -30,16 +30,16 @@ impl Run {
         let learner = Learner { space: &spec.search_space, native, budget };
         let given = samples(list, learner).map_err(|error| Refused::Wrong(told(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
-        let mut known: HashSet<_> = self.c.store.imported().await?.iter().map(text).collect();
+        let mut known: HashSet<_> = self.deps.store.imported().await?.iter().map(text).collect();
         let rows = given.into_iter().map(|sample| ImportedRow {
             parameters: Value::Object(sample.parameters),
             value: sample.value.as_json().clone(),
         });
         let fresh: Vec<ImportedRow> = rows.filter(|row| known.insert(text(row))).collect();
-        let now = self.c.clock.now_ms();
-        self.c.store.import(fresh.clone(), now).await?;
+        let now = self.deps.clock.now_ms();
+        self.deps.store.import(fresh.clone(), now).await?;
         let count = fresh.len();
-        self.c.advice.import(learnt(fresh));
+        self.deps.advice.import(learnt(fresh));
         self.notify(Notice::Told(format!("the tuner has learnt {count} results from elsewhere")));
         Ok(Asked::Steer(Steer::Taught))
     }
@@ -49,14 +49,14 @@ impl Run {
     /// teaches it nothing.
     pub(super) async fn space(&mut self, space: Value) -> Result<Asked, Refused> {
         self.goes_on()?;
-        let mut canonical = self.c.spec.canonical.clone();
+        let mut canonical = self.deps.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
             members.insert("searchSpace".to_owned(), space);
         }
         // All that depends on the space is looked at again: the command's parameters, the tuner's arguments.
         let spec = config::from_canonical(&canonical);
         let spec = spec.map_err(|error| Refused::Wrong(error.problem))?;
-        let Some(row) = self.c.store.experiment().await? else {
+        let Some(row) = self.deps.store.experiment().await? else {
             return Err(Refused::NotRunning);
         };
         let native = match &spec.tuner {
@@ -68,23 +68,26 @@ impl Run {
         let mut native = native.map_err(|error| Refused::Wrong(told(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
-            tuner.import(&learnt(self.c.store.imported().await?));
-            for row in self.c.store.trials().await? {
+            tuner.import(&learnt(self.deps.store.imported().await?));
+            for row in self.deps.store.trials().await? {
                 let Some(id) = row.parameter_id else { continue };
                 let none = Parameters::new();
                 tuner.adopt(id, row.parameters.as_object().unwrap_or(&none));
                 if !Self::is_interrupted(&row) && row.state.is_final() {
-                    tuner.observe(id, &Self::outcome(&self.c.store, &self.c.spec, &row).await?);
+                    tuner.observe(
+                        id,
+                        &Self::outcome(&self.deps.store, &self.deps.spec, &row).await?,
+                    );
                 } else {
                     open.push((row.id, id));
                 }
             }
         }
         let stored = spec.canonical.clone();
-        self.c.store.set_canonical(stored).await?;
-        self.c.advice.space(spec.search_space.as_json(), native);
-        self.c.spec.search_space = spec.search_space;
-        self.c.spec.canonical = spec.canonical;
+        self.deps.store.set_canonical(stored).await?;
+        self.deps.advice.space(spec.search_space.as_json(), native);
+        self.deps.spec.search_space = spec.search_space;
+        self.deps.spec.canonical = spec.canonical;
         self.notify(Notice::Told("the search space is another from now on".to_owned()));
         Ok(Asked::Steer(Steer::Space { open }))
     }

@@ -113,7 +113,7 @@ impl Bed {
         let service = Arc::new(service);
         service.delivers_to(&intake);
         let observed = Observed::default();
-        let conductor = Conductor {
+        let conductor = Dependencies {
             id,
             spec: config::load(&file).unwrap(),
             store: store.clone(),
@@ -124,7 +124,7 @@ impl Bed {
             handle: handle.clone(),
             inbox: Inbox::new(handle.clone(), events),
             jobs: gone,
-            bell: Bell::default(),
+            bell: OutboxWaker::default(),
             notices,
             clock: Arc::new(SystemClock),
             lease: Duration::from_mins(1),

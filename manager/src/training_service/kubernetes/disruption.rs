@@ -8,14 +8,14 @@ use super::why::{condition, is, text};
 
 /// A pod that the platform took away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct Disruption {
     /// The platform's words: `REASON: its words`.
     pub said: String,
     /// The same for a person.
     pub why: String,
 }
 
-impl Taken {
+impl Disruption {
     fn new(reason: &str, message: &str) -> Self {
         let said = if message.is_empty() {
             reason.to_owned()
@@ -28,30 +28,30 @@ impl Taken {
 }
 
 /// Returns the disruption of a pod, as it was just seen. `None`: it was not taken away.
-pub fn of_pod(pod: &Value) -> Option<Taken> {
+pub fn of_pod(pod: &Value) -> Option<Disruption> {
     let status = pod.get("status")?;
     let condition =
         condition(status, "DisruptionTarget").filter(|condition| is(condition, "status", "True"));
     if let Some(condition) = condition {
-        return Some(Taken::new(&text(condition, "reason"), &text(condition, "message")));
+        return Some(Disruption::new(&text(condition, "reason"), &text(condition, "message")));
     }
     of_reason(&text(status, "reason"), &text(status, "message"))
 }
 
 /// Returns the disruption that a pod's own reason names: the kubelet, or who watches over nodes, ended it.
-pub fn of_reason(reason: &str, message: &str) -> Option<Taken> {
+pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     let taken = match reason {
         "Evicted" => !is_over_its_limit(reason, message),
         "Preempting" | "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" => true,
         _ => false,
     };
-    taken.then(|| Taken::new(reason, message))
+    taken.then(|| Disruption::new(reason, message))
 }
 
 /// Returns the disruption that the controller's usual codes name, where it shows nothing of the pod: evicted, node
 /// lost, preempted.
-pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Taken> {
-    matches!(code, Some(-1000 | -1001 | -1003)).then(|| Taken::new(phrase, ""))
+pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Disruption> {
+    matches!(code, Some(-1000 | -1001 | -1003)).then(|| Disruption::new(phrase, ""))
 }
 
 /// Returns whether a pod was evicted for its own usage, which a retry would repeat: its node had enough.

@@ -7,7 +7,7 @@
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
-use super::disruption::{self, Taken};
+use super::disruption::{self, Disruption};
 use super::text::shortened;
 
 /// Exit codes of a process that was asked to end, or killed.
@@ -23,7 +23,7 @@ pub struct PodEnd {
     /// The prospect of a retry, where that is known.
     pub class: Option<Class>,
     /// The platform's words, where it took the pod away.
-    pub taken: Option<Taken>,
+    pub taken: Option<Disruption>,
 }
 
 /// Reads how a pod ended. `None`: it has not, as far as its status says.

@@ -16,7 +16,7 @@ use trial_protocol::{AttemptId, TrialJobId};
 pub use self::act::Act;
 use self::job::{Job, SUSPENDED, Stop, UNREPORTED, tell_why};
 use self::pods::Pods;
-use super::disruption::Taken;
+use super::disruption::Disruption;
 use super::why::workload_of;
 use super::workload::{Outcome, Standing, StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
@@ -353,7 +353,7 @@ impl Tracker {
     }
 
     /// A pod was seen: what it waits for, and whether the platform takes it away.
-    pub fn pod(&mut self, pod: &str, why: Option<String>, taken: Option<Taken>) -> Vec<Act> {
+    pub fn pod(&mut self, pod: &str, why: Option<String>, taken: Option<Disruption>) -> Vec<Act> {
         let name = workload_of(pod);
         self.pods.seen(pod, taken);
         if let Some(job) = self.jobs.get_mut(name)

@@ -9,7 +9,7 @@ use serde_json::Value;
 use trial_protocol::{Class, ExperimentId};
 
 use super::client::Resource;
-use super::disruption::Taken;
+use super::disruption::Disruption;
 use super::manifest::Common;
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
@@ -149,7 +149,7 @@ pub struct Outcome {
     /// The pod that decided it, where one did.
     pub decided_by: Option<Decider>,
     /// The platform's words, where it took that pod away.
-    pub taken: Option<Taken>,
+    pub taken: Option<Disruption>,
     /// The object does not say why, its pods do: they are to be read before it is told.
     pub needs_pods: bool,
 }
@@ -191,7 +191,7 @@ impl Outcome {
 
     /// The same, where the platform took away the pod that decided it.
     #[must_use]
-    pub fn but_taken(self, taken: Taken) -> Self {
+    pub fn but_taken(self, taken: Disruption) -> Self {
         let message = Decider::told(self.decided_by.as_ref(), taken.why.clone());
         Self { message, class: Some(Class::Transient), taken: Some(taken), ..self }
     }

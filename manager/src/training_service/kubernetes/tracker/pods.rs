@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 use super::{Act, Tracker};
-use crate::training_service::kubernetes::disruption::Taken;
+use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::why::workload_of;
 use crate::training_service::kubernetes::workload::{Decider, Outcome};
 use crate::training_service::{JobImage, JobNews};
@@ -31,7 +31,7 @@ pub(super) struct Pods {
     /// Every pod that was seen.
     known: HashSet<String>,
     /// Pods that the platform takes away, or has taken, and what it says of it.
-    taken: HashMap<String, Taken>,
+    taken: HashMap<String, Disruption>,
     /// Pods that end or have ended, as they were seen last: a pod that was deleted is gone before its workload says that it
     /// failed.
     ended: HashMap<String, Value>,
@@ -39,7 +39,7 @@ pub(super) struct Pods {
 
 impl Pods {
     /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
-    pub(super) fn seen(&mut self, pod: &str, taken: Option<Taken>) {
+    pub(super) fn seen(&mut self, pod: &str, taken: Option<Disruption>) {
         self.known.insert(pod.to_owned());
         match taken {
             Some(taken) => self.taken.insert(pod.to_owned(), taken),

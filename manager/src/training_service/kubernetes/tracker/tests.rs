@@ -236,7 +236,8 @@ type Pod = (&'static str, Option<&'static str>);
 
 #[test]
 fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
-    let taken = |reason: &str| Taken { said: reason.to_owned(), why: format!("taken: {reason}") };
+    let taken =
+        |reason: &str| Disruption { said: reason.to_owned(), why: format!("taken: {reason}") };
     // As `PodExternalDeleted` says it, which is all that the controller knows of a preempted pod.
     let deleted = |role: &str| {
         let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
