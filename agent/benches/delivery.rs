@@ -15,10 +15,10 @@ use trial_protocol::{
     AttemptId, ExperimentId, LogChunk, LogText, Metric, MetricKind, Offer, ReportAck, ReportBody,
     Stream, TrialJobId, capability,
 };
-use trialkeeper::book::NniRecorder;
 use trialkeeper::collect::LineCutter;
 use trialkeeper::deliver::{self, ManagerAddress};
 use trialkeeper::log_lines::Secrets;
+use trialkeeper::recorder::NniRecorder;
 use trialkeeper::spool::{Dialect, Options, Sender, Spool};
 
 const BOUND: Duration = Duration::from_mins(2);

@@ -10,11 +10,11 @@
 pub mod ansi;
 mod events;
 mod json_lines;
-mod ledger;
 mod lines;
 #[cfg(test)]
 mod logs;
 mod metric_file;
+mod metric_registry;
 mod objective;
 mod pattern;
 #[cfg(test)]
@@ -24,9 +24,9 @@ mod sdk;
 mod text;
 
 pub use events::EventFileReader;
-pub use ledger::MetricRegistry;
 pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
+pub use metric_registry::MetricRegistry;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::{MARKER, StreamScanner};
 pub use sdk::{Record, read_record};

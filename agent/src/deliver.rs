@@ -23,13 +23,13 @@ use crate::dialect::{legacy, native};
 use crate::spool::{Cursor, Dialect, LaneFiles, Record, Sender, Spool};
 
 mod address;
-mod caller;
+mod client_cache;
 mod counts;
-mod line;
+mod credentials;
 mod local;
+mod long_poll;
 mod older;
 mod packing;
-mod papers;
 mod patience;
 #[cfg(test)]
 mod tests;
@@ -37,13 +37,13 @@ mod token;
 
 pub use crate::dialect::{Error, Verdict};
 pub use address::ManagerAddress;
-use caller::HttpClientCache;
+use client_cache::HttpClientCache;
 pub use counts::Counts;
-use line::{LongPoll, Waited};
+pub use credentials::Credentials;
+use credentials::is_encrypted;
 pub use local::{LOCAL_BASE, LocalClient};
+use long_poll::{LongPoll, Waited};
 use packing::Packed;
-pub use papers::Credentials;
-use papers::is_encrypted;
 pub use patience::pause;
 use token::Token;
 pub use token::read as read_token;

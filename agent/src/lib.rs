@@ -5,11 +5,10 @@
 //!
 //! Bottom up: `clock, collect, detect, errors, faults, gunzip, gzip, legacy_cli, peers, cli, http, last_bytes, log_lines,
 //! machine, parameters, phase, prometheus, reap, rules, sample, serve, signals, spool, tar, tree, verdict` -> `channel, dialect,
-//! guard, listen, log, log_ship, run_dir, tail, terminal, tools, unpack` -> `book, capture, deliver, environment,
+//! guard, listen, log, log_ship, run_dir, tail, terminal, tools, unpack` -> `recorder, capture, deliver, environment,
 //! gpus, inspect, trial` -> `doctor, fetch, output, rendezvous, replay, standalone` -> `metric_file, observe` ->
 //! `settings, supervise` -> `hold, run`. A module imports only from its left.
 
-pub mod book;
 pub mod capture;
 pub mod channel;
 pub mod cli;
@@ -45,6 +44,7 @@ pub mod peers;
 pub mod phase;
 pub mod prometheus;
 pub mod reap;
+pub mod recorder;
 pub mod rendezvous;
 pub mod replay;
 pub mod rules;

@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
-use crate::book::{NniRecorder, Recorder, Tally};
 use crate::capture::{Capture, Places};
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::clock::{Clock, SystemClock};
@@ -34,6 +33,7 @@ use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
 use crate::output::{Outlet, PumpEvent, SharedTail, passed_on};
 use crate::reap::Reaper;
+use crate::recorder::{NniRecorder, Recorder, Tally};
 use crate::settings::{Identity, Settings};
 use crate::signals::{HeldBack, Signals};
 use crate::spool::{self, Claim, Opened, Spool};

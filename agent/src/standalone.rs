@@ -5,7 +5,7 @@ use std::path::Path;
 
 use trial_protocol::Verdict;
 
-use crate::book::Tally;
+use crate::recorder::Tally;
 
 /// The facts of the summary.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use trial_protocol::{Directive, ReportBody, SignalSender, Stream, TrialExit};
 
-use crate::book::Recorder;
 use crate::capture::Capture;
 use crate::collect::Finding;
 use crate::detect::Alarm;
@@ -27,6 +26,7 @@ use crate::observe::{Observer, Remark};
 use crate::output::{Outlet, PumpEvent};
 use crate::phase::{Effect, Event, Left, Phase};
 use crate::reap::Reaper;
+use crate::recorder::Recorder;
 use crate::signals::{Caught, Signals, number};
 use crate::tree::Leftovers;
 use crate::trial::{Trial, hand_over};

@@ -3,16 +3,16 @@
 
 mod advisers;
 mod agent_program;
-mod door;
 mod error;
 mod idle;
+mod listener;
 mod nni_files;
+mod notifications;
 mod presence;
 mod reach;
 mod restored;
 mod service;
 mod stored;
-mod telling;
 mod trial_program;
 
 use std::io;
@@ -30,10 +30,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
-use self::door::Door;
-pub use self::door::OwnCertificate;
 pub use self::error::Error;
 pub use self::idle::{again, clean};
+use self::listener::Endpoint;
+pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
 use self::presence::Presence;
 use self::service::{Place, Ready};
@@ -136,7 +136,7 @@ pub struct Running {
     /// [`Settings::machine_port`].
     pub machine: axum::Router,
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
-    door: Served,
+    server: Served,
     service: Arc<dyn TrainingService>,
     notifier: Option<notify::Notifier>,
 }
@@ -155,7 +155,7 @@ pub struct Ended {
     pub stands: ExperimentState,
     /// Everything it recorded.
     pub store: Store,
-    door: Served,
+    server: Served,
 }
 
 /// Starts a manager for one experiment. A new one that cannot begin leaves no folder behind: what is wrong with it is
@@ -253,8 +253,8 @@ async fn begin(
     record_packages(&spec, &dir).await;
     let pods = api::Pods::new(code);
     let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
-    let door = Door::build(&settings, address, &dir, advertise, ready.server())?;
-    let Door { tls, ca_file, url, told, reach } = door;
+    let endpoint = Endpoint::build(&settings, address, &dir, advertise, ready.server())?;
+    let Endpoint { tls, ca_file, url, told, reach } = endpoint;
     let user = UserToken::load_or_create(&dir.user_token())?;
     let netrc = dir.netrc();
     write_file(&netrc, 0o600, &user.netrc()?)
@@ -325,9 +325,9 @@ async fn begin(
     // It is built once.
     drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
-    let bell = notify::OutboxWaker::default();
-    let notifier = telling::office(&id, &spec, &store, &bell, Some(dir.degraded()))
-        .map(|office| notify::Notifier::start(&office));
+    let waker = notify::OutboxWaker::default();
+    let notifier = notifications::config(&id, &spec, &store, &waker, Some(dir.degraded()))
+        .map(|config| notify::Notifier::start(&config));
     let conductor = Dependencies {
         id: id.clone(),
         spec: spec.clone(),
@@ -339,7 +339,7 @@ async fn begin(
         handle: handle.clone(),
         inbox: Inbox::new(handle.clone(), events),
         jobs,
-        bell,
+        waker,
         notices: notify,
         clock,
         lease: settings.lease,
@@ -356,7 +356,7 @@ async fn begin(
         store,
         machine,
         conducted,
-        door: Served { servers, closing, closed, streams },
+        server: Served { servers, closing, closed, streams },
         service,
         notifier,
     })
@@ -441,14 +441,14 @@ impl Running {
         if !stands.goes_on() {
             self.service.close().await;
         }
-        Ok(Ended { stands, store: self.store, door: self.door })
+        Ok(Ended { stands, store: self.store, server: self.server })
     }
 }
 
 impl Ended {
     /// Ends the server. A follower of a stream of events is told the end and may look once more, for a moment.
     pub async fn stop_serving(&mut self) {
-        let Served { servers, closing, closed, streams } = &mut self.door;
+        let Served { servers, closing, closed, streams } = &mut self.server;
         closing.cancel();
         streams.close();
         tokio::select! {

@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
 
 use self::command::{Command, Refused};
-use self::orders::DirectiveQueue;
+use self::directive_queue::DirectiveQueue;
 use crate::clock::{Clock as _, SystemClock};
 
 pub mod advice;
 pub mod code_recorder;
 pub mod command;
 pub mod conduct;
+pub mod directive_queue;
 pub mod ending;
 pub mod lease;
 pub mod notice;
-pub mod orders;
 pub mod result;
 pub mod state;
 

@@ -68,7 +68,7 @@ pub struct NotifierConfig {
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// Rings when something new lies there.
-    pub bell: OutboxWaker,
+    pub waker: OutboxWaker,
 }
 
 /// The tasks that tell.
@@ -79,17 +79,17 @@ pub struct Notifier {
 
 impl Notifier {
     /// Begins to tell, with what an earlier manager left.
-    pub fn start(office: &NotifierConfig) -> Self {
+    pub fn start(config: &NotifierConfig) -> Self {
         let ending = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let mut boxes = Vec::new();
-        for means in Means::of(office) {
+        for means in Means::of(config) {
             let (letters, delivered) = mpsc::unbounded_channel();
             boxes.push(letters);
-            let channel = Channel::new(office.clone(), means);
+            let channel = Channel::new(config.clone(), means);
             tasks.spawn(channel.run(delivered, ending.clone()));
         }
-        tasks.spawn(watch_store(office.clone(), boxes, ending.clone()));
+        tasks.spawn(watch_store(config.clone(), boxes, ending.clone()));
         Self { tasks, ending }
     }
 
@@ -106,10 +106,10 @@ impl Notifier {
 }
 
 /// Tells for a while what a manager has left that is gone; how much is left then.
-pub async fn tell_what_is_left(office: &NotifierConfig) -> Result<usize, store::Error> {
+pub async fn tell_what_is_left(config: &NotifierConfig) -> Result<usize, store::Error> {
     for channel in [WEBHOOK, COMMAND] {
-        if !office.store.notifications(channel).await?.is_empty() {
-            return Ok(Notifier::start(office).finish().await);
+        if !config.store.notifications(channel).await?.is_empty() {
+            return Ok(Notifier::start(config).finish().await);
         }
     }
     Ok(0)
@@ -117,27 +117,27 @@ pub async fn tell_what_is_left(office: &NotifierConfig) -> Result<usize, store::
 
 /// Tells that the store is ill, and that it is well again.
 async fn watch_store(
-    office: NotifierConfig,
+    config: NotifierConfig,
     boxes: Vec<mpsc::UnboundedSender<Letter>>,
     ending: CancellationToken,
 ) -> usize {
-    let mut ailment = office.store.watch_ailment();
+    let mut ailment = config.store.watch_ailment();
     let mut health =
-        health::Health::begin(office.degraded.as_ref().is_some_and(|mark| mark.exists()));
+        health::Health::begin(config.degraded.as_ref().is_some_and(|mark| mark.exists()));
     loop {
         let now = tokio::time::Instant::now();
         let ill = ailment.borrow_and_update().as_ref().map(store::Error::to_string);
         if let Some(news) = health.step(ill, now) {
-            let event = event::health(&office.about, &news, office.clock.now_ms());
+            let event = event::health(&config.about, &news, config.clock.now_ms());
             match news {
                 event::Health::Degraded(_) => {
                     // An empty file needs no room; where even that fails, only this process knows.
-                    if let Some(mark) = &office.degraded
+                    if let Some(mark) = &config.degraded
                         && let Err(error) = std::fs::write(mark, "")
                     {
                         warn!("{}: {error}", mark.display());
                     }
-                    if office.spec.events.contains(&event.kind) {
+                    if config.spec.events.contains(&event.kind) {
                         for letters in &boxes {
                             // A channel that has ended needs no more news.
                             drop(letters.send(Letter::unkept(&event)));
@@ -145,15 +145,15 @@ async fn watch_store(
                     }
                 }
                 event::Health::Recovered => {
-                    if let Some(new) = event.kept(&office.spec)
-                        && office.store.notify(new).await.is_err()
+                    if let Some(new) = event.kept(&config.spec)
+                        && config.store.notify(new).await.is_err()
                     {
                         // It is ill again, which need not be told a second time.
                         health = health::Health::begin(true);
                         continue;
                     }
-                    office.bell.ring();
-                    if let Some(mark) = &office.degraded {
+                    config.waker.ring();
+                    if let Some(mark) = &config.degraded {
                         drop(std::fs::remove_file(mark));
                     }
                 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use trial_protocol::Stream;
 
-use super::ledger::MetricRegistry;
+use super::metric_registry::MetricRegistry;
 use super::{CollectSpec, Finding, StreamScanner};
 
 fn concluded(bytes: &[u8], parameters: &[(&str, f64)]) -> Option<(String, Value)> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use trial_protocol::{Cause, Started, Verdict};
 
-use crate::book::Tally;
 use crate::cli::{ExitCodeMap, KEEPER_FAULT};
+use crate::recorder::Tally;
 use crate::settings::Settings;
 use crate::trial::{self, Trial};
 use crate::verdict::{End, exit_code_for_frameworkcontroller};

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use trial_protocol::ExperimentId;
 
 use super::again;
-use super::door::Door;
+use super::listener::Endpoint;
 use super::{Error, Settings};
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::{Client, near};
@@ -101,7 +101,7 @@ pub async fn view(
         advertise: None,
         machine_port: None,
     };
-    let Door { tls, url, reach, .. } = Door::build(&settings, address, dir, None, None)?;
+    let Endpoint { tls, url, reach, .. } = Endpoint::build(&settings, address, dir, None, None)?;
     let stop = CancellationToken::new();
     let (handle, asked) = Handle::new(1);
     tokio::spawn(answer(dir.clone(), asked));

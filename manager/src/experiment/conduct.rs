@@ -73,7 +73,7 @@ pub struct Dependencies {
     /// Events from the training service.
     pub jobs: mpsc::UnboundedReceiver<JobNews>,
     /// Rings when others are to be told of something.
-    pub bell: OutboxWaker,
+    pub waker: OutboxWaker,
     /// The receiver of notices.
     pub notices: mpsc::UnboundedSender<Notice>,
     /// The wall clock.

@@ -30,9 +30,9 @@ pub(super) enum Means {
 }
 
 impl Means {
-    pub(super) fn of(office: &NotifierConfig) -> Vec<Self> {
-        let webhook = office.spec.webhook.clone().map(Self::Webhook);
-        let program = office.spec.command.clone().map(Self::Program);
+    pub(super) fn of(config: &NotifierConfig) -> Vec<Self> {
+        let webhook = config.spec.webhook.clone().map(Self::Webhook);
+        let program = config.spec.command.clone().map(Self::Program);
         webhook.into_iter().chain(program).collect()
     }
 
@@ -82,14 +82,14 @@ impl Letter {
 
 /// The task of one way of telling.
 pub(super) struct Channel {
-    office: NotifierConfig,
+    config: NotifierConfig,
     means: Means,
     letters: Vec<Letter>,
 }
 
 impl Channel {
-    pub(super) fn new(office: NotifierConfig, means: Means) -> Self {
-        Self { office, means, letters: Vec::new() }
+    pub(super) fn new(config: NotifierConfig, means: Means) -> Self {
+        Self { config, means, letters: Vec::new() }
     }
 
     /// Tells until it is to end and for a while afterwards; how much is left then.
@@ -118,13 +118,13 @@ impl Channel {
         delivered: &mut mpsc::UnboundedReceiver<Letter>,
         ending: &CancellationToken,
     ) {
-        let bell = self.office.bell.clone();
-        let mut bell = bell.heard();
+        let waker = self.config.waker.clone();
+        let mut waker = waker.heard();
         // Once it is to end: until when.
         let mut last: Option<Instant> = None;
         loop {
             let closing = ending.is_cancelled();
-            bell.mark_unchanged();
+            waker.mark_unchanged();
             self.collect(delivered).await;
             if closing && last.is_none() {
                 let now = Instant::now();
@@ -145,7 +145,7 @@ impl Channel {
             let next = next.unwrap_or_else(|| Instant::now() + NEVER);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
-                _ = bell.changed() => {}
+                _ = waker.changed() => {}
                 Some(letter) = delivered.recv() => self.letters.push(letter),
                 () = ending.cancelled(), if !closing => {}
             }
@@ -162,7 +162,7 @@ impl Channel {
             let Some(oldest) = self.letters.iter().position(|letter| !letter.kept) else { break };
             self.letters.remove(oldest);
         }
-        match self.office.store.notifications(self.means.name()).await {
+        match self.config.store.notifications(self.means.name()).await {
             Ok(rows) => {
                 for row in rows {
                     if self.letters.iter().all(|letter| letter.id != row.id) {
@@ -208,7 +208,7 @@ impl Channel {
                     entry.due = Instant::now() + pause;
                     if letter.kept {
                         // In memory it is known all the same.
-                        drop(self.office.store.notification_tried(&letter.id, name, tries).await);
+                        drop(self.config.store.notification_tried(&letter.id, name, tries).await);
                     }
                     return;
                 }
@@ -226,7 +226,7 @@ impl Channel {
             Fate::GivenUp(why) => Some(why.as_str()),
         };
         if letter.kept {
-            let (store, now) = (&self.office.store, self.office.clock.now_ms());
+            let (store, now) = (&self.config.store, self.config.clock.now_ms());
             let noted = store.settle_notification(&letter.id, self.means.name(), now, problem);
             let bound = Instant::now() + NOTE_AGAIN;
             if !matches!(timeout_at(bound, noted).await, Ok(Ok(()))) {
@@ -241,7 +241,7 @@ impl Channel {
         match &self.means {
             Means::Webhook(spec) => webhook::post(spec, &letter.id, &letter.event).await,
             Means::Program(line) => {
-                program::run(line, &self.office.directory, &letter.id, &letter.event).await
+                program::run(line, &self.config.directory, &letter.id, &letter.event).await
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::config::EventKind;
 
 const BOUND: Duration = Duration::from_mins(1);
 
-fn office(folder: &Path, command: &str) -> NotifierConfig {
+fn config(folder: &Path, command: &str) -> NotifierConfig {
     NotifierConfig {
         spec: NotificationsSpec {
             events: EventKind::ALL.to_vec(),
@@ -24,7 +24,7 @@ fn office(folder: &Path, command: &str) -> NotifierConfig {
         degraded: Some(folder.join("degraded")),
         store: Store::open(&folder.join("db")).unwrap(),
         clock: Arc::new(SystemClock),
-        bell: OutboxWaker::default(),
+        waker: OutboxWaker::default(),
     }
 }
 
@@ -47,7 +47,7 @@ async fn file(path: &Path) -> String {
 async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() {
     let folder = tempfile::tempdir().unwrap();
     let told = folder.path().join("told");
-    let closed = office(folder.path(), "echo tried >> tries; exit 1");
+    let closed = config(folder.path(), "echo tried >> tries; exit 1");
     let event = event::held(&closed.about, "too many failures", 7);
     let id = event.id.clone();
     closed.store.notify(event.kept(&closed.spec).unwrap()).await.unwrap();
@@ -58,7 +58,7 @@ async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() 
     let NotifierConfig { store, .. } = closed;
     store.close().await;
 
-    let open = office(folder.path(), "cat >> told");
+    let open = config(folder.path(), "cat >> told");
     assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
     let event: Value = serde_json::from_str(file(&told).await.trim()).unwrap();
     assert_eq!(event["id"], id.as_str());
@@ -76,16 +76,16 @@ async fn what_was_to_wait_long_is_tried_once_more_at_the_end() {
     {
         let folder = tempfile::tempdir().unwrap();
         let (tries, open) = (folder.path().join("tries"), folder.path().join("open"));
-        let office = office(folder.path(), line);
-        let event = event::held(&office.about, "too many failures", 7);
+        let config = config(folder.path(), line);
+        let event = event::held(&config.about, "too many failures", 7);
         let id = event.id.clone();
-        office.store.notify(event.kept(&office.spec).unwrap()).await.unwrap();
+        config.store.notify(event.kept(&config.spec).unwrap()).await.unwrap();
         // The next pause is five minutes.
-        office.store.notification_tried(&id, COMMAND, 20).await.unwrap();
-        let notifier = Notifier::start(&office);
+        config.store.notification_tried(&id, COMMAND, 20).await.unwrap();
+        let notifier = Notifier::start(&config);
         file(&tries).await;
         let noted = async {
-            while office.store.notifications(COMMAND).await.unwrap()[0].tries != 21 {
+            while config.store.notifications(COMMAND).await.unwrap()[0].tries != 21 {
                 // Between two looks only.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -100,12 +100,12 @@ async fn what_was_to_wait_long_is_tried_once_more_at_the_end() {
 #[tokio::test]
 async fn a_bell_is_enough_while_the_manager_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let office = office(folder.path(), "cat >> told");
-    let notifier = Notifier::start(&office);
+    let config = config(folder.path(), "cat >> told");
+    let notifier = Notifier::start(&config);
     for number in 1..=3 {
-        let event = event::held(&office.about, &format!("for the {number}. time"), 7);
-        office.store.notify(event.kept(&office.spec).unwrap()).await.unwrap();
-        office.bell.ring();
+        let event = event::held(&config.about, &format!("for the {number}. time"), 7);
+        config.store.notify(event.kept(&config.spec).unwrap()).await.unwrap();
+        config.waker.ring();
     }
     assert_eq!(notifier.finish().await, 0);
     let told = file(&folder.path().join("told")).await;

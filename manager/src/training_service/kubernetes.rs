@@ -4,20 +4,20 @@
 //! Names are derived and creating is idempotent, so that nothing is submitted twice; states come from
 //! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.
 
+pub mod admission_advice;
 pub mod cleanup;
 pub mod client;
 pub mod disruption;
 pub mod image;
 pub mod kueue;
 pub mod manifest;
+pub mod pending_reason;
 pub mod pod_end;
 mod podless;
 pub mod preflight;
-pub mod refused;
 mod text;
 pub mod tracker;
 mod watching;
-pub mod why;
 pub mod workload;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

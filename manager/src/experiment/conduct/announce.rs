@@ -35,7 +35,7 @@ impl ExperimentTask {
                 let record =
                     || store.set_experiment_state_and_notify(word, elapsed, now, news.clone());
                 inbox.patiently(record).await?;
-                self.deps.bell.ring();
+                self.deps.waker.ring();
                 Ok(())
             }
         }
@@ -79,7 +79,7 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let (store, inbox) = (&self.deps.store, &mut self.deps.inbox);
         inbox.patiently(|| store.set_trouble(trouble.clone(), news.clone())).await?;
-        self.deps.bell.ring();
+        self.deps.waker.ring();
         self.trouble = trouble;
         Ok(())
     }

@@ -124,7 +124,7 @@ impl Bed {
             handle: handle.clone(),
             inbox: Inbox::new(handle.clone(), events),
             jobs: gone,
-            bell: OutboxWaker::default(),
+            waker: OutboxWaker::default(),
             notices,
             clock: Arc::new(SystemClock),
             lease: Duration::from_mins(1),

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
+use super::pending_reason::{condition, is, text};
 use super::text::shortened;
-use super::why::{condition, is, text};
 
 /// A pod that the platform took away.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Asks the cluster why a workload has no pod.
 
-use super::{Settings, Shared, preflight, refused, why};
+use super::{Settings, Shared, admission_advice, pending_reason, preflight};
 
 impl Shared {
     /// Returns why a workload has no pod: its controller's own words, else what the cluster would say to one. `None`: neither
@@ -11,10 +11,10 @@ impl Shared {
         let mut said = None;
         for (kind, owner) in self.kind.pod_owners(&common.spec, name) {
             let warnings = cluster.warnings(kind, &owner).await.unwrap_or_default();
-            said = said.or_else(|| warnings.iter().rev().find_map(why::of_refused_pod));
+            said = said.or_else(|| warnings.iter().rev().find_map(pending_reason::of_refused_pod));
         }
         let refusal = match &said {
-            Some(words) => refused::with_advice(words.clone()),
+            Some(words) => admission_advice::with_advice(words.clone()),
             // A controller that has not looked at the workload has met no refusal.
             None if !self.tracker().is_seen(name) => return None,
             None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),

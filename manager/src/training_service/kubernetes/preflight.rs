@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use trial_protocol::ExperimentId;
 
+use super::admission_advice;
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times};
 use super::kueue;
 use super::manifest::Common;
-use super::refused;
 use super::workload::Workload;
 
 /// The time in which the controller must notice a new object; 20 ms are usual.
@@ -66,7 +66,7 @@ pub enum Refusal {
         missing: String,
     },
     /// The cluster would not take a trial's pod.
-    #[error("a pod of the role `{role}` could not be made: {}", refused::with_advice(.why.to_string()))]
+    #[error("a pod of the role `{role}` could not be made: {}", admission_advice::with_advice(.why.to_string()))]
     NoPod {
         /// Which role.
         role: String,

@@ -17,7 +17,7 @@ pub use self::act::Act;
 use self::job::{Job, SUSPENDED, Stop, UNREPORTED, tell_why};
 use self::pods::Pods;
 use super::disruption::Disruption;
-use super::why::workload_of;
+use super::pending_reason::workload_of;
 use super::workload::{Outcome, Standing, StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
 

@@ -8,7 +8,9 @@ use tracing::warn;
 use super::client::{EVENTS, PODS, Seen, Thing};
 use super::tracker::{Act, Tracker};
 use super::workload::Standing;
-use super::{Settings, Shared, disruption, image, kueue, manifest, pod_end, preflight, why};
+use super::{
+    Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
+};
 
 /// The kinds of objects that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +79,7 @@ impl Shared {
     /// Returns the workload and the image of a pod whose metrics are its trial's.
     fn image<'a>(&self, watched: Watched, pod: &'a Thing) -> Option<(&'a str, String)> {
         let spec = &self.settings.common.spec;
-        let name = why::workload_of(&pod.name);
+        let name = pending_reason::workload_of(&pod.name);
         let reporter = self.kind.reporter(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == Watched::Pod && *reporter == pod.name)?;
         let container = manifest::reporting_container(spec, self.kind.container());
@@ -115,11 +117,12 @@ fn news_of(watched: Watched, tracker: &mut Tracker, thing: &Thing) -> Vec<Act> {
             if pod_end::read(&thing.body).is_some() {
                 tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
             }
-            let (why, disruption) = (why::of_pod(&thing.body), disruption::of_pod(&thing.body));
+            let (why, disruption) =
+                (pending_reason::of_pod(&thing.body), disruption::of_pod(&thing.body));
             tracker.pod(&thing.name, why, disruption)
         }
-        Watched::Event => match why::of_event(&thing.body) {
-            Some((pod, why)) => tracker.waits(why::workload_of(&pod), Some(why)),
+        Watched::Event => match pending_reason::of_event(&thing.body) {
+            Some((pod, why)) => tracker.waits(pending_reason::workload_of(&pod), Some(why)),
             None => Vec::new(),
         },
         Watched::Queue => match thing.owner.as_deref().zip(kueue::why(&thing.body)) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::why::workload_of;
+use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::workload::{Decider, Outcome};
 use crate::training_service::{JobImage, JobNews};
 

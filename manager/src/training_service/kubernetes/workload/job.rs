@@ -15,9 +15,9 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
+use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 use crate::training_service::kubernetes::pod_end;
 use crate::training_service::kubernetes::text::shortened;
-use crate::training_service::kubernetes::why::{condition, is, text};
 
 /// Jobs, as the API names them.
 pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };

@@ -16,7 +16,7 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, workload_name,
 };
-use crate::training_service::kubernetes::why::{condition, is, text};
+use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const JOB_SETS: Resource =
     Resource { group: "jobset.x-k8s.io", version: "v1alpha2", kind: "JobSet", plural: "jobsets" };

@@ -14,7 +14,7 @@ use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
-use crate::training_service::kubernetes::why::{condition, is, text};
+use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 /// A kind of the training operator's, and trials as objects of it.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::Workload;
 use crate::config::kubernetes::KubernetesSpec;
+use crate::training_service::kubernetes::pending_reason::text;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::why::text;
-use crate::training_service::kubernetes::{disruption, pod_end, why};
+use crate::training_service::kubernetes::{disruption, pending_reason, pod_end};
 use crate::training_service::{JobEvent, JobNews};
 
 /// The events of a recording, each object whole; the job is called `tkx`.
@@ -94,7 +94,7 @@ fn see(
             if gone || is_going || pod_end::read(object).is_some() {
                 tracker.pod_ends(&name, pod_end::as_seen(&name, object));
             }
-            tracker.pod(&name, why::of_pod(object), disruption::of_pod(object))
+            tracker.pod(&name, pending_reason::of_pod(object), disruption::of_pod(object))
         }
         _ => Vec::new(),
     }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
 use super::super::{Decider, Outcome, Standing};
+use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
-use crate::training_service::kubernetes::refused;
 use crate::training_service::kubernetes::text::shortened;
 
 /// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
@@ -182,7 +182,7 @@ fn failure(
             let detail = shortened(first_line(diagnostics));
             // Nothing of the pod was made: the API server's words are all that there is.
             let refused = matches!(code, Some(-200 | -310));
-            let detail = if refused { refused::with_advice(detail) } else { detail };
+            let detail = if refused { admission_advice::with_advice(detail) } else { detail };
             format!("{known}: {detail}")
         }
     }

@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, Class, TrialJobId};
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::{disruption, why};
+use crate::training_service::kubernetes::{disruption, pending_reason};
 use crate::training_service::{JobEvent, JobNews};
 
 /// The events of a recording, each object whole; the Job is called `tkx`.
@@ -59,7 +59,7 @@ fn told(case: &str) -> Vec<JobNews> {
                 if gone || pod_end::read(object).is_some() {
                     tracker.pod_ends(&name, pod_end::as_seen(&name, object));
                 }
-                tracker.pod(&name, why::of_pod(object), disruption::of_pod(object))
+                tracker.pod(&name, pending_reason::of_pod(object), disruption::of_pod(object))
             }
             _ => Vec::new(),
         };

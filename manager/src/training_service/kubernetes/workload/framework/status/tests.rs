@@ -286,9 +286,9 @@ proptest! {
     fn any_object_stands_somewhere(object in any_json(), status in any_json()) {
         read(&object, ("worker", 0));
         read(&json!({"status": {"state": "Completed", "attemptStatus": status}}), ("worker", 0));
-        crate::training_service::kubernetes::why::of_pod(&object);
-        crate::training_service::kubernetes::why::of_pod(&json!({"status": status}));
-        crate::training_service::kubernetes::why::of_event(&object);
+        crate::training_service::kubernetes::pending_reason::of_pod(&object);
+        crate::training_service::kubernetes::pending_reason::of_pod(&json!({"status": status}));
+        crate::training_service::kubernetes::pending_reason::of_event(&object);
     }
 }
 

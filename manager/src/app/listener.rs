@@ -21,7 +21,7 @@ pub struct OwnCertificate {
 }
 
 /// The way to the manager.
-pub(super) struct Door {
+pub(super) struct Endpoint {
     /// `None`: without encryption.
     pub(super) tls: Option<Tls>,
     /// The authority that agents are to trust, and no other. `None`: the public ones.
@@ -34,7 +34,7 @@ pub(super) struct Door {
     pub(super) reach: Reach,
 }
 
-impl Door {
+impl Endpoint {
     pub(super) fn build(
         settings: &Settings,
         address: SocketAddr,

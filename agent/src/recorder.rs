@@ -12,9 +12,9 @@ use crate::log_lines::Secrets;
 use crate::rules::{Broken, Rules};
 use crate::spool::Spool;
 
-mod scribe;
+mod nni;
 
-pub use scribe::NniRecorder;
+pub use nni::NniRecorder;
 
 /// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
 const UNREADABLE_NOTED: u64 = 10;

@@ -12,11 +12,11 @@ use crate::notify::{self, NotifierConfig, OutboxWaker};
 use crate::store::{self, Store};
 
 /// Returns the configuration of the notifications. `None`: there are no notifications.
-pub(super) fn office(
+pub(super) fn config(
     id: &ExperimentId,
     spec: &ExperimentSpec,
     store: &Store,
-    bell: &OutboxWaker,
+    waker: &OutboxWaker,
     degraded: Option<PathBuf>,
 ) -> Option<NotifierConfig> {
     Some(NotifierConfig {
@@ -26,17 +26,17 @@ pub(super) fn office(
         degraded,
         store: store.clone(),
         clock: Arc::new(SystemClock),
-        bell: bell.clone(),
+        waker: waker.clone(),
     })
 }
 
 impl Finished {
     /// Tells others what the manager that ran it could not tell any more.
     pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
-        if let Some(office) =
-            office(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)
+        if let Some(config) =
+            config(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)
         {
-            let left = notify::tell_what_is_left(&office).await?;
+            let left = notify::tell_what_is_left(&config).await?;
             notify::warn_of_rest(left, &self.id);
         }
         Ok(())
