@@ -242,7 +242,7 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
     let allowed = limit.map_or_else(|| "such as 90m".to_owned(), words::span);
     html! {
         section.wide {
-            h2 { "Steer" }
+            h2 { "Controls" }
             @if !viewer.may_change {
                 p.hint { a href="/login" { "Log in" } " to change limits or to stop the experiment." }
             } @else if shown.ended_at_ms.is_some() {

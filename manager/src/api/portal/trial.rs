@@ -205,7 +205,7 @@ fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
             summary { (name) }
             p.hint {
                 @if from > 0 { "The first " (from) " bytes are not shown. " }
-                a href={ "/api/v1/trials/" (id) "/log/" (stream) } { "All of it" }
+                a href={ "/api/v1/trials/" (id) "/log/" (stream) } { "Full log" }
                 label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
             }
             pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (words::tame(text)) }

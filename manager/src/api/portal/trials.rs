@@ -82,7 +82,7 @@ pub(super) fn table(
     sorting: Option<&Sorting<'_>>,
 ) -> Markup {
     if trials.is_empty() {
-        return html! { p.hint { "No trial is like that." } };
+        return html! { p.hint { "No trials match." } };
     }
     // Each parameter with whether all of its values are numbers, which are set to the right.
     let mut names: Vec<(String, bool)> = Vec::new();
