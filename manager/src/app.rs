@@ -8,25 +8,20 @@ mod idle;
 mod listener;
 mod nni_files;
 mod notifications;
+mod opened;
 mod presence;
 mod reach;
 mod restored;
+mod served;
 mod service;
 mod stored;
 mod trial_program;
 
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
@@ -35,7 +30,9 @@ pub use self::idle::{again, clean};
 use self::listener::Endpoint;
 pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
+use self::opened::{Opened, bind};
 use self::presence::Presence;
+use self::served::Served;
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
@@ -44,7 +41,7 @@ use crate::api::session::Sessions;
 use crate::clock::{Clock, SystemClock};
 use crate::code_archive::version::CodeTracker;
 use crate::code_archive::{CodeArchive, packages};
-use crate::config::{self, ExperimentSpec, PluginSpec, TrainingServiceSpec};
+use crate::config::{ExperimentSpec, PluginSpec, TrainingServiceSpec};
 use crate::dispatcher::DEFAULT_PYTHON;
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
@@ -53,19 +50,16 @@ use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::intake::Intake;
 use crate::layout::ExperimentDir;
-use crate::store::{self, ExperimentRow, Store};
+use crate::store::{self, Store};
 use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
-use crate::training_service::local::{private_folder, write_file};
+use crate::training_service::local::write_file;
 use crate::training_service::plugin::conformance::{self, Case, Verdict};
 use crate::view::Board;
 use crate::{api, ids, notify};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
-
-/// The time that pages that follow a search may look once more after its end.
-const FAREWELL: Duration = Duration::from_secs(3);
 
 /// The experiment to run, and the way to run it.
 #[derive(Debug)]
@@ -141,14 +135,6 @@ pub struct Running {
     notifier: Option<notify::Notifier>,
 }
 
-/// The servers, and how they end.
-struct Served {
-    servers: JoinSet<io::Result<()>>,
-    closing: CancellationToken,
-    closed: CancellationToken,
-    streams: TaskTracker,
-}
-
 /// An experiment that has come to its end and is still served.
 pub struct Ended {
     /// Where it stands.
@@ -182,44 +168,11 @@ async fn begin(
     new: Option<Box<ExperimentSpec>>,
 ) -> Result<Running, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let (ready, listener, store, mut spec, seed) = match new {
-        Some(spec) => {
-            let ready = Ready::find(settings.agent.clone(), &spec, &id, true).await?;
-            let listener = bind(&settings, &ready, settings.port).await?;
-            private_folder(dir.path()).map_err(|source| {
-                // The folder that the user can do something about.
-                Error::DataDir { path: settings.data_dir.clone(), source }
-            })?;
-            let store = Store::open(&dir.database())?;
-            let (spec, seed) = create(&store, &id, *spec, clock.as_ref()).await?;
-            (ready, listener, store, spec, seed)
-        }
-        None if !dir.database().exists() => {
-            return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
-        }
-        // The secret is made after the record: where it is, the record was lost. The file is left as it is, for its log may
-        // be found.
-        None if dir.secret().exists() && Store::is_blank(&dir.database())? => {
-            return Err(Error::RecordLost { id, database: dir.database() });
-        }
-        None => {
-            protect_folder(dir.path());
-            let store = Store::open(&dir.database())?;
-            let Some((spec, seed)) = recall(&store, &id).await? else {
-                store.close().await;
-                if dir.secret().exists() {
-                    return Err(Error::RecordLost { id, database: dir.database() });
-                }
-                // A manager died before it had recorded anything. Who starts over is not to find it again.
-                drop(std::fs::remove_dir_all(dir.path()));
-                return Err(Error::NoSuchExperiment { id, data_dir: settings.data_dir });
-            };
-            let ready = Ready::find(settings.agent.clone(), &spec, &id, false).await?;
-            let listener = bind(&settings, &ready, settings.port).await?;
-            restored::announce(&store, &dir).await?;
-            (ready, listener, store, spec, seed)
-        }
+    let opened = match new {
+        Some(spec) => Opened::create(&settings, &id, &dir, *spec, clock.as_ref()).await?,
+        None => Opened::resume(&settings, &id, &dir).await?,
     };
+    let Opened { ready, listener, store, mut spec, seed } = opened;
     let address = listener.local_addr().map_err(|source| Error::Listen {
         host: String::new(),
         port: settings.port,
@@ -231,61 +184,36 @@ async fn begin(
     let (handle, events) = Handle::new(EVENTS);
     let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::clone(&clock))
         .with_lease(settings.lease);
-    let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
-    let streams = TaskTracker::new();
-    let mut servers = JoinSet::new();
+    let mut server = Served::default();
     if let Some(port) = settings.legacy_port {
         let listener = bind(&settings, &ready, port).await?;
-        let stopped = closed.clone().cancelled_owned();
-        servers.spawn(api::serve(listener, api::legacy::router(&intake), stopped));
+        server.serve(listener, None, api::legacy::router(&intake));
     }
     let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
-    // An archive is made now: edits made later do not change what trials run.
-    let recorded = match &spec.training_service {
-        service if service.needs_code() => code.version().await?.map(CodeSource::Archive),
-        TrainingServiceSpec::Local(_) => {
-            Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
-        }
-        TrainingServiceSpec::Remote(_)
-        | TrainingServiceSpec::Plugin(_)
-        | TrainingServiceSpec::Kubernetes(_) => None,
-    };
+    let recorded = code_source(&spec, &code).await?;
     record_packages(&spec, &dir).await;
-    let pods = api::Pods::new(code);
     let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
     let endpoint = Endpoint::build(&settings, address, &dir, advertise, ready.server())?;
     let Endpoint { tls, ca_file, url, told, reach } = endpoint;
-    let user = UserToken::load_or_create(&dir.user_token())?;
-    let netrc = dir.netrc();
-    write_file(&netrc, 0o600, &user.netrc()?)
-        .map_err(|source| Error::DataDir { path: netrc, source })?;
     let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
-    let gate = Gate::new(&id, user, secret.as_ref().clone(), sessions, reach);
-    let secrets = Arc::clone(&secret);
+    let gate = Gate::new(&id, user_token(&dir)?, secret.as_ref().clone(), sessions, reach);
     let runs = Arc::new(OnceLock::new());
     let state = api::State {
         intake,
         store: store.clone(),
-        secret: secrets,
+        secret: Arc::clone(&secret),
         gate,
-        closing: closing.clone(),
-        closed: closed.clone(),
-        streams: streams.clone(),
-        pods,
+        closing: server.closing.clone(),
+        closed: server.closed.clone(),
+        streams: server.streams.clone(),
+        pods: api::Pods::new(code),
         board: Board::new(store.clone(), spec.objective.clone()),
         handle: handle.clone(),
         clock: Arc::clone(&clock),
         service: Arc::clone(&runs),
         place: api::Place { port: Some(address.port()), folder: dir.path().to_owned() },
     };
-    let machine = match settings.machine_port {
-        Some(port) => api::router(api::State {
-            gate: state.gate.of_machine(),
-            place: api::Place { port: Some(port), ..state.place.clone() },
-            ..state.clone()
-        }),
-        None => axum::Router::new(),
-    };
+    let machine = machine_router(&state, settings.machine_port);
     let mut router = api::router(state.clone());
     if let Some(program) = ready.program() {
         router = router.merge(api::program::router(program, state));
@@ -295,22 +223,12 @@ async fn begin(
         url: url.clone(),
         store: store.clone(),
         router: router.clone(),
-        closed: closed.clone(),
+        closed: server.closed.clone(),
     };
     presence.write_url()?;
-    servers.spawn(presence.keep());
-    let stopped = closed.clone().cancelled_owned();
-    servers.spawn(async move {
-        match tls {
-            Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
-            None => api::serve(listener, router, stopped).await,
-        }
-    });
-    let (tried, stopped) = (store.clone(), closed.clone());
-    servers.spawn(async move {
-        stopped.run_until_cancelled(tried.try_while_ill()).await;
-        Ok(())
-    });
+    server.keep(presence);
+    server.serve(listener, tls, router);
+    server.look_after(store.clone());
 
     let (job_events, jobs) = mpsc::unbounded_channel();
     let advertised = ready.server().is_some().then(|| told.clone());
@@ -328,7 +246,7 @@ async fn begin(
     let waker = notify::OutboxWaker::default();
     let notifier = notifications::config(&id, &spec, &store, &waker, Some(dir.degraded()))
         .map(|config| notify::Notifier::start(&config));
-    let conductor = Dependencies {
+    let dependencies = Dependencies {
         id: id.clone(),
         spec: spec.clone(),
         store: store.clone(),
@@ -344,7 +262,7 @@ async fn begin(
         clock,
         lease: settings.lease,
     };
-    let conducted = tokio::spawn(conduct(conductor));
+    let conducted = tokio::spawn(conduct(dependencies));
     Ok(Running {
         id,
         spec,
@@ -356,9 +274,45 @@ async fn begin(
         store,
         machine,
         conducted,
-        server: Served { servers, closing, closed, streams },
+        server,
         service,
         notifier,
+    })
+}
+
+/// Returns the source of the version of the code that trials run. `None`: it is not recorded.
+async fn code_source(
+    spec: &ExperimentSpec,
+    code: &CodeArchive,
+) -> Result<Option<CodeSource>, Error> {
+    Ok(match &spec.training_service {
+        // An archive is made now: edits made later do not change what trials run.
+        service if service.needs_code() => code.version().await?.map(CodeSource::Archive),
+        TrainingServiceSpec::Local(_) => {
+            Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
+        }
+        TrainingServiceSpec::Remote(_)
+        | TrainingServiceSpec::Plugin(_)
+        | TrainingServiceSpec::Kubernetes(_) => None,
+    })
+}
+
+/// Returns the user's token, and puts it into the file that `curl` reads.
+fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
+    let user = UserToken::load_or_create(&dir.user_token())?;
+    let netrc = dir.netrc();
+    write_file(&netrc, 0o600, &user.netrc()?)
+        .map_err(|source| Error::DataDir { path: netrc, source })?;
+    Ok(user)
+}
+
+/// Returns the routes for the server on this machine's loopback interface; none without its port.
+fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
+    let Some(port) = port else { return axum::Router::new() };
+    api::router(api::State {
+        gate: state.gate.of_machine(),
+        place: api::Place { port: Some(port), ..state.place.clone() },
+        ..state.clone()
     })
 }
 
@@ -394,32 +348,6 @@ pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), Stri
     advisers::look(spec).await
 }
 
-/// Listens where the user says, else where the trials need it.
-async fn bind(settings: &Settings, ready: &Ready, port: u16) -> Result<TcpListener, Error> {
-    let host = settings.host.clone().unwrap_or_else(|| ready.host().to_owned());
-    let bound = TcpListener::bind((host.as_str(), port)).await;
-    bound.map_err(|source| Error::Listen { host, port, source })
-}
-
-/// Closes an experiment's folder to other users: earlier versions left that to the umask. What cannot be changed is told
-/// of, and does not keep a search from going on.
-fn protect_folder(path: &Path) {
-    let Ok(mode) = std::fs::metadata(path).map(|folder| folder.permissions().mode()) else {
-        return;
-    };
-    let open_to_others = mode & 0o077 != 0;
-    if !open_to_others {
-        return;
-    }
-    let shown = path.display();
-    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)) {
-        Ok(()) => tracing::warn!("other users could enter {shown}; from now on only its owner may"),
-        Err(error) => tracing::warn!(
-            "other users can enter {shown}, and that cannot be changed: {error}; correct it with `chmod 700 {shown}`"
-        ),
-    }
-}
-
 impl Running {
     /// Waits for the experiment's end and ends the jobs' watchers. Others are told, also of an end that is a failure. The
     /// server goes on: an agent may still be saying its last word.
@@ -448,51 +376,6 @@ impl Running {
 impl Ended {
     /// Ends the server. A follower of a stream of events is told the end and may look once more, for a moment.
     pub async fn stop_serving(&mut self) {
-        let Served { servers, closing, closed, streams } = &mut self.server;
-        closing.cancel();
-        streams.close();
-        tokio::select! {
-            () = streams.wait() => {}
-            () = sleep(FAREWELL) => {}
-        }
-        closed.cancel();
-        // A server that failed has already shown it in its log; everything acknowledged is stored.
-        while servers.join_next().await.is_some() {}
+        self.server.stop().await;
     }
-}
-
-async fn create(
-    store: &Store,
-    id: &ExperimentId,
-    spec: ExperimentSpec,
-    clock: &dyn Clock,
-) -> Result<(ExperimentSpec, u64), Error> {
-    let seed = ids::seed();
-    let row = ExperimentRow {
-        id: id.clone(),
-        canonical: spec.canonical.clone(),
-        seed,
-        state: ExperimentState::Running.as_str().to_owned(),
-        created_at_ms: clock.now_ms(),
-        ended_at_ms: None,
-        elapsed_ms: 0,
-        trouble: None,
-    };
-    store.create_experiment(row).await?;
-    Ok((spec, seed))
-}
-
-/// `None`: nothing is recorded.
-async fn recall(store: &Store, id: &ExperimentId) -> Result<Option<(ExperimentSpec, u64)>, Error> {
-    let Some(row) = store.experiment().await? else { return Ok(None) };
-    let spec = config::from_canonical(&row.canonical)?;
-    // One that is done and whose trials are to run once more goes on with those.
-    let all_ended = || async {
-        Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
-    };
-    if row.state == ExperimentState::Done.as_str() && all_ended().await? {
-        let finished = Finished { id: id.clone(), spec, store: store.clone() };
-        return Err(Error::AlreadyDone { finished: Box::new(finished) });
-    }
-    Ok(Some((spec, row.seed)))
 }

@@ -1,0 +1,152 @@
+//! The record of an experiment, new or found again, with what was checked before it was touched.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tokio::net::TcpListener;
+use trial_protocol::ExperimentId;
+
+use super::service::Ready;
+use super::{Error, Finished, Settings, restored};
+use crate::clock::Clock;
+use crate::config::{self, ExperimentSpec};
+use crate::experiment::state::ExperimentState;
+use crate::ids;
+use crate::layout::ExperimentDir;
+use crate::store::{self, ExperimentRow, Store};
+use crate::training_service::local::private_folder;
+
+/// An experiment whose record is open.
+pub(super) struct Opened {
+    /// The training service, which was checked first.
+    pub(super) ready: Ready,
+    /// The socket for agents and the user.
+    pub(super) listener: TcpListener,
+    /// The record.
+    pub(super) store: Store,
+    /// The specification as it is recorded.
+    pub(super) spec: ExperimentSpec,
+    /// The seed of the tuner.
+    pub(super) seed: u64,
+}
+
+impl Opened {
+    /// Records a new experiment. Nothing is written before its trials can run and its socket is there.
+    pub(super) async fn create(
+        settings: &Settings,
+        id: &ExperimentId,
+        dir: &ExperimentDir,
+        spec: ExperimentSpec,
+        clock: &dyn Clock,
+    ) -> Result<Self, Error> {
+        let ready = Ready::find(settings.agent.clone(), &spec, id, true).await?;
+        let listener = bind(settings, &ready, settings.port).await?;
+        private_folder(dir.path()).map_err(|source| {
+            // The folder that the user can do something about.
+            Error::DataDir { path: settings.data_dir.clone(), source }
+        })?;
+        let store = Store::open(&dir.database())?;
+        let (spec, seed) = record(&store, id, spec, clock).await?;
+        Ok(Self { ready, listener, store, spec, seed })
+    }
+
+    /// Opens the record of an experiment that an earlier manager left.
+    pub(super) async fn resume(
+        settings: &Settings,
+        id: &ExperimentId,
+        dir: &ExperimentDir,
+    ) -> Result<Self, Error> {
+        let unknown =
+            || Error::NoSuchExperiment { id: id.clone(), data_dir: settings.data_dir.clone() };
+        let lost = || Error::RecordLost { id: id.clone(), database: dir.database() };
+        if !dir.database().exists() {
+            return Err(unknown());
+        }
+        // The secret is made after the record: where it is, the record was lost. The file is left as it is, for its log may
+        // be found.
+        if dir.secret().exists() && Store::is_blank(&dir.database())? {
+            return Err(lost());
+        }
+        protect_folder(dir.path());
+        let store = Store::open(&dir.database())?;
+        let Some((spec, seed)) = recall(&store, id).await? else {
+            store.close().await;
+            if dir.secret().exists() {
+                return Err(lost());
+            }
+            // A manager died before it had recorded anything. A user who starts over is not to find it again.
+            drop(std::fs::remove_dir_all(dir.path()));
+            return Err(unknown());
+        };
+        let ready = Ready::find(settings.agent.clone(), &spec, id, false).await?;
+        let listener = bind(settings, &ready, settings.port).await?;
+        restored::announce(&store, dir).await?;
+        Ok(Self { ready, listener, store, spec, seed })
+    }
+}
+
+/// Listens where the user says, else where the trials need it.
+pub(super) async fn bind(
+    settings: &Settings,
+    ready: &Ready,
+    port: u16,
+) -> Result<TcpListener, Error> {
+    let host = settings.host.clone().unwrap_or_else(|| ready.host().to_owned());
+    let bound = TcpListener::bind((host.as_str(), port)).await;
+    bound.map_err(|source| Error::Listen { host, port, source })
+}
+
+/// Closes an experiment's folder to other users: earlier versions left that to the umask. A folder that cannot be closed
+/// is warned of, and keeps no search from going on.
+fn protect_folder(path: &Path) {
+    let Ok(mode) = std::fs::metadata(path).map(|folder| folder.permissions().mode()) else {
+        return;
+    };
+    let open_to_others = mode & 0o077 != 0;
+    if !open_to_others {
+        return;
+    }
+    let shown = path.display();
+    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)) {
+        Ok(()) => tracing::warn!("other users could enter {shown}; from now on only its owner may"),
+        Err(error) => tracing::warn!(
+            "other users can enter {shown}, and that cannot be changed: {error}; correct it with `chmod 700 {shown}`"
+        ),
+    }
+}
+
+async fn record(
+    store: &Store,
+    id: &ExperimentId,
+    spec: ExperimentSpec,
+    clock: &dyn Clock,
+) -> Result<(ExperimentSpec, u64), Error> {
+    let seed = ids::seed();
+    let row = ExperimentRow {
+        id: id.clone(),
+        canonical: spec.canonical.clone(),
+        seed,
+        state: ExperimentState::Running.as_str().to_owned(),
+        created_at_ms: clock.now_ms(),
+        ended_at_ms: None,
+        elapsed_ms: 0,
+        trouble: None,
+    };
+    store.create_experiment(row).await?;
+    Ok((spec, seed))
+}
+
+/// Reads the recorded experiment. `None`: nothing is recorded.
+async fn recall(store: &Store, id: &ExperimentId) -> Result<Option<(ExperimentSpec, u64)>, Error> {
+    let Some(row) = store.experiment().await? else { return Ok(None) };
+    let spec = config::from_canonical(&row.canonical)?;
+    // One that is done and whose trials are to run once more goes on with those.
+    let all_ended = || async {
+        Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
+    };
+    if row.state == ExperimentState::Done.as_str() && all_ended().await? {
+        let finished = Finished { id: id.clone(), spec, store: store.clone() };
+        return Err(Error::AlreadyDone { finished: Box::new(finished) });
+    }
+    Ok(Some((spec, row.seed)))
+}
