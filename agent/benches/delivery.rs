@@ -125,7 +125,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
         manager,
         token_file: None,
         ca_file: None,
-        papers: deliver::Credentials::default(),
+        credentials: deliver::Credentials::default(),
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: BOUND,

@@ -78,7 +78,7 @@ pub struct Settings {
     /// cannot be reached. `None`: the public ones.
     pub ca_file: Option<PathBuf>,
     /// The content of these files before the trial started, which may remove them.
-    pub papers: Credentials,
+    pub credentials: Credentials,
     /// Whose reports.
     pub sender: Sender,
     /// Longest silence towards the manager; a shorter lease in an ack shortens it.
@@ -108,14 +108,14 @@ pub async fn run(
     directives: mpsc::Sender<Directive>,
     ended: watch::Receiver<bool>,
 ) -> Outcome {
-    let courier = Deliverer::new(settings, spool, directives, ended);
-    match courier.settings.sender.dialect {
+    let deliverer = Deliverer::new(settings, spool, directives, ended);
+    match deliverer.settings.sender.dialect {
         Dialect::Native => {
-            tokio::join!(courier.deliver_lane(Lane::Facts), courier.deliver_lane(Lane::Bulk));
+            tokio::join!(deliverer.deliver_lane(Lane::Facts), deliverer.deliver_lane(Lane::Bulk));
         }
-        Dialect::Nni => courier.deliver_lane(Lane::Facts).await,
+        Dialect::Nni => deliverer.deliver_lane(Lane::Facts).await,
     }
-    courier.outcome(courier.spool.pending())
+    deliverer.outcome(deliverer.spool.pending())
 }
 
 /// Delivers one lane of files that an earlier process left, as the attempt that wrote them. `true` when
@@ -136,12 +136,12 @@ pub async fn deliver_files(
         now_ms: 0,
     };
     let spool = Spool::open(memory).spool;
-    let courier = Deliverer::new(settings, spool, directives, ended);
+    let deliverer = Deliverer::new(settings, spool, directives, ended);
     let mut undelivered = 0;
     for lane in files {
-        undelivered += courier.deliver_older(attempt, lane).await;
+        undelivered += deliverer.deliver_older(attempt, lane).await;
     }
-    courier.outcome(undelivered)
+    deliverer.outcome(undelivered)
 }
 
 struct Deliverer {
@@ -206,9 +206,11 @@ impl Deliverer {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let (peer, _) = watch::channel(None);
-        let token = Token::new(settings.token_file.clone(), settings.papers.token().cloned());
-        let caller =
-            HttpClientCache::new(settings.ca_file.clone(), settings.papers.authority().cloned());
+        let token = Token::new(settings.token_file.clone(), settings.credentials.token().cloned());
+        let caller = HttpClientCache::new(
+            settings.ca_file.clone(),
+            settings.credentials.authority().cloned(),
+        );
         let shared = Mutex::new(Contact { caller, token, ..Contact::default() });
         let line = LongPoll::default();
         let (older_told, _) = watch::channel(false);

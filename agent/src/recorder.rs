@@ -21,7 +21,7 @@ const UNREADABLE_NOTED: u64 = 10;
 
 /// The books of one attempt.
 pub struct Recorder {
-    ledger: MetricRegistry,
+    registry: MetricRegistry,
     spool: Spool,
     clock: Arc<dyn Clock>,
     live: bool,
@@ -33,7 +33,7 @@ pub struct Recorder {
     /// A rule that was broken and that no caller has asked for yet.
     broken: Option<Broken>,
     /// Writes for an NNI manager, if it is one.
-    scribe: Option<NniRecorder>,
+    nni: Option<NniRecorder>,
 }
 
 /// Counts of what was collected.
@@ -63,10 +63,10 @@ impl Recorder {
         live: bool,
         secrets: Secrets,
     ) -> Self {
-        let (ledger, tally) = (MetricRegistry::new(spec), Tally::default());
+        let (registry, tally) = (MetricRegistry::new(spec), Tally::default());
         let (rules, broken) = (Rules::default(), None);
         Self {
-            ledger,
+            registry,
             spool,
             clock,
             live,
@@ -75,14 +75,14 @@ impl Recorder {
             quiet: false,
             rules,
             broken,
-            scribe: None,
+            nni: None,
         }
     }
 
     /// The same for an NNI manager: everything is said in its keeper's words.
     #[must_use]
-    pub fn for_nni(self, scribe: NniRecorder) -> Self {
-        Self { scribe: Some(scribe), ..self }
+    pub fn for_nni(self, nni: NniRecorder) -> Self {
+        Self { nni: Some(nni), ..self }
     }
 
     /// The same without metrics, which another pod of the trial reports. They are counted all the same: a pod that
@@ -99,9 +99,9 @@ impl Recorder {
 
     /// Enters a portion of a stream, for a manager that wants lines, and what was found in them; returns the same.
     pub fn enter_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
-        if let Some(scribe) = &mut self.scribe {
+        if let Some(nni) = &mut self.nni {
             for line in lines {
-                scribe.line(self.clock.now_ms(), line);
+                nni.line(self.clock.now_ms(), line);
             }
         }
         self.enter_all(findings, true)
@@ -114,7 +114,7 @@ impl Recorder {
                 Finding::Metric(found) => {
                     // The SDK's own line has gone out as it was printed.
                     let told = from_lines && found.source == Source::Sdk;
-                    if let Some(metric) = self.ledger.enter(found) {
+                    if let Some(metric) = self.registry.enter(found) {
                         self.count(&metric);
                         if !told && !self.quiet {
                             self.report(ReportBody::Metric(metric));
@@ -139,13 +139,13 @@ impl Recorder {
 
     /// Concludes the final result, where the trial itself reported none.
     pub fn conclude(&mut self, succeeded: bool) {
-        if let Some(metric) = self.ledger.conclude(succeeded) {
+        if let Some(metric) = self.registry.conclude(succeeded) {
             self.count(&metric);
             if !self.quiet {
                 self.report(ReportBody::Metric(metric));
             }
         }
-        for (code, message) in self.ledger.notes() {
+        for (code, message) in self.registry.notes() {
             self.tally.notes.push(message.clone());
             self.note(code, message);
         }
@@ -164,8 +164,8 @@ impl Recorder {
     /// Enters any other report.
     pub fn report(&self, body: ReportBody) {
         let now_ms = self.clock.now_ms();
-        match &self.scribe {
-            Some(scribe) => scribe.report(now_ms, &body),
+        match &self.nni {
+            Some(nni) => nni.report(now_ms, &body),
             None => self.spool.append(now_ms, body),
         }
     }
@@ -187,7 +187,7 @@ impl Recorder {
 
     /// The last number of each metric, by name.
     pub fn last_numbers(&self) -> Vec<(&str, f64)> {
-        self.ledger
+        self.registry
             .last_values()
             .filter_map(|(name, value)| Some((name, value.number()?)))
             .collect()

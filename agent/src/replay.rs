@@ -135,7 +135,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             manager: request.manager.clone(),
             token_file: request.token_file.clone(),
             ca_file: request.ca_file.clone(),
-            papers: Credentials::default(),
+            credentials: Credentials::default(),
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,

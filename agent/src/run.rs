@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
 use crate::capture::{Capture, Places};
@@ -31,12 +30,12 @@ use crate::inspect::{Recipe, SDK_FILE};
 use crate::listen::listen;
 use crate::metric_file::MetricFiles;
 use crate::observe::Observer;
-use crate::output::{Outlet, PumpEvent, SharedTail, passed_on};
+use crate::output::{PumpEvent, SharedTail};
 use crate::reap::Reaper;
-use crate::recorder::{NniRecorder, Recorder, Tally};
+use crate::recorder::{Recorder, Tally};
 use crate::settings::{Identity, Settings};
 use crate::signals::{HeldBack, Signals};
-use crate::spool::{self, Claim, Opened, Spool};
+use crate::spool::Claim;
 use crate::supervise::{Ending, Look, Supervisor, supervise, trial_exit};
 use crate::tail::FileSpec;
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
@@ -48,16 +47,20 @@ mod brief;
 mod channel;
 mod delivery;
 mod ends;
+mod finish;
 mod launch;
 mod prepare;
 mod pumps;
+mod recording;
 
 use ahead::remove_code;
 use channel::{SdkChannel, Served};
 use delivery::Delivery;
+use finish::Finish;
 use launch::{FaultContext, Launched, launch};
 use prepare::{Prepared, prepare};
 use pumps::{Pumps, Running};
+use recording::{open_spool, recorder};
 
 /// Messages of the pumps that may wait for the main task.
 const HEARD_ROOM: usize = 64;
@@ -91,7 +94,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let settings = &prepared.settings;
     // Before the trial, where another process could run this very attempt already.
     let spool_dir = spool_dir(&prepared);
-    let claim = (settings.renown != Identity::None)
+    let claim = (settings.identity != Identity::None)
         .then(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
     if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
         tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
@@ -141,7 +144,7 @@ struct Watch {
     heard: mpsc::Receiver<PumpEvent>,
     channel: SdkChannel,
     runtime: Later,
-    papers: Credentials,
+    credentials: Credentials,
 }
 
 impl Watch {
@@ -158,7 +161,7 @@ impl Watch {
             }
         }
         let settings = &prepared.settings;
-        let papers = settings.manager.as_ref().map_or_else(Credentials::default, |manager| {
+        let credentials = settings.manager.as_ref().map_or_else(Credentials::default, |manager| {
             Credentials::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
         });
         let (tell, heard) = mpsc::channel(HEARD_ROOM);
@@ -171,13 +174,13 @@ impl Watch {
         let observe = settings.observe.clone();
         let observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
         let termination_log = termination_log(settings);
-        let will = FaultContext {
+        let context = FaultContext {
             dir: prepared.dir.as_deref(),
             termination_log: termination_log.as_deref(),
             claim: claim.as_ref(),
         };
         let obstacle = prepared.obstacle.take();
-        let launched = launch(settings, &prepared.plan, obstacle, &will, &reaper);
+        let launched = launch(settings, &prepared.plan, obstacle, &context, &reaper);
         let capture = Capture::new(Places {
             dir: prepared.dir.clone(),
             termination_log,
@@ -205,7 +208,7 @@ impl Watch {
             heard,
             channel,
             runtime,
-            papers,
+            credentials,
         }
     }
 
@@ -241,7 +244,7 @@ impl Watch {
     /// and no request to watch it came.
     fn unless_brief(&mut self, held_back: &HeldBack) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
-        if settings.renown != Identity::None || settings.sdk_channel {
+        if settings.identity != Identity::None || settings.sdk_channel {
             return None;
         }
         let Launched { started, outputs } = &mut self.launched;
@@ -293,59 +296,27 @@ impl Watch {
                 return ExitCode::from(KEEPER_FAULT);
             }
         };
-        let options = spool::Options {
-            dir: spool_dir.clone(),
-            attempt: settings.attempt.clone(),
-            sender: (settings.renown == Identity::Trial).then(|| settings.sender.clone()),
-            limit_bytes: settings.spool_bytes,
-            // Without a manager no reader relies on them, and an fsync would be most of a short trial's time.
-            sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
-            now_ms: clock.now_ms(),
-        };
-        let claim = claim.unwrap_or_else(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
-        let Opened { spool, warnings, .. } = Spool::open_claimed(options, claim);
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
+        let spool = open_spool(&settings, spool_dir.clone(), claim, clock.now_ms());
         let pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
         let Running { open, outlets, shippers } = pumps.start_all(outputs, tails);
 
         let Served { findings, end: channel_end } = self.channel.serve(record);
-        let secrets = settings.observe.secrets.clone();
-        let live = settings.verbose >= 1;
-        let mut book =
-            Recorder::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
-        if !settings.pod.bears_metrics {
-            book = book.without_metrics();
-        }
-        if let Some(legacy) = &settings.legacy {
-            let objective = settings.collect.objective.clone();
-            let mut scribe = NniRecorder::new(
-                spool.clone(),
-                settings.sender.clone(),
-                parameter_id,
-                objective,
-                secrets,
-            );
-            if let Some(version) = &legacy.manager_version {
-                scribe.compare_versions(version, settings.nni_version.as_deref());
-            }
-            book = book.for_nni(scribe);
-        }
+        let recorder = recorder(&settings, &spool, clock, parameter_id);
         let trial = started.as_ref().ok().map(|(trial, _)| trial);
-        book.report(ReportBody::Started(ends::announcement(&settings, trial)));
+        recorder.report(ReportBody::Started(ends::announcement(&settings, trial)));
         if let Some(earlier) = earlier {
-            book.note("earlier-attempt", ends::of_earlier(&earlier));
+            recorder.note("earlier-attempt", ends::of_earlier(&earlier));
         }
-        let Delivery { directives, counts, last } = Delivery::start(&settings, self.papers, &spool);
+        let Delivery { directives, counts, last } =
+            Delivery::start(&settings, self.credentials, &spool);
 
         let (ask, asked) = mpsc::channel(1);
         if let Some(address) = settings.listen {
             tokio::spawn(listen(address, ask, last.ended()));
         }
-        let (known, book, mut signals, hurried) = match started {
+        let (known, recorder, signals, hurried) = match started {
             Ok((trial, exit)) => {
-                let mut world = Supervisor {
+                let supervisor = Supervisor {
                     trial,
                     exit,
                     reaper,
@@ -356,7 +327,7 @@ impl Watch {
                     metric_files: Some(metric_files),
                     channel: findings,
                     directives,
-                    book,
+                    recorder,
                     observer,
                     shippers,
                     capture: capture.clone(),
@@ -369,82 +340,37 @@ impl Watch {
                         counts,
                     },
                 };
-                let ending = supervise(&mut world).await;
-                let Supervisor { mut book, observer, signals, .. } = world;
-                let hurried = ending.terminated;
-                let succeeded =
-                    ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
-                book.conclude(succeeded);
-                let known = what_is_known(&observer, ending);
-                if settings.manager.is_some()
-                    && settings.legacy.is_none()
-                    && settings.logs.is_none()
-                {
-                    for last in observer.last_lines(&known) {
-                        book.report(ReportBody::Log(last));
-                    }
-                }
-                (known, book, signals, hurried)
+                supervised(&settings, supervisor).await
             }
             Err(error) => {
                 tracing::error!("{}", chain(&error));
                 let known = Known { end: ends::never_started(&error), ..observer.known() };
-                (known, book, signals, false)
+                (known, recorder, signals, false)
             }
         };
         channel_end.end();
-        let verdict = conclude(&known);
-        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
-        disarm(code);
-
-        // The end: the verdict to the disk and to the manager, and what is left to either.
-        capture.verdict(&verdict);
-        if capture.shed_bytes() > 0 {
-            let message = format!("{} bytes of output are not in the files", capture.shed_bytes());
-            book.note("output-shed", message);
-        }
-        book.report(ReportBody::Ended(Box::new(verdict.clone())));
-        let mut ended_early = hurried;
-        let hurry = async {
-            if !hurried {
-                signals.wish_to_end().await;
-                ended_early = true;
-            }
-        };
-        let delivered = last.finish(&spool, settings.flush, hurry);
-        let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
-        let safe = spool.close(DISK_WAIT).await;
-        match (kept.error, kept.shed_bytes) {
-            (None, _) => {}
-            (Some(error), 0) => tracing::warn!("{error}"),
-            (Some(error), shed) => {
-                tracing::warn!("{error}; {shed} bytes of output are not in the files");
-            }
-        }
-        see_taken(&outlets, &mut signals, ended_early).await;
-        let left = outcome.map(|outcome| ends::Left { outcome, spool: spool_dir.filter(|_| safe) });
-        ends::say_goodbye(&settings, &verdict, book.tally(), dir.as_deref(), left.as_ref());
-        ExitCode::from(code)
+        let finish = Finish { settings, dir, spool_dir, spool, capture, outlets, last };
+        finish.finish(&known, recorder, signals, hurried).await
     }
 }
 
-/// Waits until the reader of the trial's output has taken all of it: what we have read the trial has written, and it
-/// might have ended as well without us. Not for ever, and not once a stop is requested.
-async fn see_taken(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
-    let hurry = async {
-        if !hurried {
-            signals.wish_to_end().await;
+/// Supervises a trial to its end. Returns what is known of the end, and whether a stop was requested that hurries us.
+async fn supervised(
+    settings: &Settings,
+    mut supervisor: Supervisor,
+) -> (Known, Recorder, Signals, bool) {
+    let ending = supervise(&mut supervisor).await;
+    let Supervisor { mut recorder, observer, signals, .. } = supervisor;
+    let hurried = ending.terminated;
+    let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
+    recorder.conclude(succeeded);
+    let known = what_is_known(&observer, ending);
+    if settings.manager.is_some() && settings.legacy.is_none() && settings.logs.is_none() {
+        for last in observer.last_lines(&known) {
+            recorder.report(ReportBody::Log(last));
         }
-        sleep(TAKEN_HURRIED).await;
-    };
-    tokio::select! {
-        biased;
-        () = passed_on(outlets) => return,
-        () = hurry => {}
-        () = sleep(TAKEN_WAIT) => {}
     }
-    let held: usize = outlets.iter().map(Outlet::held).sum();
-    tracing::warn!("the last {held} bytes of output were not taken by whoever reads it");
+    (known, recorder, signals, hurried)
 }
 
 /// Where Kubernetes reads the last words of a container, if we are in one.

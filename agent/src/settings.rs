@@ -30,7 +30,7 @@ pub struct Settings {
     /// Whose reports these are.
     pub sender: Sender,
     /// The parties that know the run.
-    pub renown: Identity,
+    pub identity: Identity,
     /// Which attempt.
     pub attempt: AttemptId,
     /// The manager; `None` for a run on its own.
@@ -183,7 +183,7 @@ impl Settings {
         let named = experiment_named && trial_named;
         Ok(Self {
             command,
-            renown: match (named, needed || attempt_named || args.spool_dir.is_some()) {
+            identity: match (named, needed || attempt_named || args.spool_dir.is_some()) {
                 (true, _) => Identity::Trial,
                 (false, true) => Identity::Attempt,
                 (false, false) => Identity::None,

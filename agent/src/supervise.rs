@@ -83,7 +83,7 @@ pub struct Supervisor {
     /// Orders of the manager's.
     pub directives: mpsc::Receiver<Directive>,
     /// Where observations go.
-    pub book: Recorder,
+    pub recorder: Recorder,
     /// The observations that the verdict will rest on.
     pub observer: Observer,
     /// The logs of its streams, where they are collected.
@@ -145,7 +145,7 @@ struct LoopState {
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
-pub async fn supervise(world: &mut Supervisor) -> Ending {
+pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
     let mut memory = LoopState {
@@ -157,34 +157,34 @@ pub async fn supervise(world: &mut Supervisor) -> Ending {
         hunt_at: None,
         watch_at: Some(now + WATCH_AFTER),
         ahead_at: Some(now + AHEAD_EVERY),
-        sample_at: world.observer.next_sample(now),
-        log_at: world.next_log(),
+        sample_at: supervisor.observer.next_sample(now),
+        log_at: supervisor.next_log(),
         read_out_at: None,
     };
     // Its end may have come before the first signal could.
-    let mut early = world.child_ended(&phase, &mut memory);
+    let mut early = supervisor.child_ended(&phase, &mut memory);
     while !matches!(phase, Phase::Done(_)) {
         let event = match early.take() {
             Some(event) => Some(event),
             None => {
-                let happened = world.next(&phase, &memory).await;
+                let happened = supervisor.next(&phase, &memory).await;
                 crate::faults::here("supervise");
-                world.interpret(happened, &phase, &mut memory)
+                supervisor.interpret(happened, &phase, &mut memory)
             }
         };
         let Some(event) = event else { continue };
-        let (next, effect) = phase.step(event, Instant::now().into_std(), world.drain);
+        let (next, effect) = phase.step(event, Instant::now().into_std(), supervisor.drain);
         phase = next;
         if let Some(effect) = effect {
-            world.perform(effect, &phase, &mut memory);
+            supervisor.perform(effect, &phase, &mut memory);
         }
         memory.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
     }
-    world.observer.end();
-    world.end_logs();
-    world.hear_out(memory.watching.take()).await;
-    world.hear_the_reason(&mut memory).await;
-    memory.conclude(world, &phase)
+    supervisor.observer.end();
+    supervisor.end_logs();
+    supervisor.hear_out(memory.watching.take()).await;
+    supervisor.hear_the_reason(&mut memory).await;
+    memory.conclude(supervisor, &phase)
 }
 
 impl Supervisor {
@@ -224,7 +224,7 @@ impl Supervisor {
                 memory.terminated += 1;
                 if memory.terminated == 1 && self.is_managed() {
                     let message = "SIGTERM has reached trialkeeper; the trial is asked to end";
-                    self.book.note("stop-asked", message.to_owned());
+                    self.recorder.note("stop-asked", message.to_owned());
                 }
                 Some(match memory.terminated {
                     1 => Event::StopRequested { grace: self.grace },
@@ -329,7 +329,7 @@ impl Supervisor {
     fn take_sample(&mut self, memory: &mut LoopState) -> Option<Event> {
         let mut remarks = Vec::new();
         let sample = self.observer.sample(&mut remarks);
-        self.book.report(ReportBody::Sample(Box::new(sample)));
+        self.recorder.report(ReportBody::Sample(Box::new(sample)));
         self.remark(&remarks);
         if memory.ending.stop.is_some() || memory.ending.status.is_some() {
             return None;
@@ -346,7 +346,7 @@ impl Supervisor {
     fn remark(&self, remarks: &[Remark]) {
         for remark in remarks {
             tracing::warn!("{}", remark.message());
-            self.book.note(remark.code(), remark.message());
+            self.recorder.note(remark.code(), remark.message());
         }
     }
 
@@ -383,7 +383,7 @@ impl Supervisor {
             let mut left = Leftovers::default();
             left.add(&tree);
             let names = left.names().join(", ");
-            self.book.note("leftovers", format!("trialkeeper {what}: {names}"));
+            self.recorder.note("leftovers", format!("trialkeeper {what}: {names}"));
         }
     }
 
@@ -391,7 +391,8 @@ impl Supervisor {
         match self.metric_files.take()?.watch() {
             Ok(watching) => Some(watching),
             Err(source) => {
-                self.book.note("metric-files", format!("files of metrics are not read: {source}"));
+                self.recorder
+                    .note("metric-files", format!("files of metrics are not read: {source}"));
                 None
             }
         }
@@ -407,11 +408,11 @@ impl Supervisor {
     fn hear(&mut self, heard: PumpEvent) {
         match heard {
             PumpEvent::Findings(found) => {
-                let steps = self.book.enter(found);
+                let steps = self.recorder.enter(found);
                 self.end_steps(steps);
             }
             PumpEvent::Lines(lines, found) => {
-                let steps = self.book.enter_lines(lines, found);
+                let steps = self.recorder.enter_lines(lines, found);
                 self.end_steps(steps);
             }
             PumpEvent::GpuRow(line) => {
@@ -424,7 +425,7 @@ impl Supervisor {
             }
             PumpEvent::Trouble { code, message } => {
                 tracing::warn!("{message}");
-                self.book.note(code, message);
+                self.recorder.note(code, message);
             }
             PumpEvent::Closed(_) | PumpEvent::FilesRead => {}
         }

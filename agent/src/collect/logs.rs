@@ -12,17 +12,17 @@ use super::{CollectSpec, Finding, StreamScanner};
 fn concluded(bytes: &[u8], parameters: &[(&str, f64)]) -> Option<(String, Value)> {
     let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
     let spec = CollectSpec { parameters: parameters.collect(), ..CollectSpec::default() };
-    let mut ledger = MetricRegistry::new(&spec);
+    let mut registry = MetricRegistry::new(&spec);
     let mut scanner = StreamScanner::new(&spec, Stream::Stdout);
     let mut found = Vec::new();
     scanner.feed(bytes, &mut found);
     scanner.finish(&mut found);
     for finding in found {
         if let Finding::Metric(metric) = finding {
-            ledger.enter(metric);
+            registry.enter(metric);
         }
     }
-    ledger.conclude(true).map(|metric| (metric.name, metric.value.as_json().clone()))
+    registry.conclude(true).map(|metric| (metric.name, metric.value.as_json().clone()))
 }
 
 /// The log, the trial's parameters, and the metric that speaks for it.

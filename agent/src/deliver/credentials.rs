@@ -77,7 +77,7 @@ impl Deliverer {
             return Ok(base.clone());
         }
         // A file that is gone does not say that the manager has moved.
-        let known = contact.last_base.take().or_else(|| self.settings.papers.base.clone());
+        let known = contact.last_base.take().or_else(|| self.settings.credentials.base.clone());
         let base = self.settings.manager.url().or_else(|error| known.ok_or(error))?;
         contact.last_base = Some(base.clone());
         Ok(contact.base.insert(base).clone())

@@ -299,7 +299,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         manager,
         token_file: None,
         ca_file: None,
-        papers: Credentials::default(),
+        credentials: Credentials::default(),
         sender: sender(),
         heartbeat: Duration::from_hours(1),
         flush: BOUND,
@@ -408,11 +408,11 @@ async fn what_was_read_before_the_trial_outlives_its_files() {
     std::fs::write(&file, format!("{}\n", server.url)).unwrap();
     std::fs::write(&token_file, "t\n").unwrap();
     let manager = ManagerAddress::File(file);
-    let papers = Credentials::read(&manager, Some(&token_file), None);
+    let credentials = Credentials::read(&manager, Some(&token_file), None);
     drop(dir);
     let spool = memory_spool();
     spool.append(0, metric(0));
-    let with_papers = Settings { token_file: Some(token_file), papers, ..settings(manager) };
+    let with_papers = Settings { token_file: Some(token_file), credentials, ..settings(manager) };
     assert_eq!(deliver(with_papers, &spool).end().await, everything());
     assert_eq!(server.facts(), [0]);
 }

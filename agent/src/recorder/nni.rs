@@ -26,7 +26,7 @@ pub struct NniRecorder {
 }
 
 impl NniRecorder {
-    /// A scribe of `sender`'s. NNI knows one metric, which has no name: `objective` or else `default`. Where the
+    /// Returns a recorder for `sender`. NNI knows one metric, which has no name: `objective` or else `default`. Where the
     /// trial did not print it as the SDK does, it gets `parameter_id`.
     /// `secrets` are masked in everything but metrics.
     pub fn new(

@@ -35,7 +35,7 @@ pub(super) struct Last {
 }
 
 impl Delivery {
-    pub(super) fn start(settings: &Settings, papers: Credentials, spool: &Spool) -> Self {
+    pub(super) fn start(settings: &Settings, credentials: Credentials, spool: &Spool) -> Self {
         let (order, directives) = mpsc::channel(16);
         let (ended, told) = watch::channel(false);
         let (give_up, told_to_give_up) = watch::channel(false);
@@ -45,7 +45,7 @@ impl Delivery {
                 manager,
                 token_file: settings.token_file.clone(),
                 ca_file: settings.ca_file.clone(),
-                papers,
+                credentials,
                 sender: settings.sender.clone(),
                 heartbeat: settings.heartbeat,
                 flush: settings.flush,

@@ -35,7 +35,7 @@ pub(super) fn launch(
     settings: &Settings,
     plan: &Plan,
     obstacle: Option<String>,
-    will: &FaultContext<'_>,
+    context: &FaultContext<'_>,
     reaper: &Reaper,
 ) -> Launched {
     let [(stdout, to_stdout), (stderr, to_stderr)] = [output(), output()];
@@ -50,8 +50,8 @@ pub(super) fn launch(
             pid: trial.pid().cast_signed(),
             grace_ms: millis(settings.grace),
             drain_ms: millis(settings.drain),
-            dir: will.dir.map(Path::to_owned),
-            termination_log: will.termination_log.map(Path::to_owned),
+            dir: context.dir.map(Path::to_owned),
+            termination_log: context.termination_log.map(Path::to_owned),
             secret_variables: settings.secret_variables.clone(),
             mapped: settings.exit_code_map == Some(ExitCodeMap::Frameworkcontroller),
             live: Live {
@@ -59,7 +59,7 @@ pub(super) fn launch(
                 ..Live::default()
             },
         };
-        hand_over::arm(&estate, will.claim.and_then(Claim::descriptor));
+        hand_over::arm(&estate, context.claim.and_then(Claim::descriptor));
     }
     Launched { started, outputs }
 }

@@ -47,7 +47,7 @@ impl Supervisor {
             "the process that sees to the trial's end if trialkeeper is killed has ended ({status}); {what}"
         );
         tracing::warn!("{message}");
-        self.book.note("guard-lost", message);
+        self.recorder.note("guard-lost", message);
     }
 
     /// Ships what the pumps have not: a stream may still be held open by another process.
@@ -57,7 +57,7 @@ impl Supervisor {
         if shed > 0 {
             let message =
                 format!("{shed} bytes of log were more than the rate allows, and not sent");
-            self.book.note("log-shed", message);
+            self.recorder.note("log-shed", message);
         }
     }
 
@@ -69,7 +69,7 @@ impl Supervisor {
                 Ok(Some(heard)) => self.hear(heard),
                 Err(_) => {
                     let message = "files of metrics do not answer; their ends were not read";
-                    self.book.note("metric-files", message.to_owned());
+                    self.recorder.note("metric-files", message.to_owned());
                     return;
                 }
             }

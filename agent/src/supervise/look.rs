@@ -37,7 +37,7 @@ impl Supervisor {
             ],
             phase: phase.name(),
             seconds: self.observer.elapsed().as_secs_f64(),
-            metrics: &self.book.last_numbers(),
+            metrics: &self.recorder.last_numbers(),
             spooled: [Lane::Facts, Lane::Bulk].map(|lane| spool.pending_in(lane)),
             deliveries: counts.as_ref().map(|counts| counts.now()),
             gpu_idle_ms: &self.observer.gpu_idle_ms(),

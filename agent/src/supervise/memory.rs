@@ -29,7 +29,7 @@ impl LoopState {
         }
     }
 
-    pub(super) fn conclude(mut self, world: &Supervisor, phase: &Phase) -> Ending {
+    pub(super) fn conclude(mut self, supervisor: &Supervisor, phase: &Phase) -> Ending {
         self.ending.terminated = self.terminated > 0;
         // A signal that we passed on is a request for the end only if the trial died of it.
         if let (None, Some(signal), Some(status)) =
@@ -44,7 +44,7 @@ impl LoopState {
         let leftovers = &mut self.ending.leftovers;
         // Where no process was left, none is there.
         if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
-            leftovers.still_there(&world.trial.tree());
+            leftovers.still_there(&supervisor.trial.tree());
         }
         self.ending
     }

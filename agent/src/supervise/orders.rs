@@ -37,7 +37,7 @@ impl Supervisor {
             }
             DirectiveBody::StopRules { rules, lease_ms } => {
                 let now = Instant::now().into_std();
-                self.book.rules().replace(rules, Duration::from_millis(lease_ms), now);
+                self.recorder.rules().replace(rules, Duration::from_millis(lease_ms), now);
                 return self.overdue(memory);
             }
             DirectiveBody::Unknown => self.refuse(directive.id),
@@ -47,7 +47,7 @@ impl Supervisor {
 
     fn refuse(&self, id: u64) {
         let message = format!("this agent does not know the order {id}");
-        self.book.note("directive-refused", message);
+        self.recorder.note("directive-refused", message);
     }
 
     /// When a rule on the running time fits next.
@@ -56,22 +56,22 @@ impl Supervisor {
             return None;
         }
         let (started, now) = (memory.started.into_std(), Instant::now().into_std());
-        self.book.rules().next_due(started, now).map(Instant::from_std)
+        self.recorder.rules().next_due(started, now).map(Instant::from_std)
     }
 
     /// Ends a trial that has run for too long.
     pub(super) fn overdue(&mut self, memory: &mut LoopState) -> Option<Event> {
         let (started, now) = (memory.started.into_std(), Instant::now().into_std());
-        let reason = self.book.rules().overdue(started, now)?;
+        let reason = self.recorder.rules().overdue(started, now)?;
         Some(stopped(memory, reason, self.grace))
     }
 
     /// Ends a trial whose metrics have broken a rule.
     pub(super) fn broken(&mut self, memory: &mut LoopState) -> Option<Event> {
-        let Broken { reason, why } = self.book.broken()?;
+        let Broken { reason, why } = self.recorder.broken()?;
         if reason == StopReason::EarlyStop && memory.ending.stop.is_none() {
             // The manager stores it as the reason of the stop.
-            self.book.note("early-stop", why);
+            self.recorder.note("early-stop", why);
         }
         Some(stopped(memory, reason, self.grace))
     }

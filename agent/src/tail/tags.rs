@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::collect::NAME_BYTES;
 
-/// Most names that are remembered; of more, the ledger records none anyway.
+/// Most names that are remembered; of more, the registry records none anyway.
 const REMEMBERED: usize = 1024;
 
 /// Whose each name is.

@@ -189,7 +189,7 @@ fn lock(path: &Path) -> Result<File, Error> {
             Ok(()) => return Ok(file),
             // Another process may only be looking whether it is held, which takes no time.
             Err(TryLockError::WouldBlock) if look < LOCK_TRIES => {
-                std::thread::park_timeout(LOCK_RETRY_PAUSE)
+                std::thread::park_timeout(LOCK_RETRY_PAUSE);
             }
             Err(TryLockError::WouldBlock) => break,
             Err(TryLockError::Error(source)) => return Err(failed(source)),

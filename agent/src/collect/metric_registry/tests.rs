@@ -11,7 +11,7 @@ fn text(name: &str, value: f64) -> Found {
     found(Source::Text, name, None, value)
 }
 
-fn ledger(objective: Option<&str>) -> MetricRegistry {
+fn registry(objective: Option<&str>) -> MetricRegistry {
     let objective = objective.map(str::to_owned);
     MetricRegistry::new(&CollectSpec { objective, ..CollectSpec::default() })
 }
@@ -48,30 +48,30 @@ fn the_result_is_concluded_as_the_table_says() {
         ("no such beside the SDK",    None,           vec![sdk(Intermediate, 0.1), json("acc", Final, 0.9)],      Some((OBJECTIVE, 0.1, true))),
     ];
     for (says, objective, entered, concluded) in table {
-        let mut ledger = ledger(objective);
+        let mut registry = registry(objective);
         for found in entered {
-            ledger.enter(found);
+            registry.enter(found);
         }
         let expected =
             concluded.map(|(name, value, derived)| (name.to_owned(), json!(value), derived));
-        assert_eq!(told(ledger.conclude(true)), expected, "{says}");
-        assert_eq!(told(ledger.conclude(true)), None, "{says}, once");
+        assert_eq!(told(registry.conclude(true)), expected, "{says}");
+        assert_eq!(told(registry.conclude(true)), None, "{says}, once");
     }
 }
 
 #[test]
 fn a_failed_trial_has_no_concluded_result() {
-    let mut ledger = ledger(None);
-    ledger.enter(text("acc", 0.5));
-    assert_eq!(ledger.conclude(false), None);
+    let mut registry = registry(None);
+    registry.enter(text("acc", 0.5));
+    assert_eq!(registry.conclude(false), None);
 }
 
 #[test]
 fn a_json_final_is_reported_at_once_and_numbered() {
-    let mut ledger = ledger(None);
+    let mut registry = registry(None);
     let finals = [0.1, 0.2].map(|value| {
         let found = found(Source::Json, "acc", Some(MetricKind::Final), value);
-        let metric = ledger.enter(found).unwrap();
+        let metric = registry.enter(found).unwrap();
         (metric.kind, metric.sequence)
     });
     assert_eq!(finals, [(MetricKind::Final, 0), (MetricKind::Final, 1)]);
@@ -79,7 +79,7 @@ fn a_json_final_is_reported_at_once_and_numbered() {
 
 #[test]
 fn printed_values_are_numbered_per_name_and_never_backwards() {
-    let mut ledger = ledger(None);
+    let mut registry = registry(None);
     #[rustfmt::skip]
     let table = [
         ("loss", None,    0),
@@ -93,7 +93,7 @@ fn printed_values_are_numbered_per_name_and_never_backwards() {
         ("acc",  None,    u64::MAX),
     ];
     for (name, given, sequence) in table {
-        let metric = ledger.enter(Found { sequence: given, ..text(name, 0.5) }).unwrap();
+        let metric = registry.enter(Found { sequence: given, ..text(name, 0.5) }).unwrap();
         let expected = (MetricKind::Intermediate, sequence, false);
         assert_eq!((metric.kind, metric.sequence, metric.derived), expected, "{name} {given:?}");
     }
@@ -101,36 +101,36 @@ fn printed_values_are_numbered_per_name_and_never_backwards() {
 
 #[test]
 fn the_sdk_numbers_its_metrics_itself() {
-    let mut ledger = ledger(None);
+    let mut registry = registry(None);
     for given in [0, 1, 1, 0] {
         let kind = Some(MetricKind::Intermediate);
         let found = Found { sequence: Some(given), ..found(Source::Sdk, OBJECTIVE, kind, 0.5) };
-        assert_eq!(ledger.enter(found).unwrap().sequence, given);
+        assert_eq!(registry.enter(found).unwrap().sequence, given);
     }
 }
 
 #[test]
 fn names_over_the_bound_are_counted_but_not_the_objective() {
-    let mut ledger = ledger(Some("acc"));
+    let mut registry = registry(Some("acc"));
     for index in 0..NAMES + 2 {
-        let kept = ledger.enter(text(&format!("n{index}"), 0.5)).is_some();
+        let kept = registry.enter(text(&format!("n{index}"), 0.5)).is_some();
         assert_eq!(kept, index < NAMES, "{index}");
     }
-    assert!(ledger.enter(text("n0", 0.6)).is_some());
-    assert!(ledger.enter(text("acc", 0.7)).is_some());
-    assert_eq!(told(ledger.conclude(true)), Some(("acc".to_owned(), json!(0.7), false)));
-    let codes: Vec<_> = ledger.notes().into_iter().map(|(code, _)| code).collect();
+    assert!(registry.enter(text("n0", 0.6)).is_some());
+    assert!(registry.enter(text("acc", 0.7)).is_some());
+    assert_eq!(told(registry.conclude(true)), Some(("acc".to_owned(), json!(0.7), false)));
+    let codes: Vec<_> = registry.notes().into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, ["metric-names-exceeded"]);
 }
 
 #[test]
 fn a_flood_is_thinned_and_its_last_value_known() {
-    let mut ledger = ledger(None);
+    let mut registry = registry(None);
     let total = 8 * DENSE + 1;
     let mut kept = Vec::new();
     for index in 0..total {
         #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "small")]
-        kept.extend(ledger.enter(text("loss", index as f64)).map(|metric| metric.sequence));
+        kept.extend(registry.enter(text("loss", index as f64)).map(|metric| metric.sequence));
     }
     let between = |from: u64, to: u64| {
         kept.iter().filter(|n| (from * DENSE..to * DENSE).contains(*n)).count()
@@ -140,10 +140,10 @@ fn a_flood_is_thinned_and_its_last_value_known() {
     assert_eq!(between(1, 2), dense / 2);
     assert_eq!(between(2, 4), dense / 2);
     assert_eq!(between(4, 8), dense / 2);
-    assert_eq!(ledger.thinned, total - u64::try_from(kept.len()).unwrap());
-    let last = told(ledger.conclude(true)).unwrap();
+    assert_eq!(registry.thinned, total - u64::try_from(kept.len()).unwrap());
+    let last = told(registry.conclude(true)).unwrap();
     assert_eq!(last.1, json!(80_000.0));
-    assert_eq!(ledger.notes().len(), 1);
+    assert_eq!(registry.notes().len(), 1);
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn an_objective_that_never_came_is_noted() {
     for (says, entered, noted) in table {
         // Whatever became of the trial: a failure gets no result, and that is no wonder.
         for succeeded in [true, false] {
-            let mut ledger = ledger(Some("f1"));
+            let mut registry = registry(Some("f1"));
             for found in entered.clone() {
-                ledger.enter(found);
+                registry.enter(found);
             }
-            ledger.conclude(succeeded);
-            let codes: Vec<_> = ledger.notes().into_iter().map(|(code, _)| code).collect();
+            registry.conclude(succeeded);
+            let codes: Vec<_> = registry.notes().into_iter().map(|(code, _)| code).collect();
             let expected: &[&str] = if noted { &["objective-not-seen"] } else { &[] };
             assert_eq!(codes, expected, "{says}, succeeded: {succeeded}");
         }
@@ -177,11 +177,11 @@ proptest! {
     fn the_last_value_of_the_sole_name_is_the_result(
         values in proptest::collection::vec(any::<f64>(), 1..50),
     ) {
-        let mut ledger = ledger(None);
+        let mut registry = registry(None);
         for value in &values {
-            ledger.enter(text("x", *value));
+            registry.enter(text("x", *value));
         }
         let last = MetricValue::from(*values.last().unwrap());
-        prop_assert_eq!(ledger.conclude(true).unwrap().value, last);
+        prop_assert_eq!(registry.conclude(true).unwrap().value, last);
     }
 }

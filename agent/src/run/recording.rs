@@ -1,0 +1,61 @@
+//! The parts that keep a trial's reports: the spool, and the recorder that fills it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::SYNC_EVERY;
+use crate::clock::Clock;
+use crate::recorder::{NniRecorder, Recorder};
+use crate::settings::{Identity, Settings};
+use crate::spool::{self, Claim, Opened, Spool};
+
+/// Opens the spool, and logs its warnings.
+pub(super) fn open_spool(
+    settings: &Settings,
+    dir: Option<PathBuf>,
+    claim: Option<Claim>,
+    now_ms: i64,
+) -> Spool {
+    let claim = claim.unwrap_or_else(|| Claim::take(dir.as_deref(), &settings.attempt));
+    let options = spool::Options {
+        dir,
+        attempt: settings.attempt.clone(),
+        sender: (settings.identity == Identity::Trial).then(|| settings.sender.clone()),
+        limit_bytes: settings.spool_bytes,
+        // Without a manager no reader relies on them, and an fsync would be most of a short trial's time.
+        sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
+        now_ms,
+    };
+    let Opened { spool, warnings, .. } = Spool::open_claimed(options, claim);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    spool
+}
+
+/// Returns the recorder of a trial's metrics and facts, which also speaks to an NNI manager if one started the agent.
+pub(super) fn recorder(
+    settings: &Settings,
+    spool: &Spool,
+    clock: Arc<dyn Clock>,
+    parameter_id: Value,
+) -> Recorder {
+    let secrets = settings.observe.secrets.clone();
+    let live = settings.verbose >= 1;
+    let mut recorder =
+        Recorder::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
+    if !settings.pod.bears_metrics {
+        recorder = recorder.without_metrics();
+    }
+    let Some(legacy) = &settings.legacy else { return recorder };
+    let objective = settings.collect.objective.clone();
+    let sender = settings.sender.clone();
+    let mut nni = NniRecorder::new(spool.clone(), sender, parameter_id, objective, secrets);
+    if let Some(version) = &legacy.manager_version {
+        nni.compare_versions(version, settings.nni_version.as_deref());
+    }
+    recorder.for_nni(nni)
+}
