@@ -4,6 +4,6 @@ import signal
 
 
 def pytest_configure(config):
-    # A job that a script starts in the background ignores SIGINT, and so would the managers that the tests interrupt.
+    # A background job of a script ignores SIGINT, and so would the managers that the tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
