@@ -16,10 +16,10 @@ use trial_protocol::{
     Stream, TrialJobId, capability,
 };
 use trialkeeper::collect::LineCutter;
-use trialkeeper::deliver::{self, ManagerAddress};
-use trialkeeper::log_lines::Secrets;
-use trialkeeper::recorder::NniRecorder;
+use trialkeeper::delivery::{self, ManagerAddress};
+use trialkeeper::output::log_lines::Secrets;
 use trialkeeper::spool::{Dialect, Options, Sender, Spool};
+use trialkeeper::supervise::recorder::NniRecorder;
 
 const BOUND: Duration = Duration::from_mins(2);
 /// A line of the trial's, newline included, in bytes.
@@ -121,11 +121,11 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
     let manager = ManagerAddress::Url(null_manager());
     let dir = tempfile::tempdir().unwrap();
     let spool = spool(dir.path(), dialect);
-    let settings = deliver::Settings {
+    let settings = delivery::Settings {
         manager,
         token_file: None,
         ca_file: None,
-        credentials: deliver::Credentials::default(),
+        credentials: delivery::Credentials::default(),
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: BOUND,
@@ -134,7 +134,7 @@ fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool)
     };
     let (directives, _obeyed) = mpsc::channel(1);
     let (end, ended) = watch::channel(false);
-    let delivery = deliver::run(settings, spool.clone(), directives, ended);
+    let delivery = delivery::run(settings, spool.clone(), directives, ended);
     let start = Instant::now();
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {

@@ -14,9 +14,9 @@ use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::collect::Pattern;
-use crate::legacy_cli::{self, Legacy};
 
 mod config_file;
+pub mod legacy;
 mod origin;
 mod plain;
 mod pod;
@@ -28,6 +28,7 @@ pub use pod::{Fetch, PodArgs};
 pub use values::duration;
 pub use watch::WatchArgs;
 
+use legacy::Legacy;
 use values::{address, heartbeat, log_line_bytes, manager, pattern, rotate_bytes};
 
 /// Exit code for the agent's own faults, a bad command line included.
@@ -373,7 +374,7 @@ pub enum ExitCodeMap {
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
     match words.get(1..) {
-        Some(rest) if legacy_cli::is_legacy(rest) => return parse_legacy(rest),
+        Some(rest) if legacy::is_legacy(rest) => return parse_legacy(rest),
         _ => {}
     }
     parse_own(words)
@@ -381,11 +382,11 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode>
 
 /// NNI's keeper's words, as a run of ours.
 fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
-    let mut legacy = legacy_cli::parse(words).map_err(|error| {
+    let mut legacy = legacy::parse(words).map_err(|error| {
         writeln!(io::stderr(), "trialkeeper: error: {error}").ok();
         ExitCode::from(KEEPER_FAULT)
     })?;
-    let mut cli = parse_own(legacy_cli::as_run(&legacy))?;
+    let mut cli = parse_own(legacy::as_run(&legacy))?;
     if let Command::Run(args) = &mut cli.command {
         args.manager = Some(legacy.manager.clone());
         args.manager_file = None;

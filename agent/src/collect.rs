@@ -21,6 +21,7 @@ mod pattern;
 mod recordings;
 mod scanner;
 mod sdk;
+pub mod tail;
 mod text;
 
 pub use events::EventFileReader;

@@ -13,17 +13,19 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use trial_protocol::{CgroupSample, GpuSample, LogChunk, ProcessSample, Sample, Stream};
 
-use crate::detect::{Alarm, DetectSpec, Detectors, Seen};
-use crate::log_lines::{Secrets, last_lines};
+use crate::observe::detect::{Alarm, DetectSpec, Detectors, Seen};
+use crate::observe::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
+use crate::observe::sample::gpu::{Allotted, BoardEvent};
+use crate::observe::sample::process::ProcessReader;
+use crate::output::log_lines::{Secrets, last_lines};
 use crate::output::{PumpEvent, SharedTail};
-use crate::reap::Reaper;
-use crate::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
-use crate::sample::gpu::{Allotted, BoardEvent};
-use crate::sample::process::ProcessReader;
+use crate::trial::reap::Reaper;
 use crate::verdict::Known;
 
 mod cards;
+pub mod detect;
 mod gpu;
+pub mod sample;
 
 use cards::Cards;
 use gpu::Gpus;

@@ -11,6 +11,12 @@
 //!   does, and lays by what it has read for the pump ([`Outlet::read_out`]).
 //! * The descriptors we inherited keep their flags: others may share them.
 
+pub mod capture;
+pub mod log_lines;
+pub mod log_ship;
+pub mod metric_file;
+pub mod run_dir;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,10 +29,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 use trial_protocol::{GpuSample, Stream};
 
-use crate::capture::Capture;
 use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
-use crate::last_bytes::LastBytes;
-use crate::log_ship::Shipper;
+use crate::output::capture::Capture;
+use crate::output::log_ship::Shipper;
+use crate::util::last_bytes::LastBytes;
 
 /// Bytes read at once, at first and once so many come: what a pipe holds. Most trials leave one stream silent.
 const FIRST_CHUNK: usize = 4 * 1024;
@@ -260,7 +266,7 @@ impl Flow {
             intake.end();
             return None;
         }
-        crate::faults::here("pump");
+        crate::util::faults::here("pump");
         self.held.fetch_add(length, Ordering::AcqRel);
         intake.take(&buffer[..length]);
         Some(length)
@@ -337,7 +343,7 @@ mod tests {
     use std::io::{PipeReader, pipe};
 
     use super::*;
-    use crate::capture::Places;
+    use crate::output::capture::Places;
 
     fn pump(heard: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();

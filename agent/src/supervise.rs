@@ -4,6 +4,9 @@
 //! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
 
 mod orders;
+pub mod phase;
+pub mod recorder;
+pub mod rules;
 
 use std::future::pending;
 use std::os::unix::process::ExitStatusExt;
@@ -16,19 +19,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use trial_protocol::{Directive, ReportBody, SignalSender, Stream, TrialExit};
 
-use crate::capture::Capture;
 use crate::collect::Finding;
-use crate::detect::Alarm;
-use crate::listen::Asked;
-use crate::log_ship::Shipper;
-use crate::metric_file::{MetricFiles, Watching};
+use crate::http::status::Asked;
+use crate::observe::detect::Alarm;
 use crate::observe::{Observer, Remark};
+use crate::output::capture::Capture;
+use crate::output::log_ship::Shipper;
+use crate::output::metric_file::{MetricFiles, Watching};
 use crate::output::{Outlet, PumpEvent};
-use crate::phase::{Effect, Event, Left, Phase};
-use crate::reap::Reaper;
-use crate::recorder::Recorder;
-use crate::signals::{Caught, Signals, number};
-use crate::tree::Leftovers;
+use crate::supervise::phase::{Effect, Event, Left, Phase};
+use crate::supervise::recorder::Recorder;
+use crate::trial::reap::Reaper;
+use crate::trial::signals::{Caught, Signals, number};
+use crate::trial::tree::Leftovers;
 use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
 
@@ -168,7 +171,7 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
             Some(event) => Some(event),
             None => {
                 let happened = supervisor.next(&phase, &memory).await;
-                crate::faults::here("supervise");
+                crate::util::faults::here("supervise");
                 supervisor.interpret(happened, &phase, &mut memory)
             }
         };

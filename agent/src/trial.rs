@@ -14,16 +14,23 @@ use nix::sys::signal::{SigHandler, Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
-use crate::environment::Changes;
-use crate::guard::{Duty, Guard};
-use crate::reap::{Reaper, Role};
-use crate::signals::number;
-use crate::terminal::Terminal;
-use crate::tree::{self, Process};
+use crate::trial::environment::Changes;
+use crate::trial::guard::{Duty, Guard};
+use crate::trial::reap::{Reaper, Role};
+use crate::trial::signals::number;
+use crate::trial::terminal::Terminal;
 use spawn::Outputs;
+use tree::Process;
 
+pub mod environment;
+pub mod guard;
 pub mod hand_over;
+pub mod parameters;
+pub mod reap;
+pub mod signals;
 mod spawn;
+pub mod terminal;
+pub mod tree;
 
 /// The process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +43,7 @@ pub struct Plan {
     pub directory: Option<PathBuf>,
     /// The differences of its environment from ours.
     pub environment: Changes,
-    /// The mark of its processes, see [`crate::guard::RUN_VARIABLE`]; `environment` holds it too.
+    /// The mark of its processes, see [`crate::trial::guard::RUN_VARIABLE`]; `environment` holds it too.
     pub run: String,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,

@@ -26,7 +26,7 @@ use trial_protocol::{
     Cause, CgroupSample, Class, Confidence, GpuSample, SignalSender, TrialExit, Verdict,
 };
 
-use crate::tree::{Fates, Leftovers};
+use crate::trial::tree::{Fates, Leftovers};
 
 use evidence::{evidence, is_near_limit, is_near_limit_now, last_words, memory_figures, oom_kills};
 use phrases::Hint;

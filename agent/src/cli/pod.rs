@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::duration;
-use crate::peers::{Role, Task};
+use crate::pod::peers::{Role, Task};
 
 /// The options of a pod.
 #[derive(Debug, Args)]

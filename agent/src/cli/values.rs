@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use crate::collect::Pattern;
-use crate::errors::chain;
+use crate::util::errors::chain;
 
 /// The smallest file of output that is worth being set aside: one page.
 const ROTATE_LEAST: u64 = 4096;

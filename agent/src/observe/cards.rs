@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use trial_protocol::GpuSample;
 
+use crate::observe::sample::amd;
+use crate::observe::sample::gpu::{Allotted, Board, BoardEvent};
 use crate::output::PumpEvent;
-use crate::sample::amd;
-use crate::sample::gpu::{Allotted, Board, BoardEvent};
 
 /// The cards, and what was last read of them.
 #[derive(Debug)]

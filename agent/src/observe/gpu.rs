@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::output::PumpEvent;
-use crate::reap::{Reaper, Role};
-use crate::sample::gpu::{
+use crate::observe::sample::gpu::{
     Allotted, Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
 };
+use crate::output::PumpEvent;
+use crate::trial::reap::{Reaper, Role};
 
 /// The longest line that is believed, in bytes.
 const LINE_BYTES: u64 = 4096;

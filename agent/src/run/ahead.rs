@@ -9,12 +9,12 @@ use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
 
 use super::{Later, new_runtime};
-use crate::errors::chain;
-use crate::fetch::{self, Manager};
-use crate::peers;
-use crate::rendezvous::meet;
-use crate::settings::{Pod, Settings};
-use crate::signals::{Caught, Signals};
+use crate::pod::fetch::{self, Manager};
+use crate::pod::peers;
+use crate::pod::rendezvous::meet;
+use crate::run::settings::{Pod, Settings};
+use crate::trial::signals::{Caught, Signals};
+use crate::util::errors::chain;
 
 /// The collection so far.
 pub(super) struct Ahead<'a> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
-use crate::reap::Reaper;
-use crate::signals::HeldBack;
+use crate::trial::reap::Reaper;
+use crate::trial::signals::HeldBack;
 
 /// The time that a silent trial is only waited for, and how long it has the processor to itself.
 const BRIEF: Duration = Duration::from_millis(20);

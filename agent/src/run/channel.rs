@@ -3,10 +3,10 @@
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::channel::{CHANNEL_VARIABLE, Channel, no_proxy};
 use crate::collect::Finding;
-use crate::environment::Changes;
-use crate::errors::chain;
+use crate::http::channel::{CHANNEL_VARIABLE, Channel, no_proxy};
+use crate::trial::environment::Changes;
+use crate::util::errors::chain;
 
 /// Findings that may wait for the main task.
 const FINDINGS_QUEUE: usize = 64;

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use trial_protocol::Directive;
 
-use crate::deliver::{self, Counts, Credentials, LAST_PATIENCE};
-use crate::settings::Settings;
+use crate::delivery::{self, Counts, Credentials, LAST_PATIENCE};
+use crate::run::settings::Settings;
 use crate::spool::Spool;
 
 /// The time that delivery may go on when we are to end: the sender of TERM sends KILL after a while.
@@ -31,7 +31,7 @@ pub(super) struct Delivery {
 pub(super) struct Last {
     ended: watch::Sender<bool>,
     give_up: watch::Sender<bool>,
-    task: Option<JoinHandle<deliver::Outcome>>,
+    task: Option<JoinHandle<delivery::Outcome>>,
 }
 
 impl Delivery {
@@ -41,7 +41,7 @@ impl Delivery {
         let (give_up, told_to_give_up) = watch::channel(false);
         let counts = settings.manager.is_some().then(Arc::<Counts>::default);
         let task = settings.manager.clone().map(|manager| {
-            let settings = deliver::Settings {
+            let settings = delivery::Settings {
                 manager,
                 token_file: settings.token_file.clone(),
                 ca_file: settings.ca_file.clone(),
@@ -53,7 +53,7 @@ impl Delivery {
                 counts: counts.clone().unwrap_or_default(),
             };
             // A task, so that a panic in it is not ours. Joined in `finish`.
-            tokio::spawn(deliver::run(settings, spool.clone(), order, told))
+            tokio::spawn(delivery::run(settings, spool.clone(), order, told))
         });
         Self { directives, counts, last: Last { ended, give_up, task } }
     }
@@ -72,7 +72,7 @@ impl Last {
         spool: &Spool,
         flush: Duration,
         hurry: impl Future<Output = ()>,
-    ) -> Option<deliver::Outcome> {
+    ) -> Option<delivery::Outcome> {
         let mut task = self.task?;
         self.ended.send(true).ok();
         let hurried = async {
@@ -88,7 +88,7 @@ impl Last {
                 timeout(SLACK, task).await
             }
         };
-        let failed = |why: &str| deliver::Outcome {
+        let failed = |why: &str| delivery::Outcome {
             undelivered: spool.pending(),
             last_error: Some(why.to_owned()),
         };

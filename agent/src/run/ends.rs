@@ -7,11 +7,13 @@ use std::time::Duration;
 use trial_protocol::{Cause, Started, Verdict};
 
 use crate::cli::{ExitCodeMap, KEEPER_FAULT};
-use crate::recorder::Tally;
-use crate::settings::Settings;
+use crate::delivery;
+use crate::run::settings::Settings;
+use crate::run::standalone;
+use crate::supervise::recorder::Tally;
 use crate::trial::{self, Trial};
+use crate::util::log;
 use crate::verdict::{End, exit_code_for_frameworkcontroller};
-use crate::{deliver, log, standalone};
 
 /// The exit code of a process that SIGTERM ended, as a shell shows it.
 const STOPPED_CODE: u8 = 143;
@@ -77,7 +79,7 @@ pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) 
 
 /// The reports that delivery has left.
 pub(super) struct Left {
-    pub(super) outcome: deliver::Outcome,
+    pub(super) outcome: delivery::Outcome,
     /// The spool that holds it. `None`: nothing does.
     pub(super) spool: Option<PathBuf>,
 }

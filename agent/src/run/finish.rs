@@ -8,13 +8,13 @@ use trial_protocol::ReportBody;
 
 use super::delivery::Last;
 use super::{DISK_WAIT, TAKEN_HURRIED, TAKEN_WAIT, ends};
-use crate::capture::Capture;
+use crate::output::capture::Capture;
 use crate::output::{Outlet, passed_on};
-use crate::recorder::Recorder;
-use crate::settings::Settings;
-use crate::signals::Signals;
+use crate::run::settings::Settings;
 use crate::spool::Spool;
+use crate::supervise::recorder::Recorder;
 use crate::trial::hand_over::disarm;
+use crate::trial::signals::Signals;
 use crate::verdict::{Known, conclude};
 
 /// The parts that outlive the trial.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::cli::ExitCodeMap;
-use crate::reap::Reaper;
-use crate::settings::Settings;
+use crate::run::settings::Settings;
 use crate::spool::Claim;
 use crate::trial::hand_over::{self, HandOver, Live};
+use crate::trial::reap::Reaper;
 use crate::trial::{self, Plan, Trial};
 
 /// A trial that was started, or was not, and what comes out of it.

@@ -11,13 +11,13 @@ use trial_protocol::Verdict;
 use super::Later;
 use super::ahead::Ahead;
 use crate::cli::RunArgs;
-use crate::environment::{self, Facts};
-use crate::legacy_cli::Legacy;
-use crate::parameters::Parameters;
-use crate::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
-use crate::settings::{Settings, Start, is_inline};
-use crate::signals::Signals;
+use crate::cli::legacy::Legacy;
+use crate::output::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
+use crate::run::settings::{Settings, Start, is_inline};
 use crate::trial::Plan;
+use crate::trial::environment::{self, Facts};
+use crate::trial::parameters::Parameters;
+use crate::trial::signals::Signals;
 
 /// Everything that is settled before the trial starts.
 pub(super) struct Prepared {
@@ -55,7 +55,7 @@ pub(super) fn prepare(
     random: u64,
     runtime: &Later,
 ) -> Result<Prepared, Box<dyn std::error::Error>> {
-    crate::faults::here("prepare");
+    crate::util::faults::here("prepare");
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let variable = |name: &str| std::env::var_os(name);
     for warning in &args.warnings {
@@ -159,11 +159,11 @@ enum ParametersError {
     #[error("cannot read the parameters in {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot understand the parameters in {}", .path.display())]
-    Parse { path: PathBuf, source: crate::parameters::Error },
+    Parse { path: PathBuf, source: crate::trial::parameters::Error },
     #[error("cannot understand the parameters that the manager gave")]
-    ParseFetched(#[source] crate::parameters::Error),
+    ParseFetched(#[source] crate::trial::parameters::Error),
     #[error("cannot understand the value of --parameters")]
-    ParseInline(#[source] crate::parameters::Error),
+    ParseInline(#[source] crate::trial::parameters::Error),
 }
 
 fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, ParametersError> {

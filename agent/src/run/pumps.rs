@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use trial_protocol::Stream;
 
-use crate::capture::Capture;
-use crate::clock::Clock;
 use crate::collect::LineCutter;
-use crate::log_ship::Shipper;
+use crate::output::capture::Capture;
+use crate::output::log_ship::Shipper;
 use crate::output::{Outlet, Pump, PumpEvent, SharedTail};
-use crate::settings::Settings;
+use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::trial::hand_over::hand_over;
+use crate::util::clock::Clock;
 
 /// The state that the pumps of both streams share.
 pub(super) struct Pumps<'a> {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::SYNC_EVERY;
-use crate::clock::Clock;
-use crate::recorder::{NniRecorder, Recorder};
-use crate::settings::{Identity, Settings};
+use crate::run::settings::{Identity, Settings};
 use crate::spool::{self, Claim, Opened, Spool};
+use crate::supervise::recorder::{NniRecorder, Recorder};
+use crate::util::clock::Clock;
 
 /// Opens the spool, and logs its warnings.
 pub(super) fn open_spool(

@@ -266,7 +266,7 @@ impl Disk {
         let mut synced = Instant::now();
         loop {
             let round = self.next(synced);
-            crate::faults::here("spool");
+            crate::util::faults::here("spool");
             let idle = round.facts.is_empty() && round.bulk.is_empty() && round.orders.is_empty();
             let nothing = round.facts.is_empty() && round.bulk.is_empty();
             let written = nothing || self.write(&round);

@@ -6,11 +6,11 @@ use tokio::sync::mpsc;
 use trial_protocol::Lane;
 
 use super::Supervisor;
-use crate::deliver::Counts;
-use crate::listen::Asked;
-use crate::phase::Phase;
-use crate::prometheus::{View, page};
+use crate::delivery::Counts;
+use crate::http::prometheus::{View, page};
+use crate::http::status::Asked;
 use crate::spool::{Sender, Spool};
+use crate::supervise::phase::Phase;
 
 /// The state that is shown beside the trial itself, and its readers.
 pub struct Look {

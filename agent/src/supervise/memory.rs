@@ -3,9 +3,9 @@
 use trial_protocol::SignalSender;
 
 use super::{Ending, LoopState, Supervisor, trial_exit};
-use crate::phase::Phase;
-use crate::signals::Sender;
-use crate::tree;
+use crate::supervise::phase::Phase;
+use crate::trial::signals::Sender;
+use crate::trial::tree;
 use crate::verdict::{Stop, StopBy};
 
 impl LoopState {

@@ -7,9 +7,9 @@ use tracing::info;
 use trial_protocol::{Directive, DirectiveBody, StopReason};
 
 use super::{LoopState, Supervisor};
-use crate::log;
-use crate::phase::Event;
-use crate::rules::Broken;
+use crate::supervise::phase::Event;
+use crate::supervise::rules::Broken;
+use crate::util::log;
 use crate::verdict::StopBy;
 
 impl Supervisor {

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use nix::libc;
 
 use crate::cli::KEEPER_FAULT;
-use crate::guard::Guard;
-use crate::reap;
+use crate::trial::guard::Guard;
+use crate::trial::reap;
 
 /// The word that makes the program hold a trial.
 pub const HOLD: &str = "--hold";

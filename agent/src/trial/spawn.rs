@@ -21,8 +21,10 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdout, getpid, getppid, setpgid};
 
 use super::Plan;
-use crate::environment::Changes;
-use crate::{reap, signals, terminal};
+use crate::trial::environment::Changes;
+use crate::trial::reap;
+use crate::trial::signals;
+use crate::trial::terminal;
 
 /// The child's stack, in bytes: it calls little, and nothing that calls itself.
 const STACK: usize = 16 * 1024;

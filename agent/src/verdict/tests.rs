@@ -3,7 +3,7 @@ use trial_protocol::StopReason;
 
 use super::evidence::EVIDENCE_TAIL_BYTES;
 use super::*;
-use crate::tree::Process;
+use crate::trial::tree::Process;
 
 const CUDA: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n";
 

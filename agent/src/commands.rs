@@ -1,0 +1,8 @@
+//! The commands beside `run`, a file each.
+
+pub mod doctor;
+pub mod gpus;
+pub mod inspect;
+pub mod machine;
+pub mod replay;
+pub mod tools;

@@ -1,0 +1,144 @@
+//! `trialkeeper doctor`: what a trial would find here, and which hop to the manager fails first.
+//!
+//! The probes look and change nothing; what their findings mean is said here, without I/O. A hop behind one that failed is not
+//! looked at: its failure would say nothing new.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::cli::{DoctorArgs, KEEPER_FAULT, ManagerArgs, Output};
+use crate::commands::tools::said;
+use crate::delivery::ManagerAddress;
+use crate::util::errors::chain;
+
+mod machine;
+mod manager;
+#[cfg(test)]
+mod tests;
+
+/// The outcome of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// A trial can run; the user should look.
+    Warn,
+    /// A trial would not do what it should.
+    Fail,
+    /// Not looked at, because of an earlier failure or because there is nothing to look at.
+    Skipped,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// The name of the check.
+    pub name: &'static str,
+    /// Its outcome.
+    pub state: State,
+    /// The finding.
+    pub finding: String,
+    /// The remedy, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<&'static str>,
+}
+
+impl Check {
+    fn ok(name: &'static str, finding: impl Into<String>) -> Self {
+        Self { name, state: State::Ok, finding: finding.into(), advice: None }
+    }
+
+    fn skipped(name: &'static str, finding: impl Into<String>) -> Self {
+        Self { name, state: State::Skipped, finding: finding.into(), advice: None }
+    }
+
+    fn warn(name: &'static str, finding: impl Into<String>, advice: &'static str) -> Self {
+        Self { name, state: State::Warn, finding: finding.into(), advice: Some(advice) }
+    }
+
+    fn fail(name: &'static str, finding: impl Into<String>, advice: &'static str) -> Self {
+        Self { name, state: State::Fail, finding: finding.into(), advice: Some(advice) }
+    }
+}
+
+/// All that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Report {
+    /// `true` if nothing failed.
+    ok: bool,
+    /// The first check that failed.
+    first_failure: Option<&'static str>,
+    checks: Vec<Check>,
+}
+
+/// Runs the command: exit code 0 if nothing failed, 1 if something did.
+pub fn main(args: DoctorArgs) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            return ExitCode::from(KEEPER_FAULT);
+        }
+    };
+    let (shape, gpu_program) = (args.output, args.gpu_program);
+    let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
+    let address = ManagerAddress::given(manager, manager_file);
+    let wanted = manager::Wanted { address, token_file, ca_file };
+    let mut checks = runtime.block_on(manager::look(&wanted));
+    // A name that is still being resolved must not keep us here.
+    runtime.shutdown_background();
+    let output_dir = args.output_dir.unwrap_or_else(|| PathBuf::from("."));
+    let spool_dir = args.spool_dir.unwrap_or_else(|| output_dir.join("spool"));
+    checks.push(machine::directory("output directory", &output_dir));
+    checks.push(machine::directory("spool", &spool_dir));
+    checks.push(machine::gpu(&crate::commands::gpus::read(&gpu_program)));
+    checks.push(machine::cgroup(std::path::Path::new("/")));
+
+    let report = report(checks);
+    let shown = match shape {
+        Output::Text => text(&report),
+        Output::Json => {
+            let json = serde_json::to_string_pretty(&report).expect("a report is texts");
+            format!("{json}\n")
+        }
+    };
+    match said(&shown) {
+        ExitCode::SUCCESS if !report.ok => ExitCode::FAILURE,
+        code => code,
+    }
+}
+
+fn report(checks: Vec<Check>) -> Report {
+    let failed = checks.iter().find(|check| check.state == State::Fail);
+    let first_failure = failed.map(|check| check.name);
+    Report { ok: first_failure.is_none(), first_failure, checks }
+}
+
+/// The report for a person.
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for Check { name, state, finding, advice } in &report.checks {
+        let word = match state {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Fail => "FAIL",
+            State::Skipped => "-",
+        };
+        writeln!(text, "{word:<4}  {name:<width$}  {finding}").expect("a String takes everything");
+        if let Some(advice) = advice {
+            writeln!(text, "{:<4}  {:<width$}  -> {advice}", "", "")
+                .expect("a String takes everything");
+        }
+    }
+    match report.first_failure {
+        Some(name) => writeln!(text, "\nThe first that fails: {name}."),
+        None => writeln!(text, "\nNothing fails."),
+    }
+    .expect("a String takes everything");
+    text
+}

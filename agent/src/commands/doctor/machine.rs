@@ -1,0 +1,148 @@
+//! What the machine has for a trial: room to write, GPUs, memory.
+
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+
+use super::Check;
+use crate::commands::gpus::Reading;
+use crate::observe::sample::cgroup::{CgroupReader, memory_percent};
+
+/// Less room than this is soon used up by output and checkpoints.
+const LEAST_FREE_BYTES: u64 = 1 << 30;
+
+/// Checks that files can be made in `dir`, or where it would be made.
+pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
+    let shown = dir.display();
+    let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let Some(nearest) = absolute.ancestors().find(|ancestor| ancestor.exists()) else {
+        return Check::fail(name, format!("{shown} cannot be looked at"), "name another directory");
+    };
+    if let Err(error) = tempfile::tempfile_in(nearest) {
+        let finding = format!("{} cannot be written: {error}", nearest.display());
+        let advice = "mount a volume there that this user may write, or name another directory";
+        return Check::fail(name, finding, advice);
+    }
+    match statvfs(nearest) {
+        Ok(space) => room(
+            name,
+            &shown.to_string(),
+            space.blocks_available().saturating_mul(space.fragment_size()),
+        ),
+        Err(error) => Check::warn(
+            name,
+            format!("{shown} can be written; its room is unknown ({error})"),
+            "make sure that the volume has room",
+        ),
+    }
+}
+
+fn room(name: &'static str, shown: &str, free: u64) -> Check {
+    let finding = format!("{shown} can be written; {} MiB are free", free >> 20);
+    if free < LEAST_FREE_BYTES {
+        return Check::warn(name, finding, "give the volume more room, at least 1 GiB");
+    }
+    Check::ok(name, finding)
+}
+
+/// Returns the check of a reading of the GPUs.
+pub(super) fn gpu(reading: &Reading) -> Check {
+    match reading {
+        Reading::Gpus(gpus) => {
+            let names = gpus.iter().map(|gpu| gpu.name.as_deref().unwrap_or("a GPU"));
+            Check::ok("GPU", names.collect::<Vec<_>>().join(", "))
+        }
+        Reading::None => Check::skipped("GPU", "none, and no nvidia-smi"),
+        Reading::Trouble(why) => Check::warn(
+            "GPU",
+            why.clone(),
+            "look at the driver on the node, and whether the container was given its devices",
+        ),
+    }
+}
+
+/// Returns the check of the limits of the control group below `root`.
+pub(super) fn cgroup(root: &Path) -> Check {
+    let name = "control group";
+    let Some(reader) = CgroupReader::find(root) else {
+        let finding = "cannot be read; an out-of-memory kill is not told from another";
+        return Check::warn(name, finding, "mount /sys/fs/cgroup into the container, read-only");
+    };
+    let sample = reader.read();
+    let memory = match sample.memory_limit_bytes {
+        Some(limit) => format!("{} MiB of memory", limit >> 20),
+        None => "no limit of memory".to_owned(),
+    };
+    let cpu = match sample.cpu_limit_cores {
+        Some(cores) => format!("{cores} cores"),
+        None => "no limit of processors".to_owned(),
+    };
+    let finding = format!("{memory}, {cpu}");
+    match memory_percent(&sample) {
+        Some(used) if used > 90.0 => Check::warn(
+            name,
+            format!("{finding}; {used:.0} % of the memory are in use before a trial runs"),
+            "raise the limit, or find out what uses it",
+        ),
+        _ => Check::ok(name, finding),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn directories_are_writable_or_could_be_made_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        #[rustfmt::skip]
+        let table = [
+            ("there",            dir.path().to_owned(),          false),
+            ("to be made",       dir.path().join("a/b"),         false),
+            ("not to be made",   Path::new("/proc/a/b").into(),  true),
+        ];
+        for (says, path, fails) in table {
+            assert_eq!(directory("d", &path).state == State::Fail, fails, "{says}");
+        }
+        assert!(!dir.path().join("a").exists(), "nothing is made");
+    }
+
+    #[test]
+    fn little_room_is_a_warning() {
+        for (free, state) in
+            [(LEAST_FREE_BYTES, State::Ok), (LEAST_FREE_BYTES - 1, State::Warn), (0, State::Warn)]
+        {
+            assert_eq!(room("d", "x", free).state, state, "{free}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_there_or_not_or_in_trouble() {
+        let gpus = vec![trial_protocol::GpuSample::default()];
+        #[rustfmt::skip]
+        let table = [
+            (Reading::Gpus(gpus),                     State::Ok),
+            (Reading::None,                           State::Skipped),
+            (Reading::Trouble("lost".to_owned()),     State::Warn),
+        ];
+        for (reading, state) in table {
+            assert_eq!(gpu(&reading).state, state, "{reading:?}");
+        }
+    }
+
+    #[test]
+    fn limits_are_read_where_there_are_any() {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/cgroup");
+        #[rustfmt::skip]
+        let table = [
+            ("v2-container", State::Ok),
+            ("v1-unlimited", State::Ok),
+            ("none",         State::Warn),
+        ];
+        for (root, state) in table {
+            let check = cgroup(&Path::new(fixtures).join(root));
+            assert_eq!(check.state, state, "{root}: {}", check.finding);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The way to the manager, hop by hop.
+
+use std::error::Error as StdError;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, DATE};
+use reqwest::{Client, StatusCode, Url};
+use serde::Deserialize;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout};
+
+use super::{Check, State};
+use crate::delivery::dialect::native::REPORTS;
+use crate::delivery::{LOCAL_BASE, LocalClient, ManagerAddress};
+use crate::http::client;
+use crate::util::clock::{Clock, SystemClock};
+use crate::util::errors::chain;
+
+/// The time that a hop may take.
+const HOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The difference between the clocks that is allowed, in milliseconds.
+const APART: i64 = 5_000;
+/// The hops, in their order.
+const HOPS: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", "token"];
+
+/// The manager and files to check.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) address: Option<ManagerAddress>,
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) ca_file: Option<PathBuf>,
+}
+
+/// Walks the way as far as it goes; one check per hop.
+pub(super) async fn look(wanted: &Wanted) -> Vec<Check> {
+    let Some(address) = &wanted.address else {
+        return vec![Check::skipped("manager", "none is named; name one with --manager")];
+    };
+    let mut checks = Vec::new();
+    walk(address, wanted, &mut checks).await;
+    for hop in &HOPS[checks.len()..] {
+        checks.push(Check::skipped(hop, "not looked at"));
+    }
+    checks
+}
+
+/// Adds a check per hop, and stops behind one that fails.
+async fn walk(address: &ManagerAddress, wanted: &Wanted, checks: &mut Vec<Check>) -> Option<()> {
+    let mut pass = |check: Check| {
+        let passed = check.state != State::Fail;
+        checks.push(check);
+        passed.then_some(())
+    };
+    if let Some(socket) = address.socket() {
+        return walk_locally(&socket, wanted, pass).await;
+    }
+    let base = match base(address) {
+        Ok(base) => base,
+        Err(check) => return pass(check),
+    };
+    let (host, port) = (base.host_str().unwrap_or_default(), base.port_or_known_default());
+    let port = port.unwrap_or(80);
+    pass(Check::ok("address", base.as_str().trim_end_matches('/')))?;
+
+    let plain = host.trim_start_matches('[').trim_end_matches(']');
+    let found = timeout(HOP_TIMEOUT, lookup_host((plain, port))).await;
+    let found = found.map_err(io::Error::from).flatten().map(Iterator::collect::<Vec<_>>);
+    let check = name(plain, &found);
+    pass(check)?;
+    let addresses = found.unwrap_or_default();
+
+    let began = Instant::now();
+    let connected = connect(&addresses).await;
+    pass(route(port, began.elapsed(), connected))?;
+
+    let client = match client::build(wanted.ca_file.as_deref()) {
+        Ok(client) => client,
+        Err(error) => {
+            let advice = "name a PEM file with the manager's certificate authority";
+            return pass(Check::fail("TLS", chain(&error), advice));
+        }
+    };
+    let health = health(&client, &base).await;
+    pass(tls(base.scheme(), &health))?;
+    pass(manager(&health))?;
+    pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
+    pass(token(wanted.token_file.as_deref(), &client, &base).await)
+}
+
+/// The same for a manager on this machine, which is asked over its socket and nowhere else.
+async fn walk_locally(
+    socket: &Path,
+    wanted: &Wanted,
+    mut pass: impl FnMut(Check) -> Option<()>,
+) -> Option<()> {
+    pass(Check::ok("address", socket.display().to_string()))?;
+    pass(Check::ok("name", "a socket needs none"))?;
+    let base = Url::parse(LOCAL_BASE).expect("it is a URL");
+    let local = match LocalClient::new(socket) {
+        Ok(local) => local,
+        Err(error) => return pass(Check::fail("route", chain(&error), "check the folder")),
+    };
+    let began = Instant::now();
+    let health = health(local.client(), &base).await;
+    pass(match &health {
+        Err(error) if error.is_connect() => Check::fail(
+            "route",
+            chain(error),
+            "nothing listens there: does the manager run? `trial-manager resume` starts it again",
+        ),
+        _ => Check::ok("route", format!("connected in {} ms", began.elapsed().as_millis())),
+    })?;
+    pass(Check::ok("TLS", "not used"))?;
+    pass(manager(&health))?;
+    pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
+    pass(token(wanted.token_file.as_deref(), local.client(), &base).await)
+}
+
+fn base(address: &ManagerAddress) -> Result<Url, Check> {
+    let advice = "name the manager as http://HOST:PORT or https://HOST:PORT";
+    let text = match address.url() {
+        Ok(text) => text,
+        Err(error) => {
+            let advice = "name the file that the manager writes its address into, manager.url";
+            return Err(Check::fail("address", chain(&error), advice));
+        }
+    };
+    match Url::parse(&text) {
+        Ok(url) if ["http", "https"].contains(&url.scheme()) && url.has_host() => Ok(url),
+        Ok(_) => {
+            Err(Check::fail("address", format!("{text:?} is no address of a manager's"), advice))
+        }
+        Err(error) => Err(Check::fail("address", format!("{text:?}: {error}"), advice)),
+    }
+}
+
+fn name(host: &str, found: &io::Result<Vec<SocketAddr>>) -> Check {
+    match found {
+        Ok(_) if host.parse::<IpAddr>().is_ok() => Check::ok("name", "an address needs none"),
+        Ok(found) if !found.is_empty() => {
+            let found: Vec<_> = found.iter().map(|address| address.ip().to_string()).collect();
+            Check::ok("name", format!("{host} is {}", found.join(", ")))
+        }
+        Ok(_) => Check::fail("name", format!("{host} has no address"), NAME),
+        Err(error) => Check::fail("name", format!("{host} is not found: {error}"), NAME),
+    }
+}
+
+const NAME: &str =
+    "check the spelling; in a pod, check the service's namespace and /etc/resolv.conf";
+
+async fn connect(addresses: &[SocketAddr]) -> io::Result<SocketAddr> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match timeout(HOP_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => return Ok(*address),
+            Ok(Err(error)) => last = error,
+            Err(late) => last = late.into(),
+        }
+    }
+    Err(last)
+}
+
+fn route(port: u16, took: Duration, connected: io::Result<SocketAddr>) -> Check {
+    match connected {
+        Ok(address) => Check::ok("route", format!("{address} in {} ms", took.as_millis())),
+        Err(error) => {
+            let advice = if error.kind() == io::ErrorKind::ConnectionRefused {
+                "nothing listens there: does the manager run, on this port, and not for 127.0.0.1 only?"
+            } else if error.kind() == io::ErrorKind::TimedOut {
+                "a firewall or a network policy may be in between"
+            } else {
+                "check the route to that machine"
+            };
+            Check::fail("route", format!("port {port} cannot be reached: {error}"), advice)
+        }
+    }
+}
+
+/// The answer to `GET /healthz`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Health {
+    status: StatusCode,
+    body: Vec<u8>,
+    date_ms: Option<i64>,
+}
+
+async fn health(client: &Client, base: &Url) -> Result<Health, reqwest::Error> {
+    let url = format!("{}/healthz", base.as_str().trim_end_matches('/'));
+    let response = client.get(url).timeout(HOP_TIMEOUT).send().await?;
+    let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
+    let date_ms = date.and_then(|date| httpdate::parse_http_date(date).ok()).and_then(|date| {
+        let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_millis()).ok()
+    });
+    let status = response.status();
+    Ok(Health { status, body: response.bytes().await?.to_vec(), date_ms })
+}
+
+fn tls(scheme: &str, health: &Result<Health, reqwest::Error>) -> Check {
+    if scheme == "http" {
+        return Check::ok("TLS", "not used");
+    }
+    let advice = "does this port speak TLS? If not, the address begins with http://";
+    let Err(error) = health else { return Check::ok("TLS", "the certificate is good") };
+    match tls_error(error) {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            let advice = if *why == rustls::CertificateError::UnknownIssuer {
+                "give the authority that signed the manager's certificate with --ca-file"
+            } else {
+                "the certificate must be valid now, and for the name in the address"
+            };
+            Check::fail("TLS", format!("the certificate is not trusted: {why}"), advice)
+        }
+        Some(error) => Check::fail("TLS", error.to_string(), advice),
+        None if error.is_connect() || error.is_timeout() => {
+            Check::fail("TLS", chain(error), advice)
+        }
+        None => Check::ok("TLS", "the certificate is good"),
+    }
+}
+
+/// The library's own error, wherever in the chain it is.
+fn tls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // An I/O error is not the source of what it wraps.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner: Option<&(dyn StdError + 'static)> = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = inner;
+    }
+    None
+}
+
+/// The body of an answer to `GET /healthz`.
+#[derive(Debug, Deserialize)]
+struct Healthz {
+    status: String,
+    version: String,
+    reason: Option<String>,
+}
+
+fn manager(health: &Result<Health, reqwest::Error>) -> Check {
+    let advice = "something else answers there: check the port, and proxies in between";
+    let health = match health {
+        Ok(health) => health,
+        Err(error) => return Check::fail("manager", chain(error), advice),
+    };
+    let Ok(Healthz { status, version, reason }) = serde_json::from_slice(&health.body) else {
+        let finding = format!("what answers ({}) is not a manager", health.status);
+        return Check::fail("manager", finding, advice);
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let finding = format!("{status}, version {version}; this is {own}");
+    if status != "ok" {
+        let finding = format!("{finding}; {}", reason.unwrap_or_default());
+        return Check::warn(
+            "manager",
+            finding,
+            "look at the manager; reports wait until it is well",
+        );
+    }
+    // Whether the protocols meet, a batch alone can tell, and that would be one; the same release always does.
+    if version != own {
+        let advice = "if the manager turns reports down (409), rebuild the trial image";
+        return Check::warn("manager", finding, advice);
+    }
+    Check::ok("manager", finding)
+}
+
+fn clock(theirs_ms: Option<i64>, ours_ms: i64) -> Check {
+    let Some(theirs_ms) = theirs_ms else {
+        return Check::skipped("clock", "the manager does not tell its time");
+    };
+    let apart = ours_ms - theirs_ms;
+    if apart.abs() > APART {
+        let word = if apart > 0 { "ahead of" } else { "behind" };
+        let finding = format!("{} s {word} the manager's", apart.abs() / 1000);
+        return Check::warn("clock", finding, "times in the timeline will be off; set the clock");
+    }
+    Check::ok("clock", "as the manager's")
+}
+
+/// Asks with a body that no manager can take: a good token is told that, a bad one is refused before.
+async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
+    let token = match file.map(std::fs::read_to_string) {
+        None => None,
+        Some(Ok(token)) => Some(token.trim().to_owned()),
+        Some(Err(error)) => {
+            let shown = file.unwrap_or(Path::new("")).display();
+            let advice = "mount the trial's token there, readable for this user";
+            return Check::fail("token", format!("cannot read {shown}: {error}"), advice);
+        }
+    };
+    let url = format!("{}{REPORTS}", base.as_str().trim_end_matches('/'));
+    let mut request =
+        client.post(url).header(CONTENT_TYPE, "application/json").body("{}").timeout(HOP_TIMEOUT);
+    if let Some(token) = &token {
+        request = request.bearer_auth(token);
+    }
+    match request.send().await {
+        Ok(response) => judge_token(token.is_some(), response.status()),
+        Err(error) => {
+            Check::fail("token", chain(&error), "try again; the manager was there before")
+        }
+    }
+}
+
+fn judge_token(given: bool, status: StatusCode) -> Check {
+    match (status, given) {
+        (StatusCode::BAD_REQUEST, true) => {
+            Check::ok("token", "taken; whether for this trial, its first report tells")
+        }
+        (StatusCode::BAD_REQUEST, false) => Check::ok("token", "not asked for"),
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, true) => Check::fail(
+            "token",
+            format!("refused ({status})"),
+            "the token is another manager's or an old one; take the trial's own",
+        ),
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, false) => Check::warn(
+            "token",
+            "the manager wants one",
+            "give it with --token-file; its trials have it in their directories",
+        ),
+        (status, _) => Check::warn(
+            "token",
+            format!("the answer was {status}"),
+            "the manager may be of another age, or busy; try again",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! One reading of all GPUs: for `trialkeeper gpu`, and for the doctor.
+//!
+//! Nothing of NVIDIA's is called in this process: a driver call can block for ever, and the tool that makes it is
+//! ended when it takes too long.
+
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use trial_protocol::GpuSample;
+
+use crate::cli::Output;
+use crate::commands::tools::said;
+use crate::observe::sample::amd;
+use crate::observe::sample::gpu::{ProbeCommand, Row, parse_row};
+
+/// The longest wait for a reading: the tool takes seconds on a machine with many GPUs.
+const READING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The result of one look at the GPUs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reading {
+    /// GPUs, at least one.
+    Gpus(Vec<GpuSample>),
+    /// None, as there is no tool and no card.
+    None,
+    /// There should be some, but.
+    Trouble(String),
+}
+
+/// Runs the command: exit code 0 with GPUs, 1 without.
+pub fn main(nvidia_smi: &Path, output: Output) -> ExitCode {
+    let reading = read(nvidia_smi);
+    let shown = match output {
+        Output::Text => text(&reading),
+        Output::Json => format!("{}\n", json(&reading)),
+    };
+    match (reading, said(&shown)) {
+        (Reading::Gpus(_), code) => code,
+        (Reading::None | Reading::Trouble(_), _) => ExitCode::FAILURE,
+    }
+}
+
+/// Reads NVIDIA's GPUs, and AMD's where there are none.
+pub fn read(nvidia_smi: &Path) -> Reading {
+    match ask(nvidia_smi, READING_TIMEOUT) {
+        Reading::None => match amd::read(Path::new("/")) {
+            found if found.is_empty() => Reading::None,
+            found => Reading::Gpus(found),
+        },
+        reading @ (Reading::Gpus(_) | Reading::Trouble(_)) => reading,
+    }
+}
+
+fn ask(nvidia_smi: &Path, patience: Duration) -> Reading {
+    let mut probe = ProbeCommand::new(nvidia_smi, Duration::from_secs(1));
+    probe.args.retain(|word| !word.starts_with("--loop"));
+    let started = Command::new(&probe.program)
+        .args(&probe.args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let tool = nvidia_smi.display();
+    match started {
+        Ok(child) => match printed(child, patience) {
+            Some(printed) => understand(&printed),
+            None => Reading::Trouble(format!("{tool} does not answer; the driver hangs")),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Reading::None,
+        Err(error) => Reading::Trouble(format!("cannot start {tool}: {error}")),
+    }
+}
+
+/// Everything that `child` prints; `None` if it takes longer than `patience`.
+fn printed(mut child: Child, patience: Duration) -> Option<String> {
+    let (tell, told) = mpsc::channel();
+    let pipes = (child.stdout.take(), child.stderr.take());
+    // The thread is never joined: a tool that hangs in the driver cannot even be killed.
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is looked at.
+        if let (Some(mut stdout), Some(mut stderr)) = pipes {
+            stdout.read_to_end(&mut bytes).ok();
+            stderr.read_to_end(&mut bytes).ok();
+        }
+        tell.send(String::from_utf8_lossy(&bytes).into_owned()).ok();
+    });
+    let printed = told.recv_timeout(patience).ok();
+    if printed.is_none() {
+        // It may have ended meanwhile.
+        child.kill().ok();
+    } else {
+        child.wait().ok();
+    }
+    printed
+}
+
+/// PURE: what the tool printed.
+fn understand(printed: &str) -> Reading {
+    let mut found = Vec::new();
+    for line in printed.lines() {
+        match parse_row(line) {
+            Row::Reading(gpu) => found.push(gpu),
+            Row::Gone { line } => return Reading::Trouble(line),
+            Row::Other => {}
+        }
+    }
+    if found.is_empty() {
+        let line = printed.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+        return Reading::Trouble(format!("nvidia-smi says {line:.200}"));
+    }
+    Reading::Gpus(found)
+}
+
+fn json(reading: &Reading) -> serde_json::Value {
+    match reading {
+        Reading::Gpus(gpus) => serde_json::json!({"gpus": gpus}),
+        Reading::None => serde_json::json!({"gpus": []}),
+        Reading::Trouble(why) => serde_json::json!({"gpus": [], "error": why}),
+    }
+}
+
+/// PURE: the reading for a person; what is not known is a dash.
+fn text(reading: &Reading) -> String {
+    let gpus = match reading {
+        Reading::Gpus(gpus) => gpus,
+        Reading::None => return "no GPUs\n".to_owned(),
+        Reading::Trouble(why) => return format!("GPUs cannot be read: {why}\n"),
+    };
+    let mut text = format!(
+        "{:<3}  {:<28}  {:>4}  {:>19}  {:>13}  {:>5}  {:>8}\n",
+        "GPU", "name", "use", "memory", "power", "heat", "clock"
+    );
+    for gpu in gpus {
+        let name = gpu.name.as_deref().unwrap_or("-");
+        let of = |used: Option<String>, total: Option<String>, unit: &str| match (used, total) {
+            (Some(used), Some(total)) => format!("{used} / {total} {unit}"),
+            (Some(used), None) => format!("{used} {unit}"),
+            (None, _) => "-".to_owned(),
+        };
+        let mib = |bytes: Option<u64>| bytes.map(|bytes| (bytes >> 20).to_string());
+        let whole = |number: Option<f64>| number.map(|number| format!("{number:.0}"));
+        let with = |value: Option<String>, unit: &str| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value}{unit}"))
+        };
+        let memory = of(mib(gpu.memory_used_bytes), mib(gpu.memory_total_bytes), "MiB");
+        let power = of(whole(gpu.power_watts), whole(gpu.power_limit_watts), "W");
+        let usage = with(whole(gpu.utilization_percent), "%");
+        let heat = with(whole(gpu.temperature_celsius), "C");
+        let clock = with(gpu.sm_clock_mhz.map(|clock| clock.to_string()), " MHz");
+        writeln!(
+            text,
+            "{:<3}  {name:<28.28}  {usage:>4}  {memory:>19}  {power:>13}  {heat:>5}  {clock:>8}",
+            gpu.index
+        )
+        .expect("a String takes everything");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const ROW: &str =
+        "0, GPU-1, 37, 1024, 81559, 310.5, 700.00, 41, 1980, 0, Disabled, NVIDIA H200";
+
+    fn gpu() -> GpuSample {
+        match parse_row(ROW) {
+            Row::Reading(gpu) => gpu,
+            Row::Gone { .. } | Row::Other => panic!("a row"),
+        }
+    }
+
+    #[test]
+    fn a_tool_is_asked_once_and_not_waited_for_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let trouble = |text: &str| Reading::Trouble(text.to_owned());
+        let hang = dir.path().join("hang");
+        let table = [
+            ("well", Reading::Gpus(vec![gpu()])),
+            ("lost", trouble("GPU is lost")),
+            ("error", trouble("nvidia-smi says no permission")),
+            ("silent", trouble("nvidia-smi says nothing")),
+            ("hang", trouble(&format!("{} does not answer; the driver hangs", hang.display()))),
+        ];
+        for (name, reading) in table {
+            let tool = dir.path().join(name);
+            // A file that was just written may still be open in a child of another test's.
+            symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/tool.sh"), &tool).unwrap();
+            let patience = if name == "hang" { Duration::from_millis(50) } else { READING_TIMEOUT };
+            assert_eq!(ask(&tool, patience), reading, "{name}");
+        }
+        assert_eq!(ask(&dir.path().join("absent"), READING_TIMEOUT), Reading::None);
+    }
+
+    #[test]
+    fn a_reading_is_shown_for_people_and_programs() {
+        let bare = GpuSample { index: 1, ..GpuSample::default() };
+        let reading = Reading::Gpus(vec![gpu(), bare]);
+        let expected = "\
+GPU  name                           use               memory          power   heat     clock
+0    NVIDIA H200                    37%     1024 / 81559 MiB    310 / 700 W    41C  1980 MHz
+1    -                                -                    -              -      -         -
+";
+        assert_eq!(text(&reading), expected);
+        assert_eq!(json(&reading)["gpus"][0]["index"], 0);
+        assert_eq!(json(&Reading::None).to_string(), r#"{"gpus":[]}"#);
+        assert_eq!(json(&Reading::Trouble("x".to_owned()))["error"], "x");
+    }
+}

@@ -1,0 +1,168 @@
+//! `trialkeeper inspect`: what became of a trial, from what its directory holds.
+//!
+//! The spool knows everything as long as no manager has taken it; else the output and the files of metrics are read again,
+//! as the run was told to, and give the same metrics, but for those that went over the SDK's channel.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use trial_protocol::{Lane, Metric, MetricKind, Report, ReportBody, Stream, TrialExit, Verdict};
+
+use crate::cli::{KEEPER_FAULT, Output};
+use crate::collect::{Finding, MetricRegistry, StreamScanner};
+use crate::commands::tools::said;
+use crate::output::run_dir::{PARAMETERS_FILE, VERDICT_FILE};
+use crate::spool::{LaneFiles, lane_files};
+
+mod recipe;
+
+pub use recipe::{Recipe, SDK_FILE};
+
+/// The content of a directory.
+#[derive(Debug, Default)]
+struct Found {
+    parameters: Option<Value>,
+    verdict: Option<Verdict>,
+    metrics: Vec<Metric>,
+    /// Reports that wait for a manager.
+    waiting: usize,
+    /// Name and size in bytes of the files of output.
+    files: Vec<(String, u64)>,
+}
+
+/// Shows what became of the trial in `dir`.
+pub fn inspect(dir: &Path, output: Output) -> ExitCode {
+    let found = look(dir);
+    if found.verdict.is_none() && found.parameters.is_none() && found.files.is_empty() {
+        let message =
+            format!("trialkeeper: error: {} is no trial's output directory\n", dir.display());
+        io::stderr().write_all(message.as_bytes()).ok();
+        return ExitCode::from(KEEPER_FAULT);
+    }
+    said(&match output {
+        Output::Text => text(&found),
+        Output::Json => format!("{}\n", as_json(&found)),
+    })
+}
+
+fn look(dir: &Path) -> Found {
+    let json = |name: &str| fs::read(dir.join(name)).ok();
+    let verdict: Option<Verdict> =
+        json(VERDICT_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let files = ["stdout.1", "stdout", "stderr.1", "stderr"]
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), fs::metadata(dir.join(name)).ok()?.len())));
+    let facts = spooled(&dir.join("spool"));
+    let complete = facts.first().is_some_and(|report| report.seq == 0);
+    let metrics = if complete {
+        let metric = |report: &Report| {
+            let ReportBody::Metric(metric) = &report.body else { return None };
+            Some(metric.clone())
+        };
+        facts.iter().filter_map(metric).collect()
+    } else {
+        let succeeded =
+            verdict.as_ref().is_some_and(|verdict| verdict.exit == Some(TrialExit::Code(0)));
+        collected(dir, succeeded)
+    };
+    Found {
+        parameters: json(PARAMETERS_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok()),
+        verdict,
+        metrics,
+        waiting: facts.len(),
+        files: files.collect(),
+    }
+}
+
+/// The facts of the last attempt that are still in the spool.
+fn spooled(spool: &Path) -> Vec<Report> {
+    let attempts = lane_files::attempts(spool);
+    let Some(attempt) = attempts.last() else { return Vec::new() };
+    let records = LaneFiles::open(&spool.join(attempt.as_str()), Lane::Facts)
+        .and_then(|mut lane| lane.read(lane.acked(), u64::MAX, usize::MAX));
+    let records = records.unwrap_or_default();
+    records.iter().filter_map(|record| serde_json::from_str(&record.json).ok()).collect()
+}
+
+/// The metrics in the files of output, and in those beside.
+fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
+    let recipe = Recipe::of(dir);
+    let spec = &recipe.collect;
+    let mut ledger = MetricRegistry::new(spec);
+    let mut findings = Vec::new();
+    for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
+        let mut scanner = StreamScanner::new(spec, stream);
+        for name in [&format!("{name}.1"), name] {
+            if let Ok(bytes) = fs::read(dir.join(name)) {
+                scanner.feed(&bytes, &mut findings);
+            }
+        }
+        scanner.finish(&mut findings);
+    }
+    recipe.read_files(&mut findings);
+    let found = findings.into_iter().filter_map(|finding| match finding {
+        Finding::Metric(found) => Some(found),
+        Finding::Unreadable { .. } => None,
+    });
+    let mut metrics: Vec<Metric> = found.filter_map(|found| ledger.enter(found)).collect();
+    metrics.extend(ledger.conclude(succeeded));
+    metrics
+}
+
+fn of_kind(found: &Found, kind: MetricKind) -> impl Iterator<Item = &Metric> {
+    found.metrics.iter().filter(move |metric| metric.kind == kind)
+}
+
+fn as_json(found: &Found) -> Value {
+    let result = of_kind(found, MetricKind::Final).next();
+    let intermediate: Vec<_> = of_kind(found, MetricKind::Intermediate).collect();
+    let files: serde_json::Map<_, _> =
+        found.files.iter().map(|(name, size)| (name.clone(), json!(size))).collect();
+    json!({
+        "parameters": found.parameters,
+        "verdict": found.verdict,
+        "final": result,
+        "intermediate": intermediate,
+        "waiting": found.waiting,
+        "files": files,
+    })
+}
+
+fn text(found: &Found) -> String {
+    let mut lines = Vec::new();
+    if let Some(parameters) = &found.parameters {
+        lines.push(("parameters", parameters.to_string()));
+    }
+    match &found.verdict {
+        Some(verdict) => {
+            lines.push(("result", verdict.message.clone()));
+            if let Some(exit) = verdict.exit {
+                lines.push(("exit code", exit.shell_code().to_string()));
+            }
+        }
+        None => lines.push(("result", "none yet".to_owned())),
+    }
+    for metric in of_kind(found, MetricKind::Final).take(1) {
+        lines.push(("metric", format!("{} = {}", metric.name, metric.value.as_json())));
+    }
+    let count = of_kind(found, MetricKind::Intermediate).count();
+    lines.push(("results", format!("{count} intermediate")));
+    for metric in of_kind(found, MetricKind::Intermediate).skip(count.saturating_sub(5)) {
+        let Metric { name, sequence, value, .. } = metric;
+        lines.push(("", format!("{name}[{sequence}] = {}", value.as_json())));
+    }
+    if found.waiting > 0 {
+        lines.push(("spool", format!("{} facts that no manager has taken", found.waiting)));
+    }
+    for (name, size) in &found.files {
+        lines.push(("file", format!("{name}, {size} bytes")));
+    }
+    lines.iter().fold(String::new(), |mut text, (name, value)| {
+        writeln!(text, "{name:10}  {value}").expect("a String takes everything");
+        text
+    })
+}

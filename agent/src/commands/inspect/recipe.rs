@@ -1,0 +1,164 @@
+//! How a run's metrics are found: kept in its folder, so that they can be found again in what the run has left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use crate::collect::tail::{FileCollectors, FileSpec};
+use crate::collect::{CollectSpec, Finding};
+use crate::output::log_lines::Secrets;
+use crate::output::run_dir::COLLECTORS_FILE;
+
+/// Where NNI's SDK keeps its metrics, below a run's folder.
+pub const SDK_FILE: &str = ".nni/metrics";
+
+/// The age by which a file may seem older than its writing: a file system's clock is read less often than ours.
+const CLOCK_STEP: Duration = Duration::from_millis(50);
+
+/// The collected metrics, their files, and the places in them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Recipe {
+    /// The formats that count.
+    pub collect: CollectSpec,
+    /// NNI's file and files of lines, each with how much of it was there before the run.
+    pub files: Vec<(PathBuf, u64)>,
+    /// Directories of event files.
+    pub event_dirs: Vec<PathBuf>,
+    /// When the run began, in milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+impl Recipe {
+    /// The file's content; `None` where it would say nothing that is not so anyway. `dir` is the run's folder.
+    pub fn to_json(&self, dir: &Path, secrets: &Secrets) -> Option<Vec<u8>> {
+        let own = dir.join(SDK_FILE);
+        let files: Vec<_> = self.files.iter().filter(|file| **file != (own.clone(), 0)).collect();
+        if self.collect == CollectSpec::default() && files.is_empty() && self.event_dirs.is_empty()
+        {
+            return None;
+        }
+        let text = |text: &str| secrets.mask_text(text.to_owned());
+        let path = |path: &Path| text(&absolute(path).to_string_lossy());
+        let CollectSpec { objective, text: name_value, json_lines, patterns, .. } = &self.collect;
+        let value = json!({
+            "objective": objective.as_deref().map(text),
+            "text": name_value,
+            "json": json_lines,
+            "patterns": patterns.iter().map(|pattern| text(pattern.as_str())).collect::<Vec<_>>(),
+            "files": files.iter().map(|(file, from)| json!([path(file), from])).collect::<Vec<_>>(),
+            "tensorboard": self.event_dirs.iter().map(|dir| path(dir)).collect::<Vec<_>>(),
+            "since_ms": self.since_ms,
+        });
+        Some(value.to_string().into_bytes())
+    }
+
+    /// As the run's folder `dir` says, or else as runs are unless told otherwise.
+    pub fn of(dir: &Path) -> Self {
+        let bytes = fs::read(dir.join(COLLECTORS_FILE)).unwrap_or_default();
+        let mut recipe =
+            serde_json::from_slice(&bytes).map(|map| Self::read(&map)).unwrap_or_default();
+        // The folder may have been moved since.
+        if !recipe.files.iter().any(|(file, _)| file.ends_with(SDK_FILE) && file.exists()) {
+            recipe.files.push((dir.join(SDK_FILE), 0));
+        }
+        recipe
+    }
+
+    fn read(map: &Map<String, Value>) -> Self {
+        let is_on = |name: &str| map.get(name).and_then(Value::as_bool) != Some(false);
+        let list =
+            |name: &str| map.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+        let patterns = list("patterns");
+        let patterns = patterns.iter().filter_map(|pattern| pattern.as_str()?.parse().ok());
+        let file = |file: Value| Some((file.get(0)?.as_str()?.into(), file.get(1)?.as_u64()?));
+        let dirs = list("tensorboard").into_iter();
+        Self {
+            collect: CollectSpec {
+                objective: map.get("objective").and_then(Value::as_str).map(str::to_owned),
+                text: is_on("text"),
+                json_lines: is_on("json"),
+                patterns: patterns.collect(),
+                variables: Vec::new(),
+                parameters: Vec::new(),
+            },
+            files: list("files").into_iter().filter_map(file).collect(),
+            event_dirs: dirs.filter_map(|dir| Some(dir.as_str()?.into())).collect(),
+            since_ms: map.get("since_ms").and_then(Value::as_u64).unwrap_or_default(),
+        }
+    }
+
+    /// Appends what the files hold of the run's.
+    pub fn read_files(&self, found: &mut Vec<Finding>) {
+        let is_sdk = |file: &PathBuf| file.ends_with(SDK_FILE);
+        let (sdk, lines) = self.files.iter().map(|(file, _)| file.clone()).partition(is_sdk);
+        let (sdk, line_files): (Vec<_>, _) = (sdk, lines);
+        let event_dirs = self.event_dirs.clone();
+        let files = FileSpec { metric_file: sdk.into_iter().next(), line_files, event_dirs };
+        let mut collectors = FileCollectors::new(&self.collect, files);
+        let since = UNIX_EPOCH + Duration::from_millis(self.since_ms);
+        collectors.begin_at(&self.files, since.checked_sub(CLOCK_STEP).unwrap_or(since));
+        collectors.finish(found);
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = Secrets::new([]);
+        let own = dir.path().join(SDK_FILE);
+        let plain = Recipe { files: vec![(own.clone(), 0)], since_ms: 7, ..Recipe::default() };
+        assert_eq!(plain.to_json(dir.path(), &none), None);
+        assert_eq!(Recipe::of(dir.path()).files, [(own.clone(), 0)]);
+
+        let recipe = Recipe {
+            collect: CollectSpec {
+                objective: Some("auc".to_owned()),
+                text: false,
+                json_lines: true,
+                patterns: vec![r"auc: (?P<auc>\S+)".parse().unwrap()],
+                variables: Vec::new(),
+                parameters: Vec::new(),
+            },
+            files: vec![("/a/lines.txt".into(), 12)],
+            event_dirs: vec!["/a/logs".into()],
+            since_ms: 7,
+        };
+        let keep = |recipe: &Recipe, secrets| {
+            let json = recipe.to_json(dir.path(), secrets).unwrap();
+            fs::write(dir.path().join(COLLECTORS_FILE), &json).unwrap();
+            String::from_utf8(json).unwrap()
+        };
+        keep(&recipe, &none);
+        let files = vec![("/a/lines.txt".into(), 12), (own, 0)];
+        assert_eq!(Recipe::of(dir.path()), Recipe { files, ..recipe.clone() });
+
+        let json = keep(&recipe, &Secrets::new([b"lines.txt".to_vec()]));
+        assert!(json.contains("***") && !json.contains("lines.txt"), "{json}");
+
+        for broken in ["", "[]", "{", r#"{"files": [1, ["x"]], "patterns": ["("], "text": 1}"#] {
+            fs::write(dir.path().join(COLLECTORS_FILE), broken).unwrap();
+            assert_eq!(
+                Recipe::of(dir.path()),
+                Recipe::of(&dir.path().join("absent")).at(dir.path())
+            );
+        }
+    }
+
+    impl Recipe {
+        /// The same with NNI's file of another folder.
+        fn at(mut self, dir: &Path) -> Self {
+            self.files = vec![(dir.join(SDK_FILE), 0)];
+            self
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `trialkeeper replay`: delivers what an agent that is gone left in its spool.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use trial_protocol::{AttemptId, Lane};
+
+use crate::cli::{KEEPER_FAULT, ManagerArgs, ReplayArgs};
+use crate::delivery::{self, Credentials, ManagerAddress, Outcome};
+use crate::spool::lock::{self, DirLock};
+use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
+use crate::util::clock::SystemClock;
+use crate::util::errors::chain;
+
+/// The run to deliver, and its destination.
+#[derive(Debug)]
+pub struct Request {
+    /// An output directory with a spool in it, or a spool.
+    pub dir: PathBuf,
+    /// Whose reports they are where that was not noted.
+    pub sender: Option<Sender>,
+    /// Where the manager is.
+    pub manager: ManagerAddress,
+    /// A file with the bearer token.
+    pub token_file: Option<PathBuf>,
+    /// PEM file with the manager's certificate authority.
+    pub ca_file: Option<PathBuf>,
+    /// The time to try.
+    pub patience: Duration,
+}
+
+/// Why nothing could be delivered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no spool.
+    #[error("there is no spool in {}; name a trial's output directory", .path.display())]
+    NoSpool {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The spool does not say whose it is.
+    #[error(
+        "{} does not say whose reports it holds: they were made without a manager, or the note is damaged; \
+         --experiment and --trial say it",
+        .path.display()
+    )]
+    NoSender {
+        /// Which spool.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An agent is at work.
+    #[error("process {holder} is at work in {}; it delivers by itself", .path.display())]
+    InUse {
+        /// Which spool.
+        path: PathBuf,
+        /// Who.
+        holder: String,
+    },
+    /// The files.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs the command and returns its exit code.
+pub fn main(args: ReplayArgs) -> ExitCode {
+    crate::util::log::start(None, 0, Arc::new(SystemClock));
+    let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
+    let Some(manager) = ManagerAddress::given(manager, manager_file) else {
+        return ExitCode::from(KEEPER_FAULT); // The command line requires one.
+    };
+    let sender = args.experiment.zip(args.trial);
+    let sender =
+        sender.map(|(experiment, trial)| Sender { experiment, trial, dialect: Dialect::Native });
+    let ReplayArgs { dir, flush: patience, .. } = args;
+    let request = Request { dir, sender, manager, token_file, ca_file, patience };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            return ExitCode::from(KEEPER_FAULT);
+        }
+    };
+    match runtime.block_on(replay(request)) {
+        Ok(Outcome { undelivered: 0, .. }) => ExitCode::SUCCESS,
+        Ok(Outcome { undelivered, last_error }) => {
+            let why = last_error.unwrap_or_default();
+            tracing::error!("{undelivered} reports were not delivered; they stay: {why}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            ExitCode::from(KEEPER_FAULT)
+        }
+    }
+}
+
+/// Delivers everything that is left, each attempt as itself, the oldest first.
+pub async fn replay(request: Request) -> Result<Outcome, Error> {
+    let inside = request.dir.join("spool");
+    let path = if inside.is_dir() { inside } else { request.dir };
+    if !path.is_dir() {
+        return Err(Error::NoSpool { path });
+    }
+    // The lock names an attempt so that a second agent of the same finds out; a replay is none.
+    let nobody = AttemptId::new("replay").expect("letters are an id");
+    let _lock = DirLock::take(&path, &nobody).map_err(|error| match error {
+        lock::Error::Held { holder, .. } => Error::InUse { path: path.clone(), holder },
+        lock::Error::Io { path, source } => Error::Read { path, source },
+    })?;
+    let mut total = Outcome { undelivered: 0, last_error: None };
+    let mut nobodys = None;
+    for attempt in lane_files::attempts(&path) {
+        let noted = Sender::read(&path, &attempt);
+        let sender = match noted.or_else(|error| request.sender.clone().ok_or(error)) {
+            Ok(sender) => sender,
+            Err(source) => {
+                // The others are not to wait for a person.
+                nobodys = Some(Error::NoSender { path: path.join(attempt.as_str()), source });
+                continue;
+            }
+        };
+        let settings = delivery::Settings {
+            manager: request.manager.clone(),
+            token_file: request.token_file.clone(),
+            ca_file: request.ca_file.clone(),
+            credentials: Credentials::default(),
+            sender,
+            heartbeat: Duration::from_hours(1),
+            flush: request.patience,
+            // Its user ends it as any program.
+            give_up: watch::channel(false).1,
+            counts: Arc::default(),
+        };
+        let outcome = delivery::deliver_files(settings, &attempt, lanes(&path, &attempt)?).await;
+        total.undelivered += outcome.undelivered;
+        total.last_error = outcome.last_error.or(total.last_error);
+    }
+    match nobodys {
+        Some(error) if total.undelivered == 0 => Err(error),
+        _ => Ok(total),
+    }
+}
+
+fn lanes(spool: &Path, attempt: &AttemptId) -> Result<Vec<LaneFiles>, Error> {
+    let dir = spool.join(attempt.as_str());
+    [Lane::Facts, Lane::Bulk]
+        .into_iter()
+        .map(|lane| LaneFiles::open(&dir, lane))
+        .collect::<Result<_, _>>()
+        .map_err(|source| Error::Read { path: dir, source })
+}

@@ -1,0 +1,143 @@
+//! The client that calls the manager, and the certificates that it trusts: from a file that the user may replace.
+
+use std::fs;
+use std::path::PathBuf;
+
+use reqwest::Client;
+use tracing::{info, warn};
+
+use crate::http::client;
+use crate::util::errors::chain;
+
+/// The client, and where its trust comes from.
+#[derive(Debug, Default)]
+pub(super) struct HttpClientCache {
+    ca_file: Option<PathBuf>,
+    /// The content of the file when it was last read.
+    pem: Option<Vec<u8>>,
+    client: Option<Client>,
+    /// `true` if the file is to be looked at.
+    stale: bool,
+}
+
+impl HttpClientCache {
+    /// Makes a client when it is first asked, which trusts what is in the file; if it held `known`, that.
+    pub(super) fn new(ca_file: Option<PathBuf>, known: Option<Vec<u8>>) -> Self {
+        let stale = known.is_none();
+        Self { ca_file, pem: known, client: None, stale }
+    }
+
+    /// The file may have been replaced since.
+    pub(super) fn refresh(&mut self) {
+        self.stale = true;
+    }
+
+    /// The client; a new one where the file has changed. What cannot be used changes nothing: perhaps only half of it is
+    /// there yet.
+    pub(super) fn get(&mut self) -> Result<Client, client::Error> {
+        let changed = self.has_changed();
+        if let Some(client) = self.client.as_ref().filter(|_| !changed) {
+            return Ok(client.clone());
+        }
+        let made = match (&self.ca_file, &self.pem) {
+            (Some(path), Some(pem)) => client::build_trusting(path, pem),
+            (path, _) => client::build(path.as_deref()),
+        };
+        match (made, &self.client) {
+            (Ok(client), before) => {
+                if before.is_some() {
+                    info!(
+                        "the authority that the manager's certificate is checked against was replaced"
+                    );
+                }
+                Ok(self.client.insert(client).clone())
+            }
+            (Err(error), Some(before)) => {
+                warn!("{}; the one before is used", chain(&error));
+                Ok(before.clone())
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn has_changed(&mut self) -> bool {
+        if !std::mem::take(&mut self.stale) {
+            return false;
+        }
+        let read = self.ca_file.as_ref().and_then(|path| fs::read(path).ok());
+        let changed = read.is_some() && read != self.pem;
+        self.pem = read.or(self.pem.take());
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::{ServerConfig, crypto, pki_types::PrivateKeyDer};
+
+    use super::*;
+
+    /// A server that answers everything with 204 and encrypts with a certificate of its own: its port, and the
+    /// certificate in PEM form.
+    async fn encrypted() -> (u16, String) {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![made.cert.der().clone()], key)
+                .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // Who does not trust us hangs up.
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                drop(stream.read(&mut [0; 1024]).await);
+                drop(stream.write_all(b"HTTP/1.1 204 x\r\nconnection: close\r\n\r\n").await);
+            }
+        });
+        (port, made.cert.pem())
+    }
+
+    fn client(caller: &mut HttpClientCache, ca_file: &Path, pem: &str) -> Client {
+        fs::write(ca_file, pem).unwrap();
+        caller.refresh();
+        caller.get().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_authority_that_is_replaced_is_trusted_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca_file = dir.path().join("ca.pem");
+        let (port, right) = encrypted().await;
+        let (_, wrong) = encrypted().await;
+        let mut caller = HttpClientCache::new(Some(ca_file.clone()), None);
+        assert!(caller.get().is_err(), "there is none yet");
+        let trusts = async |client: Client| {
+            client.get(format!("https://127.0.0.1:{port}/")).send().await.is_ok()
+        };
+        #[rustfmt::skip]
+        let table = [
+            ("another's",                  wrong.as_str(), false),
+            ("the right one",              right.as_str(), true),
+            ("half of a file is none",     &right[..99],   true),
+            ("nor is nothing",             "",             true),
+            ("another's again",            wrong.as_str(), false),
+        ];
+        for (says, pem, trusted) in table {
+            assert_eq!(trusts(client(&mut caller, &ca_file, pem)).await, trusted, "{says}");
+        }
+        fs::write(&ca_file, right).unwrap();
+        assert!(!trusts(caller.get().unwrap()).await, "not looked at until something fails");
+    }
+}

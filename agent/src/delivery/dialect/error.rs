@@ -1,0 +1,202 @@
+//! PURE: what can go wrong with a batch, and what to do about it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+use crate::http::client;
+
+/// Why a batch was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file with the manager's address.
+    #[error("cannot read the manager's address from {}", .path.display())]
+    NoAddress {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The client could not be made.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// No answer, or half of one.
+    #[error("cannot reach the manager at {url}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// No answer from an NNI manager, or no HTTP.
+    #[error("cannot reach the manager at {url}")]
+    Unanswered {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Where no NNI manager can be.
+    #[error("{url:?} is not the address of an NNI manager; http://HOST:PORT is expected")]
+    Address {
+        /// The value that was given.
+        url: String,
+    },
+    /// An answer of an NNI manager's that explains nothing.
+    #[error("the manager at {url} answered {status}")]
+    Answered {
+        /// Where.
+        url: String,
+        /// Which.
+        status: u16,
+    },
+    /// HTTP 200 with something else than an ack.
+    #[error("what answers at {url} is not a manager")]
+    NotAManager {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// HTTP 200 with an ack that moves nothing.
+    #[error("the manager acknowledges a batch without having stored it")]
+    NotStored,
+    /// HTTP 401 or 403.
+    #[error("the manager at {url} refuses the token ({detail}); is the token file current?")]
+    Unauthorized {
+        /// Where.
+        url: String,
+        /// The detail of the answer.
+        detail: String,
+    },
+    /// HTTP 404.
+    #[error("the manager at {url} does not know this trial ({detail})")]
+    Unknown {
+        /// Where.
+        url: String,
+        /// The detail of the answer.
+        detail: String,
+    },
+    /// HTTP 409 with the manager's own explanation.
+    #[error("the manager at {url} speaks another protocol ({detail}); rebuild the trial image")]
+    WireVersion {
+        /// Where.
+        url: String,
+        /// The detail of the answer.
+        detail: String,
+    },
+    /// HTTP 413.
+    #[error("the manager at {url} finds a batch too large")]
+    TooLarge {
+        /// Where.
+        url: String,
+        /// `true` if the manager itself says so, not a proxy before it.
+        own: bool,
+    },
+    /// HTTP 429 or 503.
+    #[error("the manager at {url} is busy ({detail})")]
+    Busy {
+        /// Where.
+        url: String,
+        /// When to try again, if it said so.
+        after: Option<Duration>,
+        /// The detail of the answer.
+        detail: String,
+    },
+    /// HTTP 400 with the manager's own explanation: these bytes will not be taken.
+    #[error("the manager at {url} answered {status} ({detail})")]
+    Refused {
+        /// Where.
+        url: String,
+        /// Which.
+        status: StatusCode,
+        /// The detail of the answer.
+        detail: String,
+    },
+    /// Any other answer.
+    #[error("the manager at {url} answered {status} ({detail})")]
+    Failed {
+        /// Where.
+        url: String,
+        /// Which.
+        status: StatusCode,
+        /// The detail of the answer.
+        detail: String,
+    },
+}
+
+/// The reaction to an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Try again, after a while that grows.
+    Retry,
+    /// Try again after this time.
+    RetryAfter(Duration),
+    /// Try a smaller batch; a single report that is refused is given up.
+    Split,
+    /// Try a smaller batch, and a single report again after a while: who refuses it is not the manager.
+    Smaller,
+    /// An operator has to act first: try again, but rarely, and do not wait for it at the end.
+    Hopeless,
+}
+
+/// The longest pause that a server may ask for: it may be a proxy that knows nothing of leases, and an agent that is
+/// silent for longer is taken for lost.
+const LATER: Duration = Duration::from_mins(1);
+
+impl Error {
+    /// Decides once, here, for every caller.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self::NoAddress { .. }
+            | Self::Unreachable { .. }
+            | Self::Unanswered { .. }
+            | Self::Answered { .. }
+            | Self::NotAManager { .. }
+            | Self::NotStored
+            | Self::Failed { .. }
+            | Self::Busy { after: None, .. }
+            // Another manager may have the address until ours is back.
+            | Self::Unauthorized { .. }
+            | Self::Unknown { .. } => Verdict::Retry,
+            Self::Busy { after: Some(after), .. } => Verdict::RetryAfter((*after).min(LATER)),
+            Self::TooLarge { own: false, .. } => Verdict::Smaller,
+            Self::TooLarge { own: true, .. } | Self::Refused { .. } => Verdict::Split,
+            Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => Verdict::Hopeless,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_says_what_to_do_about_it() {
+        let url = || "u".to_owned();
+        let detail = String::new;
+        let status = StatusCode::IM_A_TEAPOT;
+        let (second, hour) = (Duration::from_secs(1), Duration::from_hours(1));
+        #[rustfmt::skip]
+        let table = [
+            (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
+            (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
+            (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
+            (Error::Busy { url: url(), after: Some(second), detail: detail() },        Verdict::RetryAfter(second)),
+            (Error::Busy { url: url(), after: Some(hour), detail: detail() },          Verdict::RetryAfter(LATER)),
+            (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
+            (Error::TooLarge { url: url(), own: true },                                Verdict::Split),
+            (Error::TooLarge { url: url(), own: false },                               Verdict::Smaller),
+            (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
+            (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
+        ];
+        for (error, verdict) in table {
+            assert_eq!(error.verdict(), verdict, "{error}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The protocol of `trial-protocol`: one POST per batch, answered by an ack.
+
+mod later;
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::{Body, Client, RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
+
+use super::Error;
+use crate::http::client::{self, ANSWER};
+use crate::spool::{Cursor, Record, Sender};
+
+pub use later::{Fill, later};
+
+/// Names the attempt whose agent keeps a request open.
+const ATTEMPT: &str = "trialkeeper-attempt";
+/// Where reports go, below the manager's base URL.
+pub const REPORTS: &str = "/api/v1/agent/reports";
+/// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
+const ANSWER_BYTES: usize = 1 << 20;
+/// The slowest line that is waited for, in bytes a second.
+const SLOWEST: usize = 16 << 10;
+/// The length of a refusal's explanation that is kept, in characters.
+const DETAIL: usize = 300;
+
+/// An explanation of a refusal (RFC 9457), as far as it is used.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    detail: String,
+    title: String,
+}
+
+/// Everything this agent can do.
+pub fn offer() -> Offer {
+    Offer::new([capability::STOP, capability::BULK])
+}
+
+/// The body of a batch. The reports are JSON already and are not looked at again.
+pub fn body(
+    sender: &Sender,
+    attempt: &AttemptId,
+    lane: Lane,
+    records: &[Record],
+    obeyed: &[u64],
+    cursor: Cursor,
+) -> Vec<u8> {
+    let envelope = ReportBatch {
+        offer: offer(),
+        experiment: sender.experiment.clone(),
+        trial: sender.trial.clone(),
+        attempt: attempt.clone(),
+        lane,
+        reports: Vec::new(),
+        obeyed: obeyed.to_vec(),
+        acknowledged: cursor.acknowledged,
+        forgotten: cursor.forgotten,
+    };
+    let mut body = serde_json::to_vec(&envelope).expect("a batch has string keys only");
+    let empty = b"\"reports\":[]";
+    let place = memchr::memmem::find(&body, empty).expect("an empty list of reports is written");
+    let tail = body.split_off(place + empty.len() - 1);
+    body.reserve(records.iter().map(|record| record.json.len() + 1).sum::<usize>() + tail.len());
+    for (index, record) in records.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(record.json.as_bytes());
+    }
+    body.extend_from_slice(&tail);
+    body
+}
+
+/// Posts a batch, which may be compressed, and reads the ack.
+pub async fn post(
+    client: &Client,
+    base: &str,
+    token: Option<&str>,
+    body: Vec<u8>,
+    gzip: bool,
+) -> Result<ReportAck, Error> {
+    let mut request = client.post(url(base));
+    if gzip {
+        request = request.header(CONTENT_ENCODING, "gzip");
+    }
+    // What a slow line needs for a body is no reason to begin anew: the manager waits as long.
+    let seconds = u32::try_from(body.len() / SLOWEST).unwrap_or(u32::MAX);
+    let within = ANSWER.saturating_add(Duration::from_secs(1).saturating_mul(seconds));
+    send(request, base, token, Body::from(body), within).await
+}
+
+/// Sends a request like [`post`], with a body that comes within `open`. The manager may answer before, with an ack that
+/// moves nothing, to make this attempt's agent speak.
+pub async fn post_later(
+    client: &Client,
+    base: &str,
+    token: Option<&str>,
+    attempt: &AttemptId,
+    body: Body,
+    open: Duration,
+) -> Result<ReportAck, Error> {
+    let request = client.post(url(base)).header(ATTEMPT, attempt.as_str());
+    send(request, base, token, body, open + ANSWER).await
+}
+
+fn url(base: &str) -> String {
+    format!("{}{REPORTS}", base.trim_end_matches('/'))
+}
+
+async fn send(
+    request: RequestBuilder,
+    base: &str,
+    token: Option<&str>,
+    body: Body,
+    within: Duration,
+) -> Result<ReportAck, Error> {
+    let url = url(base);
+    let mut request = request.header(CONTENT_TYPE, "application/json").timeout(within).body(body);
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let unreachable = |source: reqwest::Error| Error::Unreachable { url: url.clone(), source };
+    let response = request.send().await.map_err(unreachable)?;
+    if response.status() == StatusCode::OK {
+        return json(&url, response).await;
+    }
+    Err(refusal(url, response).await)
+}
+
+/// An answer of the manager's.
+pub(super) async fn json<T: DeserializeOwned>(url: &str, response: Response) -> Result<T, Error> {
+    let foreign = |source| Error::NotAManager { url: url.to_owned(), source };
+    let whole = client::whole(response, ANSWER_BYTES).await;
+    let bytes = whole.map_err(|source| Error::Unreachable { url: url.to_owned(), source })?;
+    let long = || foreign(serde::de::Error::custom("its answer has no end"));
+    serde_json::from_slice(&bytes.ok_or_else(long)?).map_err(foreign)
+}
+
+/// Returns the manager's refusal as an error.
+pub(super) async fn refusal(url: String, response: Response) -> Error {
+    let status = response.status();
+    let after = retry_after(response.headers());
+    let own = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
+    // A body that cannot be read explains nothing; the status stands.
+    let bytes = client::whole(response, ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
+    let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
+    let detail = if problem.detail.is_empty() { problem.title } else { problem.detail };
+    let detail: String = detail.chars().filter(|c| !c.is_control()).take(DETAIL).collect();
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized { url, detail },
+        StatusCode::NOT_FOUND => Error::Unknown { url, detail },
+        StatusCode::CONFLICT if own => Error::WireVersion { url, detail },
+        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge { url, own },
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Error::Busy { url, after, detail }
+        }
+        // Only the manager itself can say that bytes will never do; a proxy's refusal may pass.
+        StatusCode::BAD_REQUEST if own => Error::Refused { url, status, detail },
+        status => Error::Failed { url, status, detail },
+    }
+}
+
+/// `Retry-After` in seconds (RFC 9110, 10.2.3); its other form, a date, needs a clock that agrees.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use trial_protocol::{ExperimentId, Report, ReportBody, TrialJobId};
+
+    use super::*;
+    use crate::spool::Dialect;
+
+    #[test]
+    fn a_body_is_the_batch_that_the_protocol_describes() {
+        let sender = Sender {
+            experiment: ExperimentId::new("exp").unwrap(),
+            trial: TrialJobId::new("trial").unwrap(),
+            dialect: Dialect::Native,
+        };
+        let attempt = AttemptId::new("trial-1").unwrap();
+        let note = |message: &str| ReportBody::Note {
+            code: "n".to_owned(),
+            message: format!("{message} \"reports\":[]"),
+        };
+        let report = |seq| Report { seq, observed_at_ms: 5, body: note("a") };
+        for count in [0, 1, 3] {
+            let reports: Vec<_> = (0..count).map(report).collect();
+            let records: Vec<_> = reports
+                .iter()
+                .map(|r| Record { seq: r.seq, json: serde_json::to_string(r).unwrap().into() })
+                .collect();
+            let bytes = body(&sender, &attempt, Lane::Facts, &records, &[4], Cursor::default());
+            let batch: ReportBatch = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!((batch.reports, batch.obeyed), (reports, vec![4]), "{count} reports");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What becomes of reports that the manager does not take in time, or never.
+
+use super::*;
+
+#[tokio::test]
+async fn what_only_memory_holds_waits_for_a_manager_that_is_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    for (place, left) in [(None, 0), (Some(dir.path()), 1)] {
+        let busy = || Answer::Status(503, "retry-after: 1\r\n");
+        let server = Server::start(vec![busy(), busy(), Answer::Ack]).await;
+        let spool = spool_in(place);
+        spool.append(0, metric(0));
+        let hurried = Settings {
+            flush: Duration::from_millis(100),
+            ..settings(ManagerAddress::Url(server.url.clone()))
+        };
+        let delivery = deliver(hurried, &spool);
+        server.until("the first try", |seen| seen.requests >= 1).await;
+        assert_eq!(delivery.end().await.undelivered, left, "{place:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = spool_in(Some(dir.path()));
+    for number in 0..10 {
+        spool.append(0, metric(number));
+        spool.append(0, log());
+    }
+    let file = dir.path().join("manager.url");
+    let hurried = Settings {
+        flush: Duration::from_millis(300),
+        ..settings(ManagerAddress::File(file.clone()))
+    };
+    let outcome = deliver(hurried, &spool).end().await;
+    assert_eq!(outcome.undelivered, 20);
+    assert!(outcome.last_error.is_some_and(|why| why.contains("manager.url")), "it is said why");
+    assert!(spool.close(BOUND).await);
+
+    let server = Server::start(vec![Answer::StoreAndReset, Answer::Ack]).await;
+    std::fs::write(&file, format!("{}\n", server.url)).unwrap();
+    for round in ["the rest", "nothing more"] {
+        let request = crate::commands::replay::Request {
+            dir: dir.path().to_owned(),
+            sender: None,
+            manager: ManagerAddress::File(file.clone()),
+            token_file: None,
+            ca_file: None,
+            patience: BOUND,
+        };
+        assert_eq!(
+            crate::commands::replay::replay(request).await.unwrap(),
+            everything(),
+            "{round}"
+        );
+        assert_eq!(server.facts(), (0..10).collect::<Vec<_>>(), "{round}");
+        assert_eq!(server.seen.lock().unwrap().stored.len(), 20, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_that_fails_says_how_many_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = spool_in(Some(dir.path()));
+    // More than one batch.
+    for _ in 0..9 {
+        let message = "x".repeat(FACTS_BYTES / 4);
+        spool.append(0, ReportBody::Note { code: "large".to_owned(), message });
+    }
+    assert!(spool.close(BOUND).await);
+    let request = crate::commands::replay::Request {
+        dir: dir.path().to_owned(),
+        sender: None,
+        manager: ManagerAddress::File(dir.path().join("absent")),
+        token_file: None,
+        ca_file: None,
+        patience: Duration::from_millis(100),
+    };
+    assert_eq!(crate::commands::replay::replay(request).await.unwrap().undelivered, 9);
+}
+
+#[tokio::test]
+async fn a_report_that_is_never_taken_holds_up_no_other() {
+    for status in [400, 413] {
+        let own = Answer::Status(status, "content-type: application/problem+json\r\n");
+        let server = Server::start(vec![own, Answer::Ack]).await;
+        let spool = memory_spool();
+        spool.append(0, metric(0));
+        let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
+        server.until("the refusal", |seen| seen.requests > 0).await;
+        spool.append(0, metric(1));
+        assert_eq!(delivery.end().await, everything(), "{status}");
+        assert_eq!(server.facts(), [1], "{status}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_nobodys_holds_up_no_other_and_is_delivered_as_whose_it_is_said_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobodys = Options { sender: None, ..options_in(Some(dir.path()), "t-0") };
+    for options in [nobodys, options_in(Some(dir.path()), "t-1")] {
+        let spool = Spool::open(options).spool;
+        spool.append(0, metric(0));
+        assert!(spool.close(BOUND).await);
+    }
+    let server = Server::start(vec![Answer::Ack]).await;
+    let request = |sender| crate::commands::replay::Request {
+        dir: dir.path().to_owned(),
+        sender,
+        manager: ManagerAddress::Url(server.url.clone()),
+        token_file: None,
+        ca_file: None,
+        patience: BOUND,
+    };
+    let attempts = || server.seen.lock().unwrap().attempts.clone();
+    let error = crate::commands::replay::replay(request(None)).await.unwrap_err().to_string();
+    assert!(error.contains("t-0 does not say whose") && error.contains("--trial"), "{error}");
+    assert_eq!(attempts(), ["t-1"]);
+    let told = crate::commands::replay::replay(request(Some(sender()))).await;
+    assert_eq!(told.unwrap(), everything());
+    assert_eq!(attempts(), ["t-1", "t-0"]);
+}

@@ -1,0 +1,63 @@
+//! Batches that are compressed. The server listens on loopback, where nothing is, so it is called by the
+//! address of no interface, which leads there too.
+
+use std::io::Read as _;
+
+use super::*;
+use crate::util::gunzip::Gunzip;
+
+/// Returns the text of a body, and whether it was compressed.
+pub(super) fn unpacked(body: Vec<u8>) -> (bool, Vec<u8>) {
+    if !body.starts_with(&[0x1f, 0x8b]) {
+        return (false, body);
+    }
+    let mut bytes = Vec::new();
+    Gunzip::new(body.as_slice()).unwrap().read_to_end(&mut bytes).unwrap();
+    (true, bytes)
+}
+
+/// Delivers many metrics and large logs; how many requests were compressed.
+async fn deliver_much(script: Vec<Answer>, host: &str) -> u64 {
+    let server = Server::start(script).await;
+    let spool = memory_spool();
+    let url = server.url.replace("127.0.0.1", host);
+    let delivery = deliver(settings(ManagerAddress::Url(url)), &spool);
+    // What a manager offers is known with its first answer.
+    spool.append(0, metric(0));
+    server.until("the first answer", |seen| seen.requests > 0).await;
+    for number in 1..200 {
+        spool.append(0, metric(number));
+    }
+    for _ in 0..10 {
+        let text = LogText::Text("epoch 3 loss 0.25 accuracy 0.75\n".repeat(500));
+        let chunk = LogChunk { stream: Stream::Stdout, offset_bytes: 0, text };
+        spool.append(0, ReportBody::Log(chunk));
+    }
+    assert_eq!(delivery.end().await, everything());
+    assert_eq!(server.facts(), (0..200).collect::<Vec<_>>());
+    let seen = server.seen.lock().unwrap();
+    assert_eq!(seen.stored.len(), 210, "logs too");
+    seen.packed
+}
+
+#[tokio::test]
+async fn large_batches_that_leave_the_machine_are_compressed() {
+    assert!(deliver_much(vec![Answer::Ack], "0.0.0.0").await > 0);
+    assert_eq!(deliver_much(vec![Answer::Ack], "127.0.0.1").await, 0, "over loopback");
+}
+
+#[tokio::test]
+async fn a_compressed_batch_is_halved_and_repeated_like_any_other() {
+    assert!(deliver_much(vec![Answer::AtMost(3)], "0.0.0.0").await > 1);
+    let script = vec![Answer::Ack, Answer::StoreAndReset, Answer::Reset, Answer::Ack];
+    assert!(deliver_much(script, "0.0.0.0").await > 0);
+}
+
+#[tokio::test]
+async fn who_refuses_a_compressed_batch_gets_it_as_it_is() {
+    for status in [400, 415] {
+        let packed = deliver_much(vec![Answer::Plain(status)], "0.0.0.0").await;
+        // Each lane may have had one under way.
+        assert!((1..=2).contains(&packed), "{status}: {packed} were tried");
+    }
+}

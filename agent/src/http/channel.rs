@@ -1,0 +1,188 @@
+//! A loopback HTTP endpoint that speaks the command channel of NNI's SDK (version 3: the variable
+//! `NNI_TRIAL_COMMAND_CHANNEL`), so that an unmodified trial never feels a manager that is slow or gone.
+//!
+//! The SDK puts commands with `PUT` and polls for answers with `GET`, on one URL, without a timeout and
+//! without a second try (NNI 3.0, `nni/runtime/command_channel/http.py`). So every answer is given at once
+//! from what the agent holds, a metric is handed on before its `PUT` is answered, and only a `GET` with
+//! nothing to say waits, for at most [`POLL`].
+//!
+//! The socket listens on 127.0.0.1 alone; the URL's path is random, new for each run, and is what entitles
+//! to speak. No request makes the agent do anything but record a metric.
+
+mod command;
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::collect::Finding;
+use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, is_true, serve};
+use command::Command;
+
+/// Name of the variable that tells the SDK where the channel is.
+pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
+
+/// The time that a `GET` waits for something to say, as NNI's own server does.
+const POLL: Duration = Duration::from_secs(1);
+
+/// A body may be large: a metric of a million characters is encoded as JSON three times. A trial that is stopped in the
+/// middle of one is waited for, since it would not try again.
+const LIMITS: Limits = Limits { connections: 256, body_bytes: 8 * 1024 * 1024, patience: None };
+
+/// The endpoint, bound and not yet served.
+#[derive(Debug)]
+pub struct Channel {
+    listener: TcpListener,
+    address: SocketAddr,
+    path: String,
+}
+
+/// Why the endpoint could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No socket on the loopback interface.
+    #[error("cannot listen on 127.0.0.1 for the trial's SDK; it is left to print its metrics")]
+    Listen(#[source] io::Error),
+    /// No random bytes for the path.
+    #[error(
+        "the system gave no random bytes for the SDK's channel; it is left to print its metrics"
+    )]
+    NoRandomness,
+}
+
+/// State that all connections share.
+#[derive(Debug)]
+struct Shared {
+    path: String,
+    /// The answer to a parameter request.
+    parameters: String,
+    /// Parameter requests that no `GET` has answered yet.
+    requested: AtomicUsize,
+    /// Wakes a `GET` that waits.
+    request: Notify,
+    found: mpsc::Sender<Finding>,
+    ended: watch::Receiver<bool>,
+}
+
+impl Channel {
+    /// Binds a free port of the loopback interface.
+    pub async fn bind() -> Result<Self, Error> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(Error::Listen)?;
+        let address = listener.local_addr().map_err(Error::Listen)?;
+        Ok(Self { listener, address, path: random_path()? })
+    }
+
+    /// The value for [`CHANNEL_VARIABLE`]. The SDK's HTTP library obeys `HTTP_PROXY` even for the loopback
+    /// address, so a trial that has a proxy also needs [`no_proxy`].
+    pub fn url(&self) -> String {
+        format!("http://{}{}", self.address, self.path)
+    }
+
+    /// Serves until `ended` is true; then a poll that waits is told that the channel is closed.
+    ///
+    /// `record` is the parameter record (the content of `parameter.cfg`), the answer to every request for
+    /// parameters: each process of a trial may ask. What trials report is sent to `found`; while that is
+    /// full, their `PUT`s wait.
+    pub async fn serve(
+        self,
+        record: &str,
+        found: mpsc::Sender<Finding>,
+        ended: watch::Receiver<bool>,
+    ) {
+        let shared = Shared {
+            path: self.path,
+            parameters: command::parameter_answer(record),
+            requested: AtomicUsize::new(0),
+            request: Notify::new(),
+            found,
+            ended: ended.clone(),
+        };
+        serve(self.listener, LIMITS, Arc::new(shared), ended).await;
+    }
+}
+
+/// `NO_PROXY` with the loopback address added to what it was.
+pub fn no_proxy(existing: Option<&str>) -> String {
+    match existing.map(str::trim) {
+        None | Some("") => "127.0.0.1".to_owned(),
+        Some("*") => "*".to_owned(),
+        Some(hosts) if hosts.split(',').any(|host| host.trim() == "127.0.0.1") => hosts.to_owned(),
+        Some(hosts) => format!("{hosts},127.0.0.1"),
+    }
+}
+
+fn random_path() -> Result<String, Error> {
+    let mut bytes = [0_u8; 16];
+    let provider = rustls::crypto::ring::default_provider();
+    provider.secure_random.fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
+    let mut path = "/".to_owned();
+    for byte in bytes {
+        write!(path, "{byte:02x}").expect("a String takes everything");
+    }
+    Ok(path)
+}
+
+impl Handler for Shared {
+    fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a> {
+        Box::pin(async move {
+            if head.target != self.path {
+                return Answer::empty("404 Not Found");
+            }
+            match head.method {
+                Method::Put => put(body, self).await,
+                Method::Get => poll(self).await,
+                Method::Other => Answer::empty("405 Method Not Allowed"),
+            }
+        })
+    }
+}
+
+async fn put(body: &[u8], shared: &Shared) -> Answer {
+    let finding = match command::read(body) {
+        Command::RequestParameter => {
+            shared.requested.fetch_add(1, Ordering::Relaxed);
+            shared.request.notify_one();
+            return Answer::empty("200 OK");
+        }
+        Command::Found(finding) => finding,
+    };
+    let status = match finding {
+        Finding::Metric(_) => "200 OK",
+        Finding::Unreadable { .. } => "400 Bad Request",
+    };
+    match shared.found.send(finding).await {
+        Ok(()) => Answer::empty(status),
+        Err(_) => Answer::empty("410 Gone"),
+    }
+}
+
+async fn poll(shared: &Shared) -> Answer {
+    let mut ended = shared.ended.clone();
+    let wait = async {
+        loop {
+            let taken =
+                shared.requested.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |requested| {
+                    requested.checked_sub(1)
+                });
+            if taken.is_ok() {
+                return;
+            }
+            shared.request.notified().await;
+        }
+    };
+    tokio::select! {
+        biased; // A parameter that was asked for is given even at the end.
+        () = wait => Answer { body: shared.parameters.clone(), ..Answer::empty("200 OK") },
+        () = is_true(&mut ended) => Answer::empty("410 Gone"),
+        () = tokio::time::sleep(POLL) => Answer::empty("408 Request Timeout"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

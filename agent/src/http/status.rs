@@ -1,0 +1,74 @@
+//! `--listen`: `/healthz` and `/metrics`.
+//!
+//! Every answer comes from the task that watches the trial, so that `/healthz` tells of that one and not of this. It
+//! must not cost it anything: the texts are made one at a time, and a client that is slow is slow alone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::http::prometheus::KIND;
+use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, serve};
+
+/// A request for the text of `/metrics`.
+pub type Asked = oneshot::Sender<String>;
+
+/// The time that the watching task may take to answer, and a client to ask and to listen.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client needs no more than a few connections, and no body.
+const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
+
+struct Door {
+    ask: mpsc::Sender<Asked>,
+}
+
+/// Serves on `address` until `ended`. An address that cannot be had is a warning: the trial runs on.
+pub async fn listen(address: SocketAddr, ask: mpsc::Sender<Asked>, ended: watch::Receiver<bool>) {
+    let bound = TcpListener::bind(address).await;
+    let listener = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    match listener {
+        Ok((address, listener)) => {
+            tracing::info!("listens on http://{address}");
+            serve(listener, LIMITS, Arc::new(Door { ask }), ended).await;
+        }
+        Err(source) => {
+            tracing::warn!(
+                "cannot listen on {address} ({source}); nobody can look in, choose another with --listen"
+            );
+        }
+    }
+}
+
+impl Handler for Door {
+    fn answer<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> Answering<'a> {
+        Box::pin(async move {
+            let path = head.target.split('?').next().unwrap_or_default();
+            match (head.method, path) {
+                (Method::Get, "/metrics" | "/healthz") => {}
+                (Method::Put | Method::Other, "/metrics" | "/healthz") => {
+                    return Answer::empty("405 Method Not Allowed");
+                }
+                (Method::Get | Method::Put | Method::Other, _) => {
+                    return Answer::empty("404 Not Found");
+                }
+            }
+            let (tell, told) = oneshot::channel();
+            let asked = async {
+                self.ask.send(tell).await.ok()?;
+                told.await.ok()
+            };
+            match tokio::time::timeout(CLIENT_TIMEOUT, asked).await {
+                Ok(Some(page)) => {
+                    let body = if path == "/metrics" { page } else { "ok\n".to_owned() };
+                    Answer { status: "200 OK", kind: KIND, body }
+                }
+                // The trial is over, or its keeper hangs.
+                Ok(None) | Err(_) => Answer::empty("503 Service Unavailable"),
+            }
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! The trial's process tree, through `sysinfo`.
+//!
+//! Everything below this agent is the trial, except what the agent started for itself: orphans come back to
+//! the agent (it is PID 1 or a subreaper), so a daemon that left its session is still counted.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
+use trial_protocol::ProcessSample;
+
+use crate::trial::tree;
+
+/// Reads the process tree below one process.
+#[derive(Debug)]
+pub struct ProcessReader {
+    system: System,
+    /// The last reading's time and, per process, the processor time it had used, in milliseconds.
+    before: Option<(Duration, BTreeMap<Name, u64>)>,
+}
+
+/// A process for as long as it lives: its number, which is used again, and when it began.
+type Name = (Pid, u64);
+
+impl ProcessReader {
+    /// A reader; `None` where processes cannot be read, such as in a root without `/proc`.
+    pub fn new() -> Option<Self> {
+        fs::metadata("/proc/self/stat").ok()?;
+        Some(Self { system: System::new().ok()?, before: None })
+    }
+
+    /// Reads what is below process `top`, which itself is not counted, nor is what is at or below one of
+    /// `except`. `now` is of a monotonic clock. `None` if nothing is there.
+    pub fn read(&mut self, top: u32, except: &[u32], now: Duration) -> Option<ProcessSample> {
+        let tree = tree::descendants(top, except);
+        let tree: Vec<_> = tree.iter().map(|process| Pid::from_u32(process.pid)).collect();
+        // Without threads: `sysinfo` would read each like a process. And only what is the trial's: a machine may
+        // run a thousand others.
+        let kind = ProcessRefreshKind::nothing()
+            .without_tasks()
+            .with_cpu()
+            .with_memory()
+            .with_disk_usage();
+        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&tree), true, kind);
+
+        let processes: Vec<_> = tree.iter().filter_map(|pid| self.system.process(*pid)).collect();
+        if processes.is_empty() {
+            return None;
+        }
+        let used: BTreeMap<Name, u64> = processes
+            .iter()
+            .map(|process| ((process.pid(), process.start_time()), process.accumulated_cpu_time()))
+            .collect();
+        let before = self.before.replace((now, used));
+        let cpu_percent = before.and_then(|before| self.cpu_percent(&before));
+
+        let sum = |value: fn(&Process) -> u64| processes.iter().map(|process| value(process)).sum();
+        Some(ProcessSample {
+            processes: narrow(processes.len()),
+            threads: counted(&tree, "task"),
+            cpu_percent,
+            memory_bytes: sum(Process::memory),
+            read_bytes: Some(sum(|process| process.disk_usage().total_read_bytes)),
+            written_bytes: Some(sum(|process| process.disk_usage().total_written_bytes)),
+            descriptors: counted(&tree, "fd"),
+        })
+    }
+
+    /// Processor time since `before`, in percent of one core. What a process used that has ended since is
+    /// not known; a new process counts from its beginning.
+    fn cpu_percent(&self, before: &(Duration, BTreeMap<Name, u64>)) -> Option<f64> {
+        let (then, used_then) = before;
+        let (now, used_now) = self.before.as_ref()?;
+        let elapsed = now.checked_sub(*then).filter(|elapsed| !elapsed.is_zero())?;
+        let used: u64 = used_now
+            .iter()
+            .map(|(name, used)| used.saturating_sub(used_then.get(name).copied().unwrap_or(0)))
+            .sum();
+        let used = Duration::from_millis(used);
+        Some(100.0 * used.as_secs_f64() / elapsed.as_secs_f64())
+    }
+}
+
+/// The entries of a directory of each process, together; `None` if not one can be read.
+fn counted(tree: &[Pid], dir: &str) -> Option<u32> {
+    let each = tree.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/{dir}")).ok());
+    each.map(|entries| narrow(entries.count())).reduce(u32::saturating_add)
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A shell with a child of its own, until it is dropped.
+    struct Tree {
+        shell: Child,
+        leaf: u32,
+    }
+
+    impl Tree {
+        /// `child` is what the shell starts in the background.
+        fn new(child: &str) -> Self {
+            let script = format!("{child} >/dev/null & echo $!; read line; kill $!");
+            let mut shell = Command::new("sh")
+                .args(["-c", &script])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut leaf = String::new();
+            let mut stdout = BufReader::new(shell.stdout.take().unwrap());
+            stdout.read_line(&mut leaf).unwrap();
+            Self { shell, leaf: leaf.trim().parse().unwrap() }
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            // End of file ends the shell, and the shell its child.
+            drop(self.shell.stdin.take());
+            self.shell.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_tree_below_a_process_is_summed() {
+        let tree = Tree::new("sleep 600");
+        let mut reader = ProcessReader::new().unwrap();
+        let sample = reader.read(tree.shell.id(), &[], Duration::ZERO).unwrap();
+        assert_eq!((sample.processes, sample.threads), (1, Some(1)), "{sample:?}");
+        assert!(sample.memory_bytes > 0 && sample.descriptors > Some(0), "{sample:?}");
+        assert_eq!(sample.cpu_percent, None);
+        assert_eq!(reader.read(tree.leaf, &[], Duration::ZERO), None);
+    }
+
+    #[test]
+    fn what_the_agent_started_for_itself_is_not_the_trial() {
+        let tree = Tree::new("sleep 600");
+        let mut reader = ProcessReader::new().unwrap();
+        let mut processes = |except: &[u32]| {
+            let sample = reader.read(tree.shell.id(), except, Duration::ZERO);
+            sample.map(|sample| sample.processes)
+        };
+        assert_eq!(processes(&[]), Some(1));
+        assert_eq!(processes(&[tree.leaf]), None);
+    }
+
+    #[test]
+    fn processor_time_is_the_difference_of_two_readings() {
+        let tree = Tree::new("(while :; do :; done)");
+        let mut reader = ProcessReader::new().unwrap();
+        let top = tree.shell.id();
+        let first = reader.read(top, &[], Duration::ZERO).unwrap();
+        assert_eq!(first.cpu_percent, None);
+        // The clock is ours: however long the loop takes to use a hundredth of a second, a second "passes".
+        let used = (1..1_000_000).find_map(|second| {
+            let sample = reader.read(top, &[], Duration::from_secs(second)).unwrap();
+            sample.cpu_percent.filter(|percent| *percent > 0.0)
+        });
+        assert!(used.is_some());
+        assert_eq!(reader.read(top, &[], Duration::ZERO).unwrap().cpu_percent, None);
+    }
+}

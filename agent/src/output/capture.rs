@@ -1,0 +1,287 @@
+//! Writes the trial's directory: the files `stdout`, `stderr` and `verdict.json`, and the platform's
+//! termination log, on a thread of its own.
+//!
+//! Invariants:
+//!
+//! * A disk that hangs costs the trial at most [`DISK_TIMEOUT`]; then its output is no longer copied, and
+//!   counted, until the disk answers again. A slow disk slows the trial, as redirection in a shell would.
+//! * At most [`QUEUE_BYTES`] bytes of each stream wait in memory (and as many are being written).
+//! * Only the thread touches the disk; it starts with the first thing there is to write. Where there is
+//!   nothing but a verdict at the very end, none is started.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use trial_protocol::{Stream, Verdict};
+
+use crate::output::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace};
+use crate::verdict::termination_message;
+
+mod grown;
+
+use grown::Grown;
+
+/// Bytes of one stream that may wait for the disk.
+pub const QUEUE_BYTES: usize = 64 * 1024;
+
+/// The longest that a pump waits for a disk that does not take anything.
+pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Where things are to be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The output directory. `None`: no place could be written.
+    pub dir: Option<PathBuf>,
+    /// A file for the verdict in short, written in place: it may be a mount of its own.
+    pub termination_log: Option<PathBuf>,
+    /// Size over which a file of output is set aside and begun anew; one such file is kept.
+    pub rotate_bytes: Option<u64>,
+    /// The content of the collectors' file. `None`: there is to be none.
+    pub collectors: Option<Vec<u8>>,
+}
+
+/// The outcome of writing the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes of output that are not in the files.
+    pub shed_bytes: u64,
+    /// The last thing that went wrong, if anything did.
+    pub error: Option<String>,
+}
+
+/// A handle on the thread; all clones share it.
+#[derive(Debug, Clone)]
+pub struct Capture {
+    // `None`: there is no place for anything.
+    shared: Option<Arc<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    places: Places,
+    state: Mutex<State>,
+    work: Condvar,
+    room: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    started: bool,
+    waiting: [Vec<u8>; 2],
+    verdict: Option<Box<Verdict>>,
+    finish: Option<oneshot::Sender<Outcome>>,
+    /// The time that is left for the write in progress.
+    spent: Duration,
+    outcome: Outcome,
+}
+
+/// The next task of the thread.
+struct Work {
+    bytes: [Vec<u8>; 2],
+    verdict: Option<Box<Verdict>>,
+    finish: Option<oneshot::Sender<Outcome>>,
+}
+
+impl Capture {
+    /// Keeps what there is in `places`, output after what an earlier attempt left there.
+    pub fn new(places: Places) -> Self {
+        let anywhere = places.dir.is_some() || places.termination_log.is_some();
+        let shared = anywhere.then(|| {
+            let (work, room) = (Condvar::new(), Condvar::new());
+            Arc::new(Shared { places, state: Mutex::default(), work, room })
+        });
+        Self { shared }
+    }
+
+    /// Where the files are.
+    pub fn dir(&self) -> Option<&Path> {
+        self.shared.as_ref()?.places.dir.as_deref()
+    }
+
+    /// Takes the next bytes of `stream`. Waits for a disk that is slow, but not for one that hangs.
+    pub fn output(&self, stream: Stream, bytes: &[u8]) {
+        let Some(shared) = self.shared.as_ref().filter(|shared| shared.places.dir.is_some()) else {
+            return;
+        };
+        let mut state = shared.lock();
+        shared.start(&mut state);
+        while state.waiting[index(stream)].len() + bytes.len() > QUEUE_BYTES {
+            let left = DISK_TIMEOUT.saturating_sub(state.spent);
+            if left.is_zero() {
+                state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                return;
+            }
+            let before = Instant::now();
+            let (woken, _) =
+                shared.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            // The thread sets it back whenever the disk has taken something.
+            state.spent += before.elapsed();
+        }
+        state.waiting[index(stream)].extend_from_slice(bytes);
+        shared.work.notify_one();
+    }
+
+    /// Replaces the verdict on disk. Does not wait for it.
+    pub fn verdict(&self, verdict: &Verdict) {
+        let Some(shared) = &self.shared else { return };
+        let mut state = shared.lock();
+        shared.start(&mut state);
+        state.verdict = Some(Box::new(verdict.clone()));
+        shared.work.notify_one();
+    }
+
+    /// Writes the verdict of a trial that printed nothing, and waits for it.
+    pub fn only_verdict(&self, verdict: &Verdict) -> Result<(), String> {
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.publish(verdict))
+    }
+
+    /// Bytes that were not kept so far.
+    pub fn shed_bytes(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.lock().outcome.shed_bytes)
+    }
+
+    /// Writes what is waiting, and tells how it went; waits for that at most `bound`.
+    pub async fn finish(&self, bound: Duration) -> Outcome {
+        let Some(shared) = &self.shared else { return Outcome::default() };
+        let (tell, told) = oneshot::channel();
+        {
+            let mut state = shared.lock();
+            shared.start(&mut state);
+            state.finish = Some(tell);
+            shared.work.notify_one();
+        }
+        match tokio::time::timeout(bound, told).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => {
+                let state = shared.lock();
+                let waiting: usize = state.waiting.iter().map(Vec::len).sum();
+                let error = "the disk does not answer".to_owned();
+                Outcome {
+                    shed_bytes: state.outcome.shed_bytes
+                        + u64::try_from(waiting).unwrap_or(u64::MAX),
+                    error: Some(state.outcome.error.clone().unwrap_or(error)),
+                }
+            }
+        }
+    }
+}
+
+fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change below is a single statement, so the state is whole whichever thread panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State) {
+        if state.started {
+            return;
+        }
+        state.started = true;
+        let shared = Arc::clone(self);
+        let thread = thread::Builder::new().name("capture".to_owned()).stack_size(128 * 1024);
+        if let Err(source) = thread.spawn(move || shared.work_off()) {
+            state.outcome.error = Some(format!("cannot start a thread for the files: {source}"));
+            state.spent = DISK_TIMEOUT;
+        }
+    }
+
+    fn work_off(&self) {
+        let (dir, limit) = (self.places.dir.as_ref(), self.places.rotate_bytes);
+        let file = |name| dir.map(|dir| Grown::open(dir, name, limit));
+        self.keep_collectors();
+        let mut files = [file("stdout"), file("stderr")];
+        let mut spare = [Vec::new(), Vec::new()];
+        loop {
+            let work = self.next(spare);
+            for (file, bytes) in files.iter_mut().zip(&work.bytes) {
+                if let (Some(file), false) = (file, bytes.is_empty())
+                    && let Err(source) = file.append(bytes)
+                {
+                    let mut state = self.lock();
+                    state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                    state.outcome.error = Some(format!("cannot keep the trial's output: {source}"));
+                }
+            }
+            if let Some(verdict) = work.verdict
+                && let Err(error) = self.publish(&verdict)
+            {
+                self.lock().outcome.error = Some(error);
+            }
+            self.lock().spent = Duration::ZERO;
+            if let Some(finish) = work.finish {
+                // The receiver may be gone.
+                finish.send(self.lock().outcome.clone()).ok();
+                return;
+            }
+            spare = work.bytes;
+        }
+    }
+
+    /// Says how this run's metrics are found, and not how those of an attempt before it were.
+    fn keep_collectors(&self) {
+        let Some(dir) = &self.places.dir else { return };
+        let path = dir.join(COLLECTORS_FILE);
+        let kept = match &self.places.collectors {
+            Some(json) => replace(&path, json),
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                removed => removed,
+            },
+        };
+        if let Err(source) = kept {
+            self.lock().outcome.error = Some(format!("cannot write {COLLECTORS_FILE}: {source}"));
+        }
+    }
+
+    /// Waits for work, and gives the emptied buffers back for reuse.
+    fn next(&self, mut spare: [Vec<u8>; 2]) -> Work {
+        spare.iter_mut().for_each(Vec::clear);
+        let mut state = self.lock();
+        loop {
+            let idle = state.waiting.iter().all(Vec::is_empty)
+                && state.verdict.is_none()
+                && state.finish.is_none();
+            if !idle {
+                break;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let work = Work {
+            bytes: std::mem::replace(&mut state.waiting, spare),
+            verdict: state.verdict.take(),
+            finish: state.finish.take(),
+        };
+        self.room.notify_all();
+        work
+    }
+
+    /// Writes the verdict wherever it can be written: where the disk is full, the termination log alone may tell of it.
+    fn publish(&self, verdict: &Verdict) -> Result<(), String> {
+        let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
+        let kept = self.places.dir.as_ref().map_or(Ok(()), |dir| {
+            let json = serde_json::to_vec(verdict).expect("a verdict is texts and numbers");
+            replace(&dir.join(VERDICT_FILE), &json).map_err(|source| failed(VERDICT_FILE, source))
+        });
+        let told = self.places.termination_log.as_ref().map_or(Ok(()), |path| {
+            std::fs::write(path, termination_message(verdict))
+                .map_err(|source| failed(&path.display().to_string(), source))
+        });
+        kept.and(told)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! Watches the files that hold metrics, on a thread of its own: they may be on a network file system that
+//! hangs.
+//!
+//! `notify` tells of changes at once where the file system does; a look every second finds the rest, and a
+//! last one after the trial's end. It must not create anything there: NNI's SDK fails if its directory
+//! appears between its own look and its `mkdir`.
+//!
+//! A look opens the files, which `notify` tells of too; that must not lead to another look, or there is no end to it. And
+//! whatever is written there, a checkpoint of gigabytes beside the event files, say, may cost the trial's machine
+//! next to nothing.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc as blocking};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+
+use crate::collect::tail::{FileCollectors, FileSpec};
+use crate::collect::{CollectSpec, Finding};
+use crate::output::{PumpEvent, READER_STACK};
+
+/// The time between looks where no notification of changes comes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The shortest pause between two looks.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The pause after a look, in multiples of the time that it took.
+const PAUSE_PER_LOOK: u32 = 20;
+
+/// The files, before their thread runs.
+#[derive(Debug)]
+pub struct MetricFiles {
+    collectors: FileCollectors,
+    /// Places that may be watched, and are not yet: it may not be there yet either.
+    places: Vec<(PathBuf, RecursiveMode)>,
+    /// The files and directories themselves.
+    wanted: Vec<PathBuf>,
+    heard: mpsc::Sender<PumpEvent>,
+}
+
+/// The thread. Dropped, it looks a last time and says [`PumpEvent::FilesRead`].
+#[derive(Debug)]
+pub struct Watching {
+    wake: blocking::Sender<Wake>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    Changed,
+    Stop,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        // The thread may have panicked; then there is nothing to stop.
+        self.wake.send(Wake::Stop).ok();
+    }
+}
+
+impl MetricFiles {
+    /// The files of `spec`; findings go to `heard`. Call it before the trial starts: what is there by then is
+    /// of an earlier attempt, which has reported it. The trial waits for this, so next to nothing is read.
+    pub fn new(collect: &CollectSpec, spec: FileSpec, heard: mpsc::Sender<PumpEvent>) -> Self {
+        let files = spec.metric_file.iter().chain(&spec.line_files);
+        let parents = files.filter_map(|file| file.parent()).map(|dir| {
+            // The parent of a bare name is the empty path.
+            let dir = if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir.to_owned() };
+            (dir, RecursiveMode::NonRecursive)
+        });
+        let dirs = spec.event_dirs.iter().cloned().map(|dir| (dir, RecursiveMode::Recursive));
+        let places = parents.chain(dirs).collect();
+        let files = spec.metric_file.iter().chain(&spec.line_files);
+        let wanted = files.chain(&spec.event_dirs).cloned().collect();
+        let mut collectors = FileCollectors::new(collect, spec);
+        collectors.skip();
+        Self { collectors, places, wanted, heard }
+    }
+
+    /// NNI's file and the files of lines, each with how much of it was there before the trial.
+    pub fn offsets(&self) -> Vec<(PathBuf, u64)> {
+        self.collectors.offsets()
+    }
+
+    /// Returns whether any of the files or directories is there by now.
+    pub fn any_is_there(&self) -> bool {
+        self.wanted.iter().any(|path| path.exists())
+    }
+
+    /// Starts the thread.
+    pub fn watch(self) -> Result<Watching, std::io::Error> {
+        let (wake, woken) = blocking::channel();
+        let changed = wake.clone();
+        thread::Builder::new()
+            .name("metric-files".to_owned())
+            .stack_size(READER_STACK)
+            .spawn(move || self.work(&woken, &changed))?;
+        Ok(Watching { wake })
+    }
+
+    fn work(mut self, woken: &blocking::Receiver<Wake>, changed: &blocking::Sender<Wake>) {
+        let mut watcher = None;
+        let mut found = Vec::new();
+        let told = Arc::<AtomicBool>::default();
+        loop {
+            let begun = Instant::now();
+            told.store(false, Ordering::Release);
+            self.watch_what_is_there(&mut watcher, changed, &told);
+            self.collectors.poll(&mut found);
+            self.tell(std::mem::take(&mut found));
+            if wait(woken, pause_after(begun.elapsed())) == Wake::Stop {
+                break;
+            }
+        }
+        self.collectors.finish(&mut found);
+        self.tell(found);
+        self.heard.blocking_send(PumpEvent::FilesRead).ok();
+    }
+
+    /// Asks for news of the directories that exist by now. Where they cannot be watched (no inotify instance
+    /// is left, say), looking every second must do.
+    fn watch_what_is_there(
+        &mut self,
+        watcher: &mut Option<RecommendedWatcher>,
+        changed: &blocking::Sender<Wake>,
+        told: &Arc<AtomicBool>,
+    ) {
+        let (there, absent) =
+            std::mem::take(&mut self.places).into_iter().partition(|(dir, _)| dir.is_dir());
+        self.places = absent;
+        let there: Vec<(PathBuf, RecursiveMode)> = there;
+        for (dir, mode) in there {
+            if watcher.is_none() {
+                *watcher = waker(changed.clone(), Arc::clone(told)).ok();
+            }
+            if let Some(watcher) = watcher {
+                watcher.watch(&dir, mode).ok();
+            }
+        }
+    }
+
+    fn tell(&self, found: Vec<Finding>) {
+        if !found.is_empty() {
+            // The main task may have gone; then the findings have no use.
+            self.heard.blocking_send(PumpEvent::Findings(found)).ok();
+        }
+    }
+}
+
+/// Wakes the thread when something has changed where it watches, and sets `told`; once that is set, no further wake is
+/// needed. An opened file is no change: we may have opened it.
+fn waker(
+    wake: blocking::Sender<Wake>,
+    told: Arc<AtomicBool>,
+) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<Event>| {
+        let changed = event.map_or(true, |event| !event.kind.is_access());
+        if changed && !told.swap(true, Ordering::AcqRel) {
+            // The reader may have ended before the watcher.
+            wake.send(Wake::Changed).ok();
+        }
+    })
+}
+
+/// Waits until there is reason for another look, and for so long at least as whatever changes may gather; that the trial
+/// has ended is told at once.
+fn wait(woken: &blocking::Receiver<Wake>, pause: Duration) -> Wake {
+    let begun = Instant::now();
+    let mut left = LOOK_EVERY.max(pause);
+    // One look answers all the wakes that came so far.
+    while let Ok(wake) = woken.recv_timeout(left) {
+        left = pause.saturating_sub(begun.elapsed());
+        if wake == Wake::Stop || left.is_zero() {
+            return wake;
+        }
+    }
+    Wake::Changed
+}
+
+/// PURE: how long to pause after a look that took so long.
+fn pause_after(look: Duration) -> Duration {
+    (look * PAUSE_PER_LOOK).clamp(MIN_LOOK_INTERVAL, LOOK_EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// For what happens at once, on a machine that is not busy.
+    const BOUND: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn who_looks_is_not_woken_by_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["one", "other"].map(|name| dir.path().join(name));
+        for file in &files {
+            fs::write(file, "{}").unwrap();
+        }
+        let (wake, woken) = blocking::channel();
+        let told = Arc::<AtomicBool>::default();
+        let mut watcher = waker(wake, Arc::clone(&told)).unwrap();
+        watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
+        // In turns, or the kernel tells of them as of one.
+        for file in files.iter().cycle().take(100) {
+            fs::read(file).unwrap();
+        }
+        for change in ["a", "b"] {
+            fs::create_dir(dir.path().join(change)).unwrap();
+            assert_eq!(woken.recv_timeout(BOUND), Ok(Wake::Changed), "{change}");
+            told.store(false, Ordering::Release);
+        }
+        // What was told later than the last change would be of the looks.
+        drop(watcher);
+        assert_eq!(woken.into_iter().count(), 0);
+    }
+
+    #[test]
+    fn the_dearer_a_look_the_longer_the_pause() {
+        let millis = Duration::from_millis;
+        for (look, pause) in [(0, 10), (1, 20), (7, 140), (50, 1000), (100_000, 1000)] {
+            assert_eq!(pause_after(millis(look)), millis(pause), "{look} ms");
+        }
+    }
+
+    #[test]
+    fn changes_gather_and_the_end_is_told_at_once() {
+        let (wake, woken) = blocking::channel();
+        for told in [Wake::Changed, Wake::Changed, Wake::Changed, Wake::Stop] {
+            wake.send(told).unwrap();
+        }
+        assert_eq!(wait(&woken, Duration::ZERO), Wake::Changed);
+        assert_eq!(wait(&woken, 100 * BOUND), Wake::Stop);
+    }
+}

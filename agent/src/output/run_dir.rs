@@ -1,0 +1,238 @@
+//! The trial's output directory: found or made before the trial starts, with its parameters in it.
+//!
+//! It is the only thing the trial waits for, because NNI's SDK reads its parameters from there. Where the
+//! directory cannot be written, a temporary one takes its place, and then none; the trial runs on.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use trial_protocol::Verdict;
+
+use crate::trial::parameters::Parameters;
+
+/// Which directory is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// This one, made if absent.
+    Dir(PathBuf),
+    /// A new one below `trialkeeper-runs` in the current directory.
+    New {
+        /// Now, in milliseconds since the Unix epoch.
+        now_ms: i64,
+        /// Any number: tells apart what starts in the same second.
+        random: u64,
+    },
+}
+
+/// The files of a run directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunDir {
+    /// The directory, absolute. `None`: no place could be written.
+    pub path: Option<PathBuf>,
+    /// The verdict that an earlier attempt left there.
+    pub earlier: Option<Verdict>,
+    /// Remarks for the user.
+    pub warnings: Vec<String>,
+}
+
+/// Name of the file with the verdict.
+pub const VERDICT_FILE: &str = "verdict.json";
+
+/// Name of the file with that of the attempt before.
+const EARLIER_VERDICT_FILE: &str = "verdict.json.1";
+
+/// Name of the file with the parameters as one plain JSON object.
+pub const PARAMETERS_FILE: &str = "parameters.json";
+
+/// Name of the file that says how the run's metrics are found, where the user said so.
+pub const COLLECTORS_FILE: &str = "collectors.json";
+
+/// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
+/// A `private` directory is made for its owner only, whatever the umask is; a pod's, on storage that others share, is not.
+pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: bool) -> RunDir {
+    let first = match wanted {
+        Wanted::Dir(dir) => dir.clone(),
+        Wanted::New { now_ms, random } => {
+            Path::new("trialkeeper-runs").join(new_name(*now_ms, *random))
+        }
+    };
+    let mut warnings = Vec::new();
+    let mode = if private { 0o700 } else { 0o777 };
+    match fill(&first, parameters, given, mode) {
+        Ok(Filled { path, new }) => {
+            let earlier = if new { None } else { earlier(&path) };
+            return RunDir { path: Some(path), earlier, warnings };
+        }
+        Err(source) => {
+            warnings.push(format!(
+                "cannot write the output directory {} ({source}); a temporary one is used",
+                first.display()
+            ));
+        }
+    }
+    let temporary = tempfile::Builder::new()
+        .prefix("trialkeeper-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir();
+    match temporary.and_then(|dir| fill(&dir.keep(), parameters, given, 0o700)) {
+        Ok(Filled { path, .. }) => {
+            warnings.push(format!("files of this trial are in {}", path.display()));
+            RunDir { path: Some(path), earlier: None, warnings }
+        }
+        Err(source) => {
+            warnings.push(format!(
+                "nor can {} be written ({source}); no files are kept",
+                std::env::temp_dir().display()
+            ));
+            RunDir { path: None, earlier: None, warnings }
+        }
+    }
+}
+
+/// A directory with the parameters in it.
+struct Filled {
+    path: PathBuf,
+    /// Made just now: no other process can have looked into it, or left anything there.
+    new: bool,
+}
+
+fn fill(dir: &Path, parameters: &Parameters, given: bool, mode: u32) -> Result<Filled, io::Error> {
+    let path = std::path::absolute(dir)?;
+    let make = || fs::DirBuilder::new().mode(mode).create(&path);
+    let new = match make() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().unwrap_or(&path);
+            fs::DirBuilder::new().recursive(true).mode(mode).create(above)?;
+            make()
+        }
+        outcome => outcome,
+    }
+    .is_ok();
+    let record = path.join("parameter.cfg");
+    let plain = path.join(PARAMETERS_FILE);
+    if new {
+        fs::write(record, &parameters.record)?;
+        fs::write(plain, parameters.to_json())?;
+    } else {
+        fs::create_dir_all(&path)?;
+        // The manager, or an earlier attempt, may have put it there.
+        if given || !record.try_exists()? {
+            replace(&record, parameters.record.as_bytes())?;
+        }
+        replace(&plain, parameters.to_json().as_bytes())?;
+    }
+    Ok(Filled { path, new })
+}
+
+/// The verdict of an earlier attempt, set aside: a reader finds this attempt's from now on.
+fn earlier(dir: &Path) -> Option<Verdict> {
+    let (path, aside) = (dir.join(VERDICT_FILE), dir.join(EARLIER_VERDICT_FILE));
+    let bytes = fs::read(&path).ok()?;
+    if let Err(source) = fs::rename(&path, &aside) {
+        tracing::warn!("an earlier verdict stays until there is one ({source})");
+    }
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Writes a file so that a reader sees the old one or the new one, and never half of it.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    let written = fs::File::create(&part).and_then(|mut file| file.write_all(bytes));
+    let replaced = written.and_then(|()| fs::rename(&part, path));
+    if replaced.is_err() {
+        // Nothing can be done about a half-written file that cannot be removed either.
+        fs::remove_file(&part).ok();
+    }
+    replaced
+}
+
+/// PURE: `yyyymmdd-hhmmss-xxxx`, in UTC.
+fn new_name(now_ms: i64, random: u64) -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let seconds = now_ms.div_euclid(1000);
+    let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, date) = civil(day);
+    let suffix: String = (0..4)
+        .map(|n| usize::try_from(random >> (5 * n) & 31).expect("five bits fit"))
+        .map(|index| char::from(LETTERS[index]))
+        .collect();
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{date:02}-{hour:02}{minute:02}{second:02}-{suffix}")
+}
+
+/// Year, month and day of the month of a day since 1970-01-01, in the Gregorian calendar: counted from
+/// March, the leap day comes last in its year, so that months have fixed lengths.
+/// PURE: year, month and day of a day since 1970-01-01 (the proleptic Gregorian calendar).
+pub fn civil(day: i64) -> (i64, i64, i64) {
+    const DAYS_IN_400_YEARS: i64 = 146_097;
+    let since_march_0000 = day + 719_468;
+    let era = since_march_0000.div_euclid(DAYS_IN_400_YEARS);
+    let day = since_march_0000.rem_euclid(DAYS_IN_400_YEARS);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + i64::from(month <= 2), month, date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::{Known, conclude};
+
+    #[test]
+    fn names_tell_the_time_and_differ() {
+        #[rustfmt::skip]
+        let table = [
+            (0,                 0,        "19700101-000000-aaaa"),
+            (1_709_164_799_999, 0b1,      "20240228-235959-baaa"),
+            (1_709_164_800_000, 31 << 15, "20240229-000000-aaa9"),
+            (1_795_132_800_000, u64::MAX, "20261120-000000-9999"),
+            (-1,                0,        "19691231-235959-aaaa"),
+        ];
+        for (now_ms, random, name) in table {
+            assert_eq!(new_name(now_ms, random), name);
+        }
+    }
+
+    #[test]
+    fn a_directory_gets_the_parameters_and_keeps_an_earlier_record() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a/b");
+        let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
+        let wanted = Wanted::Dir(dir.clone());
+        let first = prepare(&wanted, &parameters, true, true);
+        assert_eq!(first, RunDir { path: Some(dir.clone()), earlier: None, warnings: vec![] });
+        let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
+        assert_eq!(Parameters::parse(&record).unwrap(), parameters);
+        assert_eq!(fs::read_to_string(dir.join(PARAMETERS_FILE)).unwrap(), r#"{"x":1}"#);
+
+        let verdict = conclude(&Known::default());
+        fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
+        let second = prepare(&wanted, &Parameters::none(), false, true);
+        assert_eq!(second.earlier, Some(verdict));
+        assert!(!dir.join(VERDICT_FILE).exists() && dir.join(EARLIER_VERDICT_FILE).exists());
+        assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), record);
+
+        let other = Parameters::parse(r#"{"x": 2}"#).unwrap();
+        prepare(&wanted, &other, true, true);
+        assert_eq!(fs::read_to_string(dir.join("parameter.cfg")).unwrap(), other.record);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_replaced_by_a_temporary_one() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none(), false, true);
+        let path = made.path.unwrap();
+        assert!(path.join("parameter.cfg").exists());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(made.warnings.len(), 2, "{:?}", made.warnings);
+        fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,250 @@
+//! Fetches a trial's code and parameters from the manager before the trial starts, for a pod that shares no disk
+//! with it. Tries again until it has them or the time is up.
+//!
+//! Only what was asked for with `--fetch` loads any of this; a plain run does not come here.
+
+use std::fs::File;
+use std::io::{self, BufReader, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use backoff::backoff::Backoff as _;
+use reqwest::Client;
+use ring::digest::{Context, SHA256};
+use tokio::time::{Instant, sleep_until};
+
+use crate::delivery::dialect::pod::Door;
+use crate::delivery::dialect::{self, Verdict};
+use crate::delivery::{ManagerAddress, pause, read_token};
+use crate::http::client;
+use crate::pod::unpack::{self, remove_unchanged, unpack};
+use crate::util::gunzip::Gunzip;
+
+/// Why something is not here.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The manager did not give it.
+    #[error("cannot {what} (tried for {} s)", .tried.as_secs())]
+    Manager {
+        /// The request that was tried.
+        what: &'static str,
+        /// For how long.
+        tried: Duration,
+        /// Why the last try failed.
+        #[source]
+        source: Box<dialect::Error>,
+    },
+    /// It arrived damaged.
+    #[error("the code arrived damaged (tried for {} s): its sum is not what the manager says", .tried.as_secs())]
+    Damaged {
+        /// For how long it was tried.
+        tried: Duration,
+    },
+    /// A code archive of this machine.
+    #[error("cannot open the code archive {}", .path.display())]
+    Archive {
+        /// The archive.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot be put where it belongs.
+    #[error("cannot keep the code in {}", .path.display())]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The archive could not be unpacked.
+    #[error("cannot unpack the code into {}", .path.display())]
+    Unpack {
+        /// Where to.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: unpack::Error,
+    },
+    /// The other pods did not come.
+    #[error("the other pods of this trial have not all reported within {} s; missing: {missing}", .tried.as_secs())]
+    Missing {
+        /// The time that they were waited for.
+        tried: Duration,
+        /// Who.
+        missing: String,
+    },
+    /// No HTTP client.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+}
+
+/// The manager, asked with patience.
+pub struct Manager {
+    address: ManagerAddress,
+    token_file: Option<PathBuf>,
+    client: Client,
+    began: Instant,
+    until: Instant,
+}
+
+impl Manager {
+    /// Nothing is asked yet; all that will be has to come within `patience` from now.
+    pub fn new(
+        address: ManagerAddress,
+        token_file: Option<PathBuf>,
+        ca_file: Option<&Path>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let client = client::build(ca_file)?;
+        let began = Instant::now();
+        Ok(Self { address, token_file, client, began, until: began + patience })
+    }
+
+    /// Returns how long it has been asked.
+    pub fn tried(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Returns whether the time is up.
+    pub fn is_late(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// The manager's base URL, as it is now.
+    pub fn base(&self) -> Result<String, dialect::Error> {
+        self.address.url()
+    }
+
+    /// Asks until there is an answer, an error that will stay, or no more time. `what` completes "cannot".
+    pub async fn ask<T>(
+        &self,
+        what: &'static str,
+        request: impl AsyncFn(Door) -> Result<T, dialect::Error>,
+    ) -> Result<T, Error> {
+        let mut pause = pause();
+        let given_up = |source| {
+            let (tried, source) = (self.tried(), Box::new(source));
+            Error::Manager { what, tried, source }
+        };
+        loop {
+            let error = match self.door() {
+                Ok(door) => match request(door).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            let wait = match error.verdict() {
+                Verdict::Retry | Verdict::Smaller => pause.next_backoff().unwrap_or_default(),
+                Verdict::RetryAfter(after) => after + pause.next_backoff().unwrap_or_default(),
+                // The same again would be answered the same.
+                Verdict::Split | Verdict::Hopeless => return Err(given_up(error)),
+            };
+            tracing::info!("cannot {what} yet: {}", crate::util::errors::chain(&error));
+            let next = Instant::now() + wait;
+            if next >= self.until {
+                return Err(given_up(error));
+            }
+            sleep_until(next).await;
+        }
+    }
+
+    fn door(&self) -> Result<Door, dialect::Error> {
+        Ok(Door {
+            client: self.client.clone(),
+            base: self.base()?,
+            // Read again each time: it may have been replaced.
+            token: self.token_file.as_deref().and_then(read_token),
+            patience: self.until.saturating_duration_since(Instant::now()),
+        })
+    }
+
+    /// The trial's parameter record.
+    pub async fn parameters(&self) -> Result<String, Error> {
+        self.ask("fetch the parameters", async |door| door.parameters().await).await
+    }
+
+    /// Fetches the code and unpacks it into `into`.
+    pub async fn code(&self, into: &Path) -> Result<(), Error> {
+        let failed = |source| Error::Write { path: into.to_owned(), source };
+        std::fs::create_dir_all(into).map_err(failed)?;
+        // Without a name, so that it goes with us; on the disk that has to hold the code anyway.
+        let archive = tempfile::tempfile_in(into).map_err(failed)?;
+        let mut pause = pause();
+        loop {
+            let arrived = self.ask("fetch the code", async |door| keep(door, &archive).await);
+            if arrived.await?.map_err(failed)? {
+                break;
+            }
+            let next = Instant::now() + pause.next_backoff().unwrap_or_default();
+            if next >= self.until {
+                return Err(Error::Damaged { tried: self.tried() });
+            }
+            sleep_until(next).await;
+        }
+        let to = into.to_owned();
+        let unpacked = tokio::task::spawn_blocking(move || unpack_code(archive, &to));
+        unpacked.await.unwrap_or_else(|lost| Err(failed(io::Error::other(lost))))
+    }
+}
+
+/// Opens a code archive of this machine.
+pub fn open_archive(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|source| Error::Archive { path: path.to_owned(), source })
+}
+
+/// Unpacks the code archive `archive`, from its start, into the directory `into`, which is made if absent.
+pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
+    archive
+        .rewind()
+        .and_then(|()| Gunzip::new(BufReader::new(archive)))
+        .map_err(unpack::Error::Archive)
+        .and_then(|archive| unpack(archive, into))
+        .map_err(|source| Error::Unpack { path: into.to_owned(), source })
+}
+
+/// Removes from the directory `from` the files of [`unpack_code`] that are unchanged since, then the folders that are
+/// empty. Whatever cannot be looked at or removed is left.
+pub fn remove_unchanged_code(archive: File, from: &Path) {
+    if let Ok(archive) = Gunzip::new(BufReader::new(archive)) {
+        remove_unchanged(archive, from);
+    }
+}
+
+/// Keeps what arrives in `archive`, from its start. `true` if it is what the manager sent.
+async fn keep(door: Door, mut archive: &File) -> Result<io::Result<bool>, dialect::Error> {
+    let mut code = door.code().await?;
+    let mut sum = Context::new(&SHA256);
+    if let Err(error) = archive.rewind().and_then(|()| archive.set_len(0)) {
+        return Ok(Err(error));
+    }
+    while let Some(piece) = code.next().await? {
+        sum.update(piece.as_ref());
+        if let Err(error) = archive.write_all(piece.as_ref()) {
+            return Ok(Err(error));
+        }
+    }
+    Ok(Ok(code.sha256.is_some_and(|said| is_hexadecimal(sum.finish().as_ref(), &said))))
+}
+
+/// PURE: whether `text` is `bytes` in hexadecimal digits.
+fn is_hexadecimal(bytes: &[u8], text: &str) -> bool {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from_digit(digit.into(), 16)).eq(text.chars().map(Some))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_compared() {
+        for (text, equal) in
+            [("00ff1a", true), ("00ff1", false), ("00ff1a0", false), ("", false), ("00FF1A", false)]
+        {
+            assert_eq!(is_hexadecimal(&[0, 255, 26], text), equal, "{text}");
+        }
+    }
+}

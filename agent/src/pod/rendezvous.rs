@@ -1,0 +1,88 @@
+//! Meets the other pods of the trial at the manager: tells where this one is, and waits until all have.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use reqwest::Url;
+use trial_protocol::{AttemptId, Member, RendezvousRequest};
+
+use crate::delivery::dialect;
+use crate::pod::fetch::{Error, Manager};
+use crate::pod::peers::{self, Role, Task};
+
+/// The time that the manager may keep us waiting for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The way in which the pods of this trial meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meeting {
+    /// The trial's attempt, the same for all its pods.
+    pub attempt: AttemptId,
+    /// Which of them this is.
+    pub own: Task,
+    /// All of them.
+    pub roles: Vec<Role>,
+    /// Where the others reach this one. `None`: where its packets to the manager come from.
+    pub address: Option<IpAddr>,
+}
+
+/// Waits until all pods have reported, and returns where they are.
+pub async fn meet(manager: &Manager, meeting: &Meeting) -> Result<Vec<Member>, Error> {
+    const WHAT: &str = "meet the other pods of the trial";
+    let address = match meeting.address {
+        Some(address) => address,
+        None => manager.ask(WHAT, async |door| own_address(&door.base).await).await?,
+    };
+    let Task { role, index } = meeting.own.clone();
+    let port = peers::port(&meeting.roles, &role).unwrap_or_default();
+    let wait_ms = u64::try_from(ANSWER_TIMEOUT.as_millis()).ok();
+    let (attempt, roles) = (meeting.attempt.clone(), peers::sizes(&meeting.roles));
+    let pod = RendezvousRequest { attempt, roles, role, index, address, port, wait_ms };
+    loop {
+        let reply = manager.ask(WHAT, async |door| door.rendezvous(&pod).await).await?;
+        if reply.missing.is_empty() {
+            return Ok(reply.members);
+        }
+        let missing = reply.missing.join(", ");
+        tracing::info!("waiting for the other pods of the trial; missing: {missing}");
+        if manager.is_late() {
+            return Err(Error::Missing { tried: manager.tried(), missing });
+        }
+    }
+}
+
+/// The address that packets to the manager carry. None is sent.
+async fn own_address(base: &str) -> Result<IpAddr, dialect::Error> {
+    let find = async || -> io::Result<IpAddr> {
+        let url = Url::parse(base).map_err(io::Error::other)?;
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let port = url.port_or_known_default().unwrap_or(80);
+        let mut found = tokio::net::lookup_host((host, port)).await?;
+        let manager = found.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let any: IpAddr = match manager.ip() {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(manager)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let unanswered = |source| dialect::Error::Unanswered { url: base.to_owned(), source };
+    find().await.map_err(unanswered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pod_knows_where_it_is() {
+        let own = own_address("http://127.0.0.1:9").await.unwrap();
+        assert_eq!(own, IpAddr::from([127, 0, 0, 1]));
+        for base in ["", "http://", "nowhere"] {
+            assert!(own_address(base).await.is_err(), "{base:?}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Puts an archive's entries into a directory, and nothing anywhere else, whatever the archive says; and removes them
+//! again where they are unchanged.
+//!
+//! A name is relative and has no `..`; nothing is written through a link; links come last, and none leads out of
+//! the directory, not through other links either. What was there under an entry's name is replaced. An archive of more than
+//! a manager packs is refused.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink,
+};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
+
+use crate::util::tar::{Archive, Kind};
+
+/// The most links that a path may lead through: `path_resolution(7)`.
+const LINKS: usize = 40;
+
+/// Why not everything is unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The archive.
+    #[error("the archive cannot be read")]
+    Archive(#[source] io::Error),
+    /// A name or a link that leads out.
+    #[error("the archive's entry {name:?} leads out of the directory; it is not unpacked")]
+    LeadsOut {
+        /// Which.
+        name: PathBuf,
+    },
+    /// More than a manager packs.
+    #[error(
+        "the archive holds more than {CODE_ENTRIES} entries or {} MiB, which no manager packs; it is not unpacked further",
+        CODE_BYTES >> 20
+    )]
+    TooLarge,
+    /// The disk.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The limits that an archive may still use up.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    entries: usize,
+    bytes: u64,
+}
+
+impl Room {
+    fn take(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
+        let left = |room: Option<usize>, bytes: Option<u64>| Some((room?, bytes?));
+        let left = left(self.entries.checked_sub(entries), self.bytes.checked_sub(bytes));
+        (self.entries, self.bytes) = left.ok_or(Error::TooLarge)?;
+        Ok(())
+    }
+}
+
+/// Unpacks everything into the directory `into`, which is made if absent.
+pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
+    unpack_bounded(archive, into, Room { entries: CODE_ENTRIES, bytes: CODE_BYTES })
+}
+
+fn unpack_bounded(archive: impl Read, into: &Path, mut room: Room) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::Write { path, source }
+    };
+    fs::create_dir_all(into).map_err(failed(into))?;
+    let mut archive = Archive::new(archive);
+    let (mut links, mut folders) = (Vec::new(), Vec::new());
+    while let Some(entry) = archive.next_entry().map_err(Error::Archive)? {
+        room.take(1, 0)?;
+        let name = PathBuf::from(std::ffi::OsStr::from_bytes(&entry.name));
+        let inside = inside(&name).ok_or_else(|| Error::LeadsOut { name: name.clone() })?;
+        if inside.as_os_str().is_empty() {
+            continue; // The directory itself.
+        }
+        let path = into.join(&inside);
+        match entry.kind {
+            Kind::Directory => {
+                folder(into, &inside).map_err(failed(&path))?;
+                // An earlier run may have left it as it is to be in the end.
+                let open = fs::set_permissions(&path, Permissions::from_mode(0o700));
+                open.map_err(failed(&path))?;
+                folders.push((path, entry.mode));
+            }
+            Kind::File => {
+                parent(into, &inside).map_err(failed(&path))?;
+                let mut file = fresh(&path, entry.mode).map_err(failed(&path))?;
+                copy(&mut archive, &mut file, &path, &mut room)?;
+                let changed = UNIX_EPOCH.checked_add(Duration::from_secs(entry.mtime));
+                // What a file system cannot keep changes nothing.
+                changed.map(|changed| file.set_modified(changed).ok());
+            }
+            Kind::Link(target) => {
+                links.push((inside, PathBuf::from(std::ffi::OsStr::from_bytes(&target))));
+            }
+        }
+    }
+    refuse_outward(&links)?;
+    for (inside, target) in links {
+        let path = into.join(&inside);
+        let made = parent(into, &inside).and_then(|()| clear(&path));
+        made.and_then(|()| symlink(&target, &path)).map_err(failed(&path))?;
+    }
+    // Last, for nothing can be put into a directory that must not be written to.
+    for (path, mode) in folders.into_iter().rev() {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+/// Removes the files and links of `archive` that are in `from` as they were unpacked, then the directories that are empty.
+/// A file is as it was while its size and the time of its last change are the archive's. Whatever cannot be looked at or
+/// removed is left.
+pub fn remove_unchanged(archive: impl Read, from: &Path) {
+    let mut archive = Archive::new(archive);
+    let mut folders = vec![from.to_owned()];
+    while let Ok(Some(entry)) = archive.next_entry() {
+        let Some(inside) = inside(Path::new(std::ffi::OsStr::from_bytes(&entry.name))) else {
+            continue;
+        };
+        // A folder that became a link leads elsewhere.
+        let above = inside.parent().unwrap_or(Path::new("")).ancestors();
+        let is_folder =
+            |part: &Path| fs::symlink_metadata(from.join(part)).is_ok_and(|it| it.is_dir());
+        if inside.as_os_str().is_empty() || !above.into_iter().all(is_folder) {
+            continue;
+        }
+        let path = from.join(&inside);
+        let unchanged = match &entry.kind {
+            Kind::Directory => {
+                folders.push(path);
+                continue;
+            }
+            Kind::File => fs::symlink_metadata(&path).is_ok_and(|it| {
+                it.is_file()
+                    && it.len() == archive.content_bytes()
+                    && u64::try_from(it.mtime()).is_ok_and(|changed| changed == entry.mtime)
+            }),
+            Kind::Link(target) => {
+                fs::read_link(&path).is_ok_and(|found| found.as_os_str().as_bytes() == target)
+            }
+        };
+        if unchanged {
+            fs::remove_file(&path).ok();
+        }
+    }
+    for folder in folders.iter().rev() {
+        fs::remove_dir(folder).ok();
+    }
+}
+
+/// PURE: a name without `.`; `None` if it is absolute or has a `..`.
+fn inside(name: &Path) -> Option<PathBuf> {
+    let parts = name.components().filter(|part| *part != Component::CurDir);
+    parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
+}
+
+/// PURE: refuses links that lead out of the directory, by themselves or through one another.
+fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
+    let targets: BTreeMap<&Path, &Path> =
+        links.iter().map(|(name, target)| (name.as_path(), target.as_path())).collect();
+    for (name, target) in links {
+        let above = name.parent().unwrap_or(Path::new(""));
+        let is_below_link = above.ancestors().any(|folder| targets.contains_key(folder));
+        if is_below_link || !stays(above, target, &targets) {
+            return Err(Error::LeadsOut { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// PURE: whether `target`, seen from the folder `from`, is in the directory once every link on the way is followed.
+fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
+    let mut at = from.to_owned();
+    let mut ahead: Vec<Component<'_>> = target.components().rev().collect();
+    let mut followed = 1;
+    while let Some(part) = ahead.pop() {
+        match part {
+            Component::Normal(part) => {
+                at.push(part);
+                let Some(next) = links.get(at.as_path()) else { continue };
+                followed += 1;
+                if followed > LINKS {
+                    return false;
+                }
+                at.pop();
+                ahead.extend(next.components().rev());
+            }
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !at.pop() {
+                    return false;
+                }
+            }
+            Component::Prefix(_) | Component::RootDir => return false,
+        }
+    }
+    true
+}
+
+/// Makes the directories above `inside`.
+fn parent(into: &Path, inside: &Path) -> io::Result<()> {
+    inside.parent().map_or(Ok(()), |above| folder(into, above))
+}
+
+/// Makes a directory and all above it, none of them through a link.
+fn folder(into: &Path, inside: &Path) -> io::Result<()> {
+    let mut path = into.to_owned();
+    for part in inside.components() {
+        path.push(part);
+        if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            clear(&path)?;
+            DirBuilder::new().mode(0o755).create(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn fresh(path: &Path, mode: u32) -> io::Result<File> {
+    clear(path)?;
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(mode).open(path)?;
+    // As it was where it came from, whatever our own mask.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
+}
+
+/// Removes what is there, if it is no directory with something in it.
+fn clear(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Copies an entry's content, and tells whose fault it is if it fails.
+fn copy(
+    archive: &mut impl Read,
+    file: &mut File,
+    path: &Path,
+    room: &mut Room,
+) -> Result<(), Error> {
+    let mut portion = vec![0; 64 << 10];
+    loop {
+        let read = archive.read(&mut portion).map_err(Error::Archive)?;
+        if read == 0 {
+            return Ok(());
+        }
+        room.take(0, u64::try_from(read).unwrap_or(u64::MAX))?;
+        io::Write::write_all(file, &portion[..read])
+            .map_err(|source| Error::Write { path: path.to_owned(), source })?;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,406 @@
+//! What the agent becomes when it fails: a program that only sees a trial to its end. It passes the output on,
+//! forwards signals, reaps, ends the tree when it is asked to, and exits with the trial's code.
+//!
+//! It must not do anything else: no thread, no network, no spool, and of files only the verdict, when all is
+//! over. What hands the trial over is [`trial::hand_over`](crate::trial::hand_over).
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use tokio::sync::oneshot;
+
+use crate::cli::KEEPER_FAULT;
+use crate::output::log_lines::Secrets;
+use crate::output::run_dir::{VERDICT_FILE, replace};
+use crate::supervise::phase::{Effect, Event, Left, Phase};
+use crate::supervise::trial_exit;
+use crate::trial::Trial;
+use crate::trial::guard::Guard;
+use crate::trial::hand_over::{HandOver, inherited};
+use crate::trial::reap::Reaper;
+use crate::trial::signals::number;
+use crate::trial::tree::Leftovers;
+use crate::util::last_bytes::LastBytes;
+use crate::verdict::{
+    End, Known, Stop, StopBy, conclude, exit_code_for_frameworkcontroller, termination_message,
+};
+
+/// The interval at which killed trees are looked through again for what was forked meanwhile.
+const HUNT_EVERY: Duration = Duration::from_millis(20);
+
+/// Bytes read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// A pipe that says it is writable takes this many bytes without a wait (`PIPE_BUF`).
+const ATOMIC: usize = 4096;
+
+/// A TERM has come.
+const ASKED: Stop = Stop { by: StopBy::Signal(15), signal: None };
+
+/// Holds the trial that `words` tell of, and returns its exit code.
+pub fn main(words: &[OsString]) -> ExitCode {
+    let Some(estate) = HandOver::read(words) else {
+        say("error: this way of starting trialkeeper is its own");
+        return ExitCode::from(KEEPER_FAULT);
+    };
+    say(
+        "error: trialkeeper has failed. The trial runs on: its output is passed on and its exit code kept, but \
+         nothing more is collected or delivered",
+    );
+    match Holder::new(&estate) {
+        Ok(mut holder) => {
+            holder.hold();
+            ExitCode::from(holder.conclude(&estate))
+        }
+        Err(error) => {
+            say(&format!("error: cannot hold the trial: {error}"));
+            ExitCode::from(KEEPER_FAULT)
+        }
+    }
+}
+
+fn say(text: &str) {
+    // A closed stderr is no reason to stop.
+    io::stderr().write_all(format!("trialkeeper: {text}\n").as_bytes()).ok();
+}
+
+struct Holder {
+    signals: SignalFd,
+    streams: [Stream; 2],
+    trial: Trial,
+    exit: oneshot::Receiver<ExitStatus>,
+    reaper: Reaper,
+    grace: Duration,
+    drain: Duration,
+    /// The end of the trial's own process, if the program before us had seen it.
+    reaped_before: Option<ExitStatus>,
+    status: Option<ExitStatus>,
+    /// The trial's own process is gone, and its end is unknown.
+    lost: bool,
+    stop: Option<Stop>,
+    leftovers: Leftovers,
+}
+
+/// One of the trial's streams on its way.
+struct Stream {
+    /// `None`: it has ended.
+    source: Option<File>,
+    /// `None`: the reader is gone.
+    sink: Option<File>,
+    /// Read and not yet passed on.
+    waiting: Vec<u8>,
+    last: LastBytes,
+}
+
+impl Holder {
+    fn new(estate: &HandOver) -> Result<Self, io::Error> {
+        // Before anything is opened: what was closed in the last moment must not be taken for what is ours.
+        let live = &estate.live;
+        let reaper = Reaper::default();
+        let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
+        let guard = live.guard.and_then(|(process, pipe)| {
+            Some(Guard::adopt(&reaper, process.unsigned_abs(), inherited(pipe)?))
+        });
+        let all = SigSet::all();
+        // They are blocked already, by the program before us: one that came meanwhile is still there.
+        all.thread_block()?;
+        let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        Reaper::adopt_orphans()?;
+        let (trial, exit) = Trial::adopt(Pid::from_raw(estate.pid), guard, &reaper);
+        Ok(Self {
+            signals,
+            streams: [
+                Stream::new(stdout, io::stdout().as_fd()),
+                Stream::new(stderr, io::stderr().as_fd()),
+            ],
+            trial,
+            exit,
+            reaper,
+            grace: Duration::from_millis(estate.grace_ms),
+            drain: Duration::from_millis(estate.drain_ms),
+            reaped_before: live.status.map(ExitStatus::from_raw),
+            status: None,
+            lost: false,
+            // By whom is not known any more; TERM is what everybody sends.
+            stop: live.stopping.then_some(ASKED),
+            leftovers: Leftovers::default(),
+        })
+    }
+
+    fn hold(&mut self) {
+        let mut phase = Phase::Running;
+        // Its end may have come before us.
+        let mut events: Vec<Event> = self.looked(&phase).into_iter().collect();
+        if events.is_empty() && !self.reaper.sweep() {
+            events.extend(self.looked(&phase));
+            // The program before us had reaped it that moment, and could not say so any more.
+            self.lost = events.is_empty();
+            if self.lost {
+                return;
+            }
+        }
+        if self.stop.is_some() {
+            events.push(Event::StopRequested { grace: self.grace });
+        }
+        loop {
+            for event in events.drain(..) {
+                let (next, effect) = phase.step(event, Instant::now(), self.drain);
+                phase = next;
+                self.perform(effect, &phase);
+            }
+            if matches!(phase, Phase::Done(_)) {
+                return;
+            }
+            let open = self.open();
+            self.wait(&phase);
+            // First, so that the end of the trial is told with what is left then: a stream that ended between the two
+            // would not be seen to end any more.
+            self.streams.iter_mut().for_each(Stream::carry);
+            self.hear_signals(&phase, &mut events);
+            if phase.hunts() {
+                self.trial.kill(phase.reaped());
+            }
+            if phase.hunts() || open != self.open() {
+                events.extend(self.looked(&phase));
+            }
+            if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+                // A look reaps, and what is reaped must not be killed.
+                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
+                events.push(Event::DeadlinePassed(left));
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self, phase: &Phase) {
+        let left = phase.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let wait =
+            if phase.hunts() { Some(left.unwrap_or(HUNT_EVERY).min(HUNT_EVERY)) } else { left };
+        // Rounded up, so that a deadline is over when it is looked at.
+        let millis = wait.map(|wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
+        let timeout = millis.and_then(|millis| PollTimeout::try_from(millis).ok());
+        let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        fds.extend(self.streams.iter().filter_map(Stream::wanted));
+        // Whatever it returns, each is looked at.
+        poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE)).ok();
+    }
+
+    fn hear_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
+        let mut ended = false;
+        while let Ok(Some(heard)) = self.signals.read_signal() {
+            if heard.ssi_pid == std::process::id() {
+                // A thread of the program before us has failed as well, and called for what has happened.
+                continue;
+            }
+            let heard = i32::try_from(heard.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
+            match heard {
+                Some(Signal::SIGCHLD) => ended = true,
+                Some(Signal::SIGTERM) => {
+                    events.push(match self.stop {
+                        None => Event::StopRequested { grace: self.grace },
+                        Some(_) => Event::Hurried,
+                    });
+                    self.stop.get_or_insert(ASKED);
+                }
+                // The keyboard's stop is not for us, and a closed pipe is seen when it is written to.
+                Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGPIPE)
+                | None => {}
+                Some(signal) => {
+                    if !phase.reaped() {
+                        self.trial.forward(signal);
+                    }
+                }
+            }
+        }
+        if ended {
+            events.extend(self.looked(phase));
+        }
+    }
+
+    /// Reaps, and says what there is.
+    fn looked(&mut self, phase: &Phase) -> Option<Event> {
+        let left = self.left();
+        // What the program before us had noted, it may have left to us to reap.
+        let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
+        if let (Some(status), None) = (ended, self.status) {
+            self.status = Some(status);
+            self.trial.reaped(false);
+            return Some(Event::Exited { exit: trial_exit(status), left });
+        }
+        phase.reaped().then_some(Event::Looked(left))
+    }
+
+    fn left(&self) -> Left {
+        let processes = self.reaper.sweep() && !self.trial.tree().is_empty();
+        Left { output: self.open() > 0, processes }
+    }
+
+    fn open(&self) -> usize {
+        self.streams.iter().filter(|stream| !stream.is_over()).count()
+    }
+
+    fn perform(&mut self, effect: Option<Effect>, phase: &Phase) {
+        let reaped = phase.reaped();
+        let signal = match effect {
+            None => return,
+            Some(Effect::Terminate) => {
+                if reaped {
+                    self.leftovers.add(&self.trial.tree());
+                }
+                self.trial.terminate(reaped);
+                Signal::SIGTERM
+            }
+            Some(Effect::Kill) => {
+                let mut killed = self.trial.kill(reaped);
+                killed.retain(|process| reaped || process.pid != self.trial.pid());
+                self.leftovers.add_killed(&killed);
+                Signal::SIGKILL
+            }
+        };
+        if let Some(stop) = self.stop.as_mut().filter(|_| !reaped) {
+            stop.signal = u8::try_from(number(signal)).ok();
+        }
+    }
+
+    /// Writes the verdict, and returns the exit code.
+    fn conclude(&mut self, estate: &HandOver) -> u8 {
+        let [stdout, stderr] = &self.streams;
+        let end = match self.status {
+            Some(status) => {
+                End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+            }
+            None if self.lost => {
+                End::KeeperFailed { why: "how the trial ended was lost".to_owned() }
+            }
+            None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
+        };
+        let mut leftovers = std::mem::take(&mut self.leftovers);
+        if self.status.is_none() || !leftovers.is_empty() {
+            leftovers.still_there(&self.trial.tree());
+        }
+        let values = estate.secret_variables.iter().filter_map(std::env::var_os);
+        let secrets = Secrets::new(values.map(OsString::into_vec));
+        let masked = |last: &LastBytes| {
+            let mut bytes = last.bytes();
+            secrets.mask(&mut bytes);
+            bytes
+        };
+        let mut verdict = conclude(&Known {
+            end,
+            stop: self.stop,
+            stdout_tail: masked(&stdout.last),
+            stderr_tail: masked(&stderr.last),
+            leftovers,
+            ..Known::default()
+        });
+        verdict.message.push_str(
+            " (trialkeeper itself failed meanwhile: what it saw before is not in this verdict.)",
+        );
+        if let Some(dir) = &estate.dir {
+            let json = serde_json::to_vec(&verdict).expect("a verdict is texts and numbers");
+            if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
+                say(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
+            }
+        }
+        if let Some(path) = &estate.termination_log {
+            // It is one of two places, and the exit code says the same.
+            std::fs::write(path, termination_message(&verdict)).ok();
+        }
+        match self.status.map(trial_exit) {
+            None => KEEPER_FAULT,
+            Some(exit) if estate.mapped => {
+                exit_code_for_frameworkcontroller(verdict.class, exit.shell_code())
+            }
+            Some(exit) => exit.shell_code(),
+        }
+    }
+}
+
+impl Stream {
+    fn new(source: Option<OwnedFd>, sink: BorrowedFd<'_>) -> Self {
+        Self {
+            source: source.map(File::from),
+            sink: sink.try_clone_to_owned().ok().map(File::from),
+            waiting: Vec::new(),
+            last: LastBytes::default(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.source.is_none() && self.waiting.is_empty()
+    }
+
+    /// Returns the file to wait for: room first, then more.
+    fn wanted(&self) -> Option<PollFd<'_>> {
+        match (&self.sink, &self.source) {
+            (Some(sink), _) if !self.waiting.is_empty() => {
+                Some(PollFd::new(sink.as_fd(), PollFlags::POLLOUT))
+            }
+            (_, Some(source)) => Some(PollFd::new(source.as_fd(), PollFlags::POLLIN)),
+            (_, None) => None,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let Some(wanted) = self.wanted() else { return false };
+        let mut wanted = [wanted];
+        poll(&mut wanted, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Carries what can be carried without a wait, but not for so long that a signal has to wait.
+    fn carry(&mut self) {
+        for _ in 0..64 {
+            if !self.is_ready() {
+                return;
+            }
+            if self.waiting.is_empty() {
+                self.read();
+            } else {
+                self.write();
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(source) = &mut self.source else { return };
+        let mut buffer = vec![0; CHUNK];
+        match source.read(&mut buffer) {
+            Ok(length @ 1..) => {
+                self.last.push(&buffer[..length]);
+                if self.sink.is_some() {
+                    self.waiting.extend_from_slice(&buffer[..length]);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => self.source = None,
+        }
+    }
+
+    fn write(&mut self) {
+        let Some(sink) = &mut self.sink else { return };
+        let length = self.waiting.len().min(ATOMIC);
+        match sink.write(&self.waiting[..length]) {
+            Ok(length) => drop(self.waiting.drain(..length)),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) => {}
+            // The reader is gone; the trial must be able to go on.
+            Err(_) => {
+                self.sink = None;
+                self.waiting.clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! PURE: what a run in a pod is to do before its trial, and whose metrics count where a trial has several pods.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use trial_protocol::{AttemptId, IdError};
+
+use super::{Lookup, text};
+use crate::cli::{Fetch, RunArgs};
+use crate::pod::peers::{Role, Task};
+use crate::pod::rendezvous::Meeting;
+
+/// The preparations before the trial, and this pod's place among the trial's pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// `true` if the manager gives the code.
+    pub fetch_code: bool,
+    /// `true` if the manager gives the parameters.
+    pub fetch_parameters: bool,
+    /// Where fetched code goes. `None`: `code` in the output directory.
+    pub code_dir: Option<PathBuf>,
+    /// A code archive on this machine, to be unpacked instead of fetched.
+    pub code_archive: Option<PathBuf>,
+    /// The time that all of this may take.
+    pub start_timeout: Duration,
+    /// Which pod of the trial this is, where anybody said so.
+    pub task: Option<Task>,
+    /// The way in which the pods meet, where there are several.
+    pub meeting: Option<Meeting>,
+    /// `true` if the trial's metrics are this pod's.
+    pub bears_metrics: bool,
+}
+
+/// Why a pod cannot do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no manager to ask.
+    #[error("--{flag} is for a run under a manager; name it with --manager or --manager-file")]
+    NoManager {
+        /// Which flag.
+        flag: &'static str,
+    },
+    /// Two sources of one thing.
+    #[error(
+        "the parameters are given with --parameters and are to be fetched (--fetch parameters); choose one"
+    )]
+    TwoParameters,
+    /// Two sources of the code.
+    #[error("the code is to be fetched (--fetch code) and unpacked (--code-archive); choose one")]
+    TwoCodes,
+    /// The pods could not know one another.
+    #[error("--roles needs --attempt (TRIALKEEPER_ATTEMPT), the same for all pods of the trial")]
+    NoAttempt,
+    /// This pod does not know which it is.
+    #[error(
+        "--{flag} needs --role and --role-index (or FC_TASKROLE_NAME and FC_TASK_INDEX): which pod is this?"
+    )]
+    NoRole {
+        /// Which flag.
+        flag: &'static str,
+    },
+    /// A pod that there is not.
+    #[error("{task} ({flag}) is none of the trial's pods: {roles}")]
+    Stranger {
+        /// Which.
+        task: Task,
+        /// Where it was said.
+        flag: &'static str,
+        /// Those that there are.
+        roles: String,
+    },
+    /// A role twice.
+    #[error("the role {role} is named twice in --roles")]
+    Twice {
+        /// Which.
+        role: String,
+    },
+    /// The names together are too long.
+    #[error("the attempt's id leaves no room for the pod's name")]
+    Attempt(#[source] IdError),
+}
+
+/// Works out what `args` ask of a pod, and the attempt that it reports as.
+pub(super) fn resolve(
+    args: &RunArgs,
+    variable: Lookup<'_>,
+    attempt: AttemptId,
+    now_ms: i64,
+) -> Result<(Pod, AttemptId), Error> {
+    let pod = &args.pod;
+    // An NNI manager gives nothing.
+    let managed = (args.manager.is_some() || args.manager_file.is_some()) && args.legacy.is_none();
+    for (flag, asked) in [("fetch", !pod.fetch.is_empty()), ("roles", !pod.roles.is_empty())] {
+        if asked && !managed {
+            return Err(Error::NoManager { flag });
+        }
+    }
+    let fetch_parameters = pod.fetch.contains(&Fetch::Parameters);
+    if fetch_parameters && args.parameters.is_some() {
+        return Err(Error::TwoParameters);
+    }
+    let fetch_code = pod.fetch.contains(&Fetch::Code);
+    if fetch_code && pod.code_archive.is_some() {
+        return Err(Error::TwoCodes);
+    }
+    let role = pod.role.clone().or_else(|| text(variable("FC_TASKROLE_NAME")));
+    let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
+    let task = role.zip(index).map(|(role, index)| Task { role, index });
+
+    let again = Again::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
+        .filter(|_| managed && args.attempt.is_some());
+    let again = again.unwrap_or_default();
+    let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
+
+    let first = || Some(Task { role: pod.roles.first()?.name.clone(), index: 0 });
+    let bearer = pod.metrics_from.clone().or_else(first);
+    let flag = if pod.roles.is_empty() { "metrics-from" } else { "roles" };
+    let own = || task.clone().ok_or(Error::NoRole { flag });
+    let meeting = match pod.roles.as_slice() {
+        [] => None,
+        roles => {
+            let own = own()?;
+            check(roles, &own, bearer.as_ref())?;
+            let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
+            let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
+            Some(Meeting { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
+        }
+    };
+    let bears_metrics = match &bearer {
+        None => true,
+        Some(bearer) => *bearer == own()?,
+    };
+    let attempt = match &task {
+        // The others are attempts of their own, so that numbers of reports do not meet.
+        Some(Task { role, index }) if !bears_metrics => {
+            AttemptId::new(format!("{attempt}-{role}-{index}")).map_err(Error::Attempt)?
+        }
+        Some(_) | None => attempt,
+    };
+    let pod = Pod {
+        fetch_code,
+        fetch_parameters,
+        code_dir: pod.code_dir.clone(),
+        code_archive: pod.code_archive.clone(),
+        start_timeout: pod.start_timeout,
+        task,
+        meeting,
+        bears_metrics,
+    };
+    Ok((pod, attempt))
+}
+
+/// Which try of `FrameworkController`'s own a pod is. The manager has named the attempt once, for all of them; reports of
+/// a later one are a later attempt's, or their numbers would meet those of the first.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Again {
+    framework: u64,
+    task: u64,
+}
+
+impl Again {
+    fn of(variable: Lookup<'_>, started_ms: Option<i64>) -> Option<Self> {
+        if let Some(started_ms) = started_ms {
+            // The pod knows that it has a name of its own, not how many were before it: the later one is the later try. Two
+            // may start within a second, and must not report as one.
+            return Some(Self { framework: 0, task: u64::try_from(started_ms).unwrap_or(0) });
+        }
+        let number = |name| text(variable(name))?.parse().ok();
+        let framework = number("FC_FRAMEWORK_ATTEMPT_ID")?;
+        Some(Self { framework, task: number("FC_TASK_ATTEMPT_ID")? })
+    }
+
+    /// The attempt that a pod's reports are of: `k3f9a-1`, `k3f9a-1_0_1`, ...
+    fn reports_as(&self, attempt: AttemptId) -> Result<AttemptId, IdError> {
+        match self {
+            Self { framework: 0, task: 0 } => Ok(attempt),
+            Self { framework, task } => AttemptId::new(format!("{attempt}_{framework}_{task}")),
+        }
+    }
+
+    /// The attempt that its pods meet as: one that was started again alone finds the others where they are.
+    fn meets_as(&self, attempt: &AttemptId) -> Result<AttemptId, IdError> {
+        Self { framework: self.framework, task: 0 }.reports_as(attempt.clone())
+    }
+}
+
+fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error> {
+    for (place, role) in roles.iter().enumerate() {
+        if roles.iter().take(place).any(|other| other.name == role.name) {
+            return Err(Error::Twice { role: role.name.clone() });
+        }
+    }
+    let known =
+        |task: &Task| roles.iter().any(|role| role.name == task.role && task.index < role.number);
+    let tasks = [(Some(own), "--role and --role-index"), (bearer, "--metrics-from")];
+    for (task, flag) in tasks.into_iter().filter_map(|(task, flag)| Some((task?, flag))) {
+        if !known(task) {
+            let roles = roles.iter().map(|role| format!("{}:{}", role.name, role.number));
+            let roles = roles.collect::<Vec<_>>().join(",");
+            return Err(Error::Stranger { task: task.clone(), flag, roles });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::ffi::OsString;
+
+    use crate::cli::{Cli, Command};
+    use crate::run::settings::{Settings, Start};
+
+    fn settle(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let variables: HashMap<&str, &str> = variables.iter().copied().collect();
+        let words = ["trialkeeper", "run"].iter().chain(words).map(OsString::from);
+        let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
+            panic!("a good command line")
+        };
+        Settings::resolve(
+            &args,
+            &|name| variables.get(name).map(OsString::from),
+            "/bin/sh",
+            Start { random: 7, now_ms: 60_000 },
+        )
+        .map_err(|error| crate::util::errors::chain(&error))
+    }
+
+    /// A name, the options, the variables, whether the metrics are its own, and the attempt.
+    type Row<'a> = (&'a str, Vec<&'a str>, [(&'a str, &'a str); 2], bool, &'a str);
+
+    #[test]
+    fn one_pod_bears_the_metrics_and_the_others_are_attempts_of_their_own() {
+        let managed =
+            ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
+        let roles = ["--roles", "worker:2,ps:1"];
+        let from = ["--metrics-from", "ps:0"];
+        let fc = |role, index| [("FC_TASKROLE_NAME", role), ("FC_TASK_INDEX", index)];
+        #[rustfmt::skip]
+        let table: [Row<'_>; 6] = [
+            ("alone",                 vec![],                  fc("", ""),        true,  "t-1"),
+            ("alone, with a name",    vec![],                  fc("worker", "0"), true,  "t-1"),
+            ("the first of several",  roles.to_vec(),          fc("worker", "0"), true,  "t-1"),
+            ("another",               roles.to_vec(),          fc("worker", "1"), false, "t-1-worker-1"),
+            ("one that was named",    [roles, from].concat(),  fc("ps", "0"),     true,  "t-1"),
+            ("behind a barrier",      from.to_vec(),           fc("worker", "0"), false, "t-1-worker-0"),
+        ];
+        for (says, words, variables, bears, attempt) in table {
+            let words = [&managed, words.as_slice(), &["x"]].concat();
+            let settings =
+                settle(&words, &variables).unwrap_or_else(|error| panic!("{says}: {error}"));
+            assert_eq!(
+                (settings.pod.bears_metrics, settings.attempt.as_str()),
+                (bears, attempt),
+                "{says}"
+            );
+            assert_eq!(settings.pod.meeting.is_some(), words.contains(&"--roles"), "{says}");
+            if let Some(meeting) = settings.pod.meeting {
+                assert_eq!(meeting.attempt.as_str(), "t-1", "{says}: all meet as one");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_tried_again_is_a_later_attempt() {
+        let words = [
+            "--manager",
+            "http://m",
+            "--experiment",
+            "e",
+            "--trial",
+            "t",
+            "--attempt",
+            "t-1",
+            "--roles",
+            "worker:1,ps:1",
+            "x",
+        ];
+        #[rustfmt::skip]
+        let table = [
+            ("worker", "0", "0", "t-1",          "t-1"),
+            ("worker", "0", "2", "t-1_0_2",      "t-1"),
+            ("worker", "1", "0", "t-1_1_0",      "t-1_1_0"),
+            ("worker", "1", "3", "t-1_1_3",      "t-1_1_0"),
+            ("ps",     "0", "1", "t-1_0_1-ps-0", "t-1"),
+            ("worker", "x", "1", "t-1",          "t-1"),
+        ];
+        for (role, framework, task, reports, meets) in table {
+            let variables = [
+                ("FC_TASKROLE_NAME", role),
+                ("FC_TASK_INDEX", "0"),
+                ("FC_FRAMEWORK_ATTEMPT_ID", framework),
+                ("FC_TASK_ATTEMPT_ID", task),
+            ];
+            let settings = settle(&words, &variables).unwrap();
+            assert_eq!(settings.attempt.as_str(), reports, "{variables:?}");
+            assert_eq!(settings.pod.meeting.unwrap().attempt.as_str(), meets, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_of_a_queue_is_a_later_try_than_the_pods_before_it() {
+        let words =
+            ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
+        let words = [&words[..], &["--incarnation", "727f3d8d", "x"]].concat();
+        assert_eq!(
+            settle(&words, &[("A", ""), ("B", "")]).unwrap().attempt.as_str(),
+            "t-1_0_60000"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let ids = ["--experiment", "e", "--trial", "t"];
+        let managed = [&["--manager", "http://m"][..], &ids].concat();
+        let attempt = [managed.as_slice(), &["--attempt", "t-1"]].concat();
+        let own = ["--role", "worker", "--role-index", "0"];
+        #[rustfmt::skip]
+        let table: [(Vec<&str>, &str); 9] = [
+            (vec!["--fetch", "code"], "--fetch is for a run under a manager"),
+            ([&ids[..], &["--roles", "worker:1"]].concat(), "--roles is for a run under a manager"),
+            ([&managed[..], &["--fetch", "code,parameters", "--parameters", "{}"]].concat(), "choose one"),
+            ([&managed[..], &own, &["--roles", "worker:1"]].concat(), "--roles needs --attempt"),
+            ([&managed[..], &["--fetch", "code", "--code-archive", "code.tar.gz"]].concat(), "choose one"),
+            ([&attempt[..], &["--roles", "worker:1"]].concat(), "--roles needs --role and --role-index"),
+            ([&attempt[..], &["--metrics-from", "worker:1"]].concat(), "--metrics-from needs --role"),
+            ([&attempt[..], &own, &["--roles", "ps:1"]].concat(), "worker:0 (--role and --role-index) is none of the trial's pods: ps:1"),
+            ([&attempt[..], &own, &["--roles", "worker:1,worker:2"]].concat(), "the role worker is named twice"),
+        ];
+        for (words, refusal) in table {
+            let refused = settle(&[&words[..], &["x"]].concat(), &[]).unwrap_err();
+            assert!(refused.contains(refusal), "{words:?}: {refused}");
+        }
+    }
+}

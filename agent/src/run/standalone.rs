@@ -1,0 +1,120 @@
+//! PURE: what a person reads at the end of a run.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use trial_protocol::Verdict;
+
+use crate::supervise::recorder::Tally;
+
+/// The facts of the summary.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// Why and how it ended.
+    pub verdict: &'a Verdict,
+    /// The counts of what was collected.
+    pub tally: &'a Tally,
+    /// Where the files are.
+    pub dir: Option<&'a Path>,
+    /// Reports that the manager does not have yet; `None` without a manager.
+    pub undelivered: Option<u64>,
+}
+
+/// The summary, several lines.
+pub fn summary(facts: &Facts<'_>) -> String {
+    let mut lines = vec![("result", facts.verdict.message.clone())];
+    let tally = facts.tally;
+    if let Some(value) = &tally.last {
+        let name = tally.name.as_deref().unwrap_or_default();
+        let derived = if tally.derived { " (the last intermediate result)" } else { "" };
+        lines.push(("metric", format!("{name} = {}{derived}", value.as_json())));
+    }
+    let results = match (&tally.last, tally.intermediate) {
+        (None, 0) => {
+            "none were found (read are name=value and JSON lines; --metric-pattern reads others)"
+                .to_owned()
+        }
+        (_, count) => format!("{count} intermediate"),
+    };
+    lines.push(("results", results));
+    if tally.unreadable > 0 {
+        lines.push(("unreadable", format!("{} looked like metrics", tally.unreadable)));
+    }
+    lines.extend(tally.notes.iter().map(|note| ("note", note.clone())));
+    if let Some(duration) = facts.verdict.duration_ms {
+        lines.push(("duration", time(duration)));
+    }
+    if let Some(exit) = facts.verdict.exit {
+        lines.push(("exit code", exit.shell_code().to_string()));
+    }
+    if let Some(undelivered @ 1..) = facts.undelivered {
+        lines.push(("undelivered", format!("{undelivered} reports")));
+    }
+    if let Some(dir) = facts.dir {
+        lines.push(("files", dir.display().to_string()));
+    }
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines.iter().fold(String::new(), |mut text, (name, value)| {
+        writeln!(text, "trialkeeper: {name:width$}  {value}").expect("a String takes everything");
+        text
+    })
+}
+
+fn time(millis: u64) -> String {
+    let (seconds, rest) = (millis / 1000, millis % 1000);
+    match seconds {
+        0..60 => format!("{seconds}.{rest:03} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trial_protocol::{MetricValue, TrialExit};
+
+    use super::*;
+    use crate::verdict::{End, Known, conclude};
+
+    #[test]
+    fn a_good_run_reads_well() {
+        let exit = TrialExit::Code(0);
+        let end = End::Exited { exit, wait_status: Some(0) };
+        let verdict = conclude(&Known { end, duration_ms: Some(61_500), ..Known::default() });
+        let tally = Tally {
+            intermediate: 3,
+            last: Some(MetricValue::from(0.5)),
+            name: Some("loss".to_owned()),
+            notes: vec!["of 2".to_owned()],
+            ..Tally::default()
+        };
+        let facts = Facts {
+            verdict: &verdict,
+            tally: &tally,
+            dir: Some(Path::new("/r")),
+            undelivered: None,
+        };
+        let text = summary(&facts);
+        let rest: Vec<_> = text.lines().skip(1).collect();
+        assert_eq!(
+            rest,
+            [
+                "trialkeeper: metric     loss = 0.5",
+                "trialkeeper: results    3 intermediate",
+                "trialkeeper: note       of 2",
+                "trialkeeper: duration   1 min 1 s",
+                "trialkeeper: exit code  0",
+                "trialkeeper: files      /r",
+            ]
+        );
+    }
+
+    #[test]
+    fn times_are_read_at_a_glance() {
+        for (millis, text) in
+            [(7, "0.007 s"), (59_999, "59.999 s"), (60_000, "1 min 0 s"), (3_660_000, "1 h 1 min")]
+        {
+            assert_eq!(time(millis), text);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Everything observed about the trial on its way into the spool: findings become metrics, events become
+//! notes, and what the summary tells is counted.
+
+use std::sync::Arc;
+
+use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
+
+use crate::collect::{CollectSpec, Finding, Line, MetricRegistry, Source};
+use crate::output::log_lines::Secrets;
+use crate::spool::Spool;
+use crate::supervise::rules::{Broken, Rules};
+use crate::util::clock::Clock;
+use crate::util::log::{SHORTLY, say};
+
+mod nni;
+
+pub use nni::NniRecorder;
+
+/// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
+const UNREADABLE_NOTED: u64 = 10;
+
+/// The books of one attempt.
+pub struct Recorder {
+    registry: MetricRegistry,
+    spool: Spool,
+    clock: Arc<dyn Clock>,
+    live: bool,
+    secrets: Secrets,
+    tally: Tally,
+    /// `true` if metrics are another pod's to report.
+    quiet: bool,
+    rules: Rules,
+    /// A rule that was broken and that no caller has asked for yet.
+    broken: Option<Broken>,
+    /// Writes for an NNI manager, if it is one.
+    nni: Option<NniRecorder>,
+}
+
+/// Counts of what was collected.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tally {
+    /// Intermediate results, over all names.
+    pub intermediate: u64,
+    /// The first final result: the one that counts.
+    pub last: Option<MetricValue>,
+    /// Its name.
+    pub name: Option<String>,
+    /// `true` if it was concluded from the last intermediate result.
+    pub derived: bool,
+    /// The number of values that looked like metrics and could not be read.
+    pub unreadable: u64,
+    /// Remarks for the user.
+    pub notes: Vec<String>,
+}
+
+impl Recorder {
+    /// An empty book that writes into `spool`. `live`: metrics are printed to stderr too. `secrets` are masked
+    /// in notes.
+    pub fn new(
+        spec: &CollectSpec,
+        spool: Spool,
+        clock: Arc<dyn Clock>,
+        live: bool,
+        secrets: Secrets,
+    ) -> Self {
+        let (registry, tally) = (MetricRegistry::new(spec), Tally::default());
+        let (rules, broken) = (Rules::default(), None);
+        Self {
+            registry,
+            spool,
+            clock,
+            live,
+            secrets,
+            tally,
+            quiet: false,
+            rules,
+            broken,
+            nni: None,
+        }
+    }
+
+    /// The same for an NNI manager: everything is said in its keeper's words.
+    #[must_use]
+    pub fn for_nni(self, nni: NniRecorder) -> Self {
+        Self { nni: Some(nni), ..self }
+    }
+
+    /// The same without metrics, which another pod of the trial reports. They are counted all the same: a pod that
+    /// takes steps is alive.
+    #[must_use]
+    pub fn without_metrics(self) -> Self {
+        Self { quiet: true, ..self }
+    }
+
+    /// Enters what a collector found, and returns how many intermediate results there were: ends of steps.
+    pub fn enter(&mut self, findings: Vec<Finding>) -> u64 {
+        self.enter_all(findings, false)
+    }
+
+    /// Enters a portion of a stream, for a manager that wants lines, and what was found in them; returns the same.
+    pub fn enter_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
+        if let Some(nni) = &mut self.nni {
+            for line in lines {
+                nni.line(self.clock.now_ms(), line);
+            }
+        }
+        self.enter_all(findings, true)
+    }
+
+    fn enter_all(&mut self, findings: Vec<Finding>, from_lines: bool) -> u64 {
+        let before = self.tally.intermediate;
+        for finding in findings {
+            match finding {
+                Finding::Metric(found) => {
+                    // The SDK's own line has gone out as it was printed.
+                    let told = from_lines && found.source == Source::Sdk;
+                    if let Some(metric) = self.registry.enter(found) {
+                        self.count(&metric);
+                        if !told && !self.quiet {
+                            self.report(ReportBody::Metric(metric));
+                        }
+                    }
+                }
+                // The line itself says so.
+                Finding::Unreadable { source: Source::Sdk, .. } if from_lines => {
+                    self.tally.unreadable += 1;
+                }
+                Finding::Unreadable { excerpt, why, .. } => {
+                    self.tally.unreadable += 1;
+                    if self.tally.unreadable <= UNREADABLE_NOTED {
+                        let colon = if excerpt.is_empty() { "" } else { ": " };
+                        self.note("metric-unreadable", format!("{why}{colon}{excerpt}"));
+                    }
+                }
+            }
+        }
+        self.tally.intermediate - before
+    }
+
+    /// Concludes the final result, where the trial itself reported none.
+    pub fn conclude(&mut self, succeeded: bool) {
+        if let Some(metric) = self.registry.conclude(succeeded) {
+            self.count(&metric);
+            if !self.quiet {
+                self.report(ReportBody::Metric(metric));
+            }
+        }
+        for (code, message) in self.registry.notes() {
+            self.tally.notes.push(message.clone());
+            self.note(code, message);
+        }
+        if let Some(more) = self.tally.unreadable.checked_sub(UNREADABLE_NOTED + 1) {
+            let message = format!("{} more unreadable metrics were passed over", more + 1);
+            self.note("metric-unreadable", message);
+        }
+    }
+
+    /// Enters something a person should see in the trial's timeline.
+    pub fn note(&self, code: &str, message: String) {
+        let message = self.secrets.mask_text(message);
+        self.report(ReportBody::Note { code: code.to_owned(), message });
+    }
+
+    /// Enters any other report.
+    pub fn report(&self, body: ReportBody) {
+        let now_ms = self.clock.now_ms();
+        match &self.nni {
+            Some(nni) => nni.report(now_ms, &body),
+            None => self.spool.append(now_ms, body),
+        }
+    }
+
+    /// The rules that the trial's metrics must keep.
+    pub fn rules(&mut self) -> &mut Rules {
+        &mut self.rules
+    }
+
+    /// The rule that a metric has broken since this was last asked.
+    pub fn broken(&mut self) -> Option<Broken> {
+        self.broken.take()
+    }
+
+    /// Returns the counts so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The last number of each metric, by name.
+    pub fn last_numbers(&self) -> Vec<(&str, f64)> {
+        self.registry
+            .last_values()
+            .filter_map(|(name, value)| Some((name, value.number()?)))
+            .collect()
+    }
+
+    fn count(&mut self, metric: &Metric) {
+        let now = tokio::time::Instant::now().into_std();
+        // Every metric is shown to the rules; the first that is broken counts.
+        let broken = self.rules.broken_by(metric, now);
+        self.broken = self.broken.take().or(broken);
+        match metric.kind {
+            MetricKind::Intermediate => self.tally.intermediate += 1,
+            MetricKind::Final if self.tally.last.is_none() => {
+                self.tally.last = Some(metric.value.clone());
+                self.tally.name = Some(metric.name.clone());
+                self.tally.derived = metric.derived;
+            }
+            MetricKind::Final => {}
+        }
+        if self.live {
+            let kind = match metric.kind {
+                MetricKind::Intermediate => format!("[{}]", metric.sequence),
+                MetricKind::Final => " (final)".to_owned(),
+            };
+            let value = metric.value.as_json();
+            say(&format!("trialkeeper: {}{kind} = {value}\n", metric.name), SHORTLY);
+        }
+    }
+}

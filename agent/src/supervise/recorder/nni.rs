@@ -1,0 +1,158 @@
+//! Everything observed, in the words of NNI's own keeper: one line after the other into the spool.
+//!
+//! Metrics and the keeper's own lines are kept whatever happens; lines of the trial's are dropped when the
+//! spool is full, and counted.
+
+use std::cell::Cell;
+
+use serde_json::Value;
+use trial_protocol::{Cause, OBJECTIVE, ReportBody, Verdict};
+
+use crate::collect::Line;
+use crate::delivery::dialect::legacy::{self, Comparison, Tag};
+use crate::output::log_lines::Secrets;
+use crate::output::run_dir::civil;
+use crate::spool::{Keep, Sender, Spool};
+
+/// Writes for an NNI manager.
+#[derive(Debug)]
+pub struct NniRecorder {
+    spool: Spool,
+    sender: Sender,
+    parameter_id: Value,
+    objective: Option<String>,
+    secrets: Secrets,
+    dropped: Cell<u64>,
+}
+
+impl NniRecorder {
+    /// Returns a recorder for `sender`. NNI knows one metric, which has no name: `objective` or else `default`. Where the
+    /// trial did not print it as the SDK does, it gets `parameter_id`.
+    /// `secrets` are masked in everything but metrics.
+    pub fn new(
+        spool: Spool,
+        sender: Sender,
+        parameter_id: Value,
+        objective: Option<String>,
+        secrets: Secrets,
+    ) -> Self {
+        Self { spool, sender, parameter_id, objective, secrets, dropped: Cell::new(0) }
+    }
+
+    /// Says whether this keeper fits the manager: before everything else.
+    pub fn compare_versions(&mut self, manager: &str, keeper: Option<&str>) {
+        let comparison = legacy::compare(manager, keeper);
+        if comparison != Comparison::Match {
+            tracing::warn!("{comparison} The trial is run all the same.");
+        }
+        self.spool.append_text(legacy::version_call(&comparison), Keep::Always);
+    }
+
+    /// A line of the trial's.
+    pub fn line(&mut self, now_ms: i64, line: Line) {
+        match line {
+            Line::Metric(object) => self.metric(&object),
+            Line::Text(text) => {
+                let taken = legacy::line(Tag::Trial, &self.secrets.mask_text(text))
+                    .into_iter()
+                    .all(|body| self.spool.append_text(body, Keep::IfRoom));
+                if taken {
+                    self.tell_dropped(now_ms);
+                } else {
+                    self.dropped.set(self.dropped.get() + 1);
+                }
+            }
+            // With the trial's tag the server would read it as a metric, and end the experiment over it.
+            Line::Unreadable { excerpt, why } => {
+                self.say(
+                    now_ms,
+                    "WARNING",
+                    &format!("Unreadable metric, {why}: {excerpt}"),
+                    Keep::Always,
+                );
+            }
+        }
+    }
+
+    /// Anything else that is reported.
+    pub fn report(&self, now_ms: i64, body: &ReportBody) {
+        match body {
+            ReportBody::Started(started) => {
+                let Some(pid) = started.pid else { return };
+                // The shell's line as it is: a command that only a shell can read is not taken apart.
+                let command = match &started.command[..] {
+                    [shell, option, line] if shell == "/bin/sh" && option == "-c" => line.clone(),
+                    words => words.join(" "),
+                };
+                let text = format!(
+                    "Trial keeper spawns a subprocess (pid {pid}) to run command: {command}"
+                );
+                self.say(now_ms, "INFO", &text, Keep::Always);
+            }
+            ReportBody::Metric(metric) => {
+                let names = [OBJECTIVE, self.objective.as_deref().unwrap_or(OBJECTIVE)];
+                // A result that the trial did not report is none to NNI.
+                if names.contains(&metric.name.as_str()) && !metric.derived {
+                    self.metric(&legacy::object(&self.parameter_id, &self.sender, metric));
+                }
+            }
+            ReportBody::Ended(verdict) => self.ended(now_ms, verdict),
+            ReportBody::Note { message, .. } => self.say(now_ms, "WARNING", message, Keep::Always),
+            ReportBody::Shed(_)
+            | ReportBody::Log(_)
+            | ReportBody::Sample(_)
+            | ReportBody::Unknown => {}
+        }
+    }
+
+    fn ended(&self, now_ms: i64, verdict: &Verdict) {
+        self.tell_dropped(now_ms);
+        let plain = matches!(verdict.cause, Cause::Succeeded | Cause::Exit);
+        if !plain || verdict.exit.is_none() {
+            self.say(now_ms, "WARNING", &verdict.message, Keep::Always);
+        }
+        if let Some(exit) = verdict.exit {
+            let code = exit.shell_code();
+            let text = format!("subprocess terminated. Exit code is {code}. Quit");
+            self.say(now_ms, "INFO", &text, Keep::Always);
+            self.say(
+                now_ms,
+                "INFO",
+                &format!("NNI trial keeper exit with code {code}"),
+                Keep::AtOnce,
+            );
+        }
+    }
+
+    fn metric(&self, object: &str) {
+        self.spool.append_text(legacy::metric(object), Keep::Always);
+    }
+
+    fn tell_dropped(&self, now_ms: i64) {
+        let dropped = self.dropped.get();
+        if dropped == 0 {
+            return;
+        }
+        let text = format!("{dropped} lines before this one were dropped: the spool was full");
+        self.dropped.set(0);
+        self.say(now_ms, "WARNING", &text, Keep::Always);
+    }
+
+    fn say(&self, now_ms: i64, level: &str, text: &str, keep: Keep) {
+        for line in self.secrets.mask_text(text.to_owned()).lines() {
+            let line = format!("[{}] {level} {line}", stamp(now_ms));
+            for body in legacy::line(Tag::Keeper, &line) {
+                self.spool.append_text(body, keep);
+            }
+        }
+    }
+}
+
+/// PURE: a time as the old keeper writes it, `YYYY-MM-DD HH:MM:SS.ffffff`, in UTC.
+fn stamp(now_ms: i64) -> String {
+    let (seconds, millis) = (now_ms.div_euclid(1000), now_ms.rem_euclid(1000));
+    let (year, month, date) = civil(seconds.div_euclid(86_400));
+    let second = seconds.rem_euclid(86_400);
+    let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{date:02} {hours:02}:{minutes:02}:{seconds:02}.{millis:03}000")
+}

@@ -1,0 +1,194 @@
+//! The agent's own messages: one line each, recognisable, never on stdout.
+//!
+//! A subscriber of our own: `tracing-subscriber` would add 200 KB to a program that goes into every image,
+//! for spans and filters that are not used here.
+
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use trial_protocol::LogLevel;
+
+use crate::util::clock::Clock;
+
+/// Starts to show messages. `verbose` of two or more shows what the agent does, else only warnings are.
+///
+/// A log file that cannot be opened is warned of on stderr, which takes its place.
+pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
+    let mut options = OpenOptions::new();
+    // The trial must not wait for the reader of a pipe; text for which it has no room is dropped.
+    options.create(true).append(true).custom_flags(nix::libc::O_NONBLOCK);
+    let opened = file.map(|path| (path, options.open(path)));
+    let (file, trouble) = match opened {
+        None => (None, None),
+        Some((_, Ok(file))) => (Some(file), None),
+        Some((path, Err(source))) => (None, Some((path, source))),
+    };
+    set_level(if verbose >= 2 { LogLevel::Info } else { LogLevel::Warn });
+    // It can be set once only; a second start in one process (a test) keeps the first.
+    tracing::subscriber::set_global_default(Lines { file, clock }).ok();
+    if let Some((path, source)) = trouble {
+        tracing::warn!("cannot open the log file {}: {source}", path.display());
+    }
+}
+
+/// The time to wait for the reader of our messages.
+pub const SHORTLY: Duration = Duration::from_millis(20);
+
+/// `true` if the reader of stderr stood still the last time.
+static STALLED: AtomicBool = AtomicBool::new(false);
+
+/// Writes to stderr as far as its reader takes it: a reader that stands still must not hold up the supervision of the
+/// trial. What it has not taken after `patience` is dropped, and it is waited for once only, until it reads again. A
+/// closed stderr is no fault of the trial's.
+pub fn say(text: &str, patience: Duration) {
+    let stderr = io::stderr();
+    let patience = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { patience };
+    let until = Instant::now() + patience;
+    for part in text.as_bytes().chunks(PIPE_BUF) {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+        let stalled = poll(&mut fds, left) == Ok(0);
+        STALLED.store(stalled, Ordering::Relaxed);
+        if stalled || (&stderr).write_all(part).is_err() {
+            return;
+        }
+    }
+}
+
+/// The number of bytes that a pipe that can be written takes at once (`man 7 pipe`).
+const PIPE_BUF: usize = 4096;
+
+/// The level from which on messages are shown, as [`number`] has it. The manager may change it.
+static LEVEL: AtomicU8 = AtomicU8::new(2);
+
+fn number(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
+/// Shows messages from this level on; `false` for one that this build does not know.
+pub fn set_level(level: LogLevel) -> bool {
+    let level = match level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Other => return false,
+    };
+    LEVEL.store(number(level), Ordering::Relaxed);
+    // Call sites that found no subscriber before ask again.
+    tracing::callsite::rebuild_interest_cache();
+    true
+}
+
+/// Writes one line per event.
+struct Lines {
+    file: Option<File>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        number(*metadata.level()) <= LEVEL.load(Ordering::Relaxed)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        let word = match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
+        // One write, so that lines of several threads do not mix. A failure cannot be reported.
+        match &self.file {
+            Some(file) => {
+                let now = self.clock.now_ms();
+                let (seconds, millis) = (now.div_euclid(1000), now.rem_euclid(1000));
+                let line = format!("{seconds}.{millis:03} {word}{}\n", text.0);
+                let mut file: &File = file;
+                file.write_all(line.as_bytes()).ok();
+            }
+            None => {
+                let line = format!("trialkeeper: {word}{}\n", text.0);
+                say(&line, SHORTLY);
+            }
+        }
+    }
+
+    // Spans are not used by the agent, and those of libraries are not shown.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// The message, and the fields after it as `name=value`.
+struct Text(String);
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let written = match field.name() {
+            "message" => {
+                let rest = std::mem::take(&mut self.0);
+                write!(self.0, "{value:?}{rest}")
+            }
+            name => write!(self.0, " {name}={value:?}"),
+        };
+        written.expect("a String takes everything");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::util::clock::SystemClock;
+
+    #[test]
+    fn a_line_has_the_message_first_and_its_fields() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = Some(File::create(&path).unwrap());
+        let lines = Lines { file, clock: Arc::new(SystemClock) };
+        tracing::subscriber::with_default(lines, || {
+            tracing::warn!(pid = 7, name = "x", "it {}", "broke");
+            let info = |what: &str| tracing::info!("{what}");
+            info("not shown");
+            assert!(set_level(LogLevel::Info));
+            info("shown");
+            assert!(!set_level(LogLevel::Other));
+            assert!(set_level(LogLevel::Warn));
+            info("not shown any more");
+        });
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<_> =
+            text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect();
+        assert_eq!(lines, ["warning: it broke pid=7 name=x", "shown"]);
+    }
+}
