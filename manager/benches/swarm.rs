@@ -20,8 +20,8 @@ use server::{EXPERIMENT, Server, read_answer, trial};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
-use trial_manager::clock::{Clock as _, SystemClock};
 use trial_manager::token::Secret;
+use trial_manager::util::clock::{Clock as _, SystemClock};
 use trial_protocol::ExperimentId;
 
 /// Time between two heartbeats of an agent.

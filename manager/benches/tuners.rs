@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
-use trial_manager::search_space::{Parameters, SearchSpace};
-use trial_manager::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
+use trial_manager::search::search_space::{Parameters, SearchSpace};
+use trial_manager::search::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
 use trial_protocol::MetricValue;
 
 const TUNERS: [&str; 5] = ["Random", "Evolution", "Anneal", "TPE", "GP"];

@@ -19,6 +19,7 @@ mod pod;
 mod portal;
 pub mod program;
 mod quota;
+pub mod rendezvous;
 mod serve;
 pub mod session;
 #[cfg(test)]
@@ -38,12 +39,12 @@ use axum::routing::{get, post};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::Clock;
 use crate::experiment::Handle;
-use crate::intake::Intake;
+use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::Secret;
 use crate::training_service::TrainingService;
+use crate::util::clock::Clock;
 use crate::view::Board;
 pub use error::Error;
 pub use pod::Pods;

@@ -7,7 +7,7 @@ mod error;
 mod idle;
 mod listener;
 mod nni_files;
-mod notifications;
+mod notifier;
 mod opened;
 mod presence;
 mod reach;
@@ -36,27 +36,29 @@ use self::served::Served;
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
+use crate::advisers::DEFAULT_PYTHON;
+use crate::api;
 use crate::api::auth::Gate;
 use crate::api::session::Sessions;
-use crate::clock::{Clock, SystemClock};
 use crate::code_archive::version::CodeTracker;
 use crate::code_archive::{CodeArchive, packages};
 use crate::config::{ExperimentSpec, PluginSpec, TrainingServiceSpec};
-use crate::dispatcher::DEFAULT_PYTHON;
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
 use crate::experiment::conduct::{Dependencies, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
-use crate::intake::Intake;
-use crate::layout::ExperimentDir;
+use crate::ingest::Intake;
+use crate::notifications;
 use crate::store::{self, Store};
 use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
 use crate::training_service::local::write_file;
 use crate::training_service::plugin::conformance::{self, Case, Verdict};
+use crate::util::clock::{Clock, SystemClock};
+use crate::util::ids;
+use crate::util::layout::ExperimentDir;
 use crate::view::Board;
-use crate::{api, ids, notify};
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -132,7 +134,7 @@ pub struct Running {
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
     server: Served,
     service: Arc<dyn TrainingService>,
-    notifier: Option<notify::Notifier>,
+    notifier: Option<notifications::Notifier>,
 }
 
 /// An experiment that has come to its end and is still served.
@@ -243,9 +245,9 @@ async fn begin(
     // It is built once.
     drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
-    let waker = notify::OutboxWaker::default();
-    let notifier = notifications::config(&id, &spec, &store, &waker, Some(dir.degraded()))
-        .map(|config| notify::Notifier::start(&config));
+    let waker = notifications::OutboxWaker::default();
+    let notifier = notifier::config(&id, &spec, &store, &waker, Some(dir.degraded()))
+        .map(|config| notifications::Notifier::start(&config));
     let dependencies = Dependencies {
         id: id.clone(),
         spec: spec.clone(),
@@ -354,7 +356,7 @@ impl Running {
     pub async fn end(self) -> Result<Ended, Error> {
         let conducted = self.conducted.await;
         if let Some(notifier) = self.notifier {
-            notify::warn_of_rest(notifier.finish().await, &self.id);
+            notifications::warn_of_rest(notifier.finish().await, &self.id);
         }
         let stands = match conducted.map_err(|_| Error::Lost)? {
             Err(source @ store::Error::Displaced { .. }) => {

@@ -15,7 +15,7 @@ use trial_protocol::ExperimentId;
 
 use crate::app::What;
 use crate::config;
-use crate::layout::ExperimentDir;
+use crate::util::layout::ExperimentDir;
 
 mod ask;
 mod clean;
@@ -386,7 +386,8 @@ fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
 #[expect(clippy::print_stderr, reason = "this is the command line")]
 fn show(error: &dyn std::error::Error) {
     // It may quote a file, or a manager elsewhere.
-    let lines: Vec<_> = crate::errors::chain(error).lines().map(progress::printable).collect();
+    let lines: Vec<_> =
+        crate::util::errors::chain(error).lines().map(progress::printable).collect();
     eprintln!("trial-manager: {}", lines.join("\n"));
 }
 

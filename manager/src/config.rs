@@ -40,8 +40,8 @@ pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec}
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
-use crate::search_space::SearchSpace;
-use crate::tuner::OptimizeMode;
+use crate::search::search_space::SearchSpace;
+use crate::search::tuner::OptimizeMode;
 
 /// The most trials that may run at a time: what is more is a slip of the finger, and would all be asked for at once.
 pub const MOST_AT_A_TIME: usize = 100_000;

@@ -11,7 +11,7 @@ use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
 
 use self::command::{Command, Refused};
 use self::directive_queue::DirectiveQueue;
-use crate::clock::{Clock as _, SystemClock};
+use crate::util::clock::{Clock as _, SystemClock};
 
 pub mod advice;
 pub mod code_recorder;

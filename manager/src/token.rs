@@ -19,7 +19,7 @@ use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use trial_protocol::{ExperimentId, TrialJobId};
 
-use crate::clock::{Clock as _, SystemClock};
+use crate::util::clock::{Clock as _, SystemClock};
 pub use user::UserToken;
 
 /// Bytes of the secret: as long as SHA-256's digest, more adds nothing.

@@ -24,8 +24,8 @@ pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 use crate::config::ExperimentSpec;
 use crate::experiment::result::is_better;
 use crate::job_state::JobState;
+use crate::search::tuner::OptimizeMode;
 use crate::store::{CodeRow, ExperimentRow};
-use crate::tuner::OptimizeMode;
 use curve::Improvement;
 
 /// An experiment, in numbers.

@@ -15,12 +15,12 @@ use tokio_util::task::TaskTracker;
 use trial_manager::api::auth::{Gate, Reach};
 use trial_manager::api::session::Sessions;
 use trial_manager::api::{self, Place, Pods, State};
-use trial_manager::clock::SystemClock;
 use trial_manager::code_archive::CodeArchive;
 use trial_manager::experiment::Handle;
-use trial_manager::intake::Intake;
+use trial_manager::ingest::Intake;
 use trial_manager::store::{NewTrial, Store};
 use trial_manager::token::{Secret, UserToken};
+use trial_manager::util::clock::SystemClock;
 use trial_manager::view::Board;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 

@@ -9,7 +9,7 @@ use trial_protocol::{AttemptId, BearerToken, ReportAck, TrialJobId};
 
 use super::auth::bearer;
 use super::{Error, Shared, State as ApiState};
-use crate::intake;
+use crate::ingest;
 use crate::store;
 use crate::token::{Holder, Refusal};
 
@@ -36,7 +36,7 @@ pub(super) async fn reports(
         () = state.closing.cancelled() => return Err(Error::Stopping),
     }
     let body = incoming.rest().await?;
-    let arrival = intake::read(&body.bytes)?;
+    let arrival = ingest::read(&body.bytes)?;
     holder.may_speak_for(&arrival.batch.experiment, &arrival.batch.trial)?;
     // The body's share of the memory stands for the batch until that is stored.
     let mut ack = state.intake.accept(arrival).await?;

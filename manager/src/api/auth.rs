@@ -339,7 +339,8 @@ mod tests {
     impl Bed {
         async fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
-            let sessions = Sessions::in_memory(std::sync::Arc::new(crate::clock::SystemClock));
+            let sessions =
+                Sessions::in_memory(std::sync::Arc::new(crate::util::clock::SystemClock));
             let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
             let secret = Secret::load_or_create(&folder.path().join("secret")).unwrap();
             let (e, t) = (ExperimentId::new("e").unwrap(), TrialJobId::new("t").unwrap());

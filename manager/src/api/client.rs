@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::tls;
-use crate::local_socket;
+use crate::util::local_socket;
 
 /// The time in which a manager must begin its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

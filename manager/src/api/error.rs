@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use trial_protocol::{Offer, TrialJobId};
 
 use crate::experiment::command::Refused;
-use crate::{intake, store, token};
+use crate::ingest;
+use crate::store;
+use crate::token;
 
 /// Seconds until a client whose batch found the queue full should come again.
 const RETRY_BUSY_S: u32 = 1;
@@ -194,8 +196,8 @@ impl IntoResponse for Error {
     }
 }
 
-impl From<intake::Unreadable> for Error {
-    fn from(error: intake::Unreadable) -> Self {
+impl From<ingest::Unreadable> for Error {
+    fn from(error: ingest::Unreadable) -> Self {
         Self::BadRequest(error.to_string())
     }
 }
@@ -210,15 +212,15 @@ impl From<token::Refusal> for Error {
     }
 }
 
-impl From<intake::Error> for Error {
-    fn from(error: intake::Error) -> Self {
+impl From<ingest::Error> for Error {
+    fn from(error: ingest::Error) -> Self {
         let detail = error.to_string();
         match error {
-            intake::Error::NoCommonVersion { offer, .. } => Self::NoCommonVersion { offer, detail },
-            intake::Error::UnknownExperiment(_) => Self::UnknownExperiment(detail),
-            intake::Error::UnknownTrial(trial) => Self::UnknownTrial(trial),
-            intake::Error::Stopping => Self::Stopping,
-            intake::Error::Store(error) => error.into(),
+            ingest::Error::NoCommonVersion { offer, .. } => Self::NoCommonVersion { offer, detail },
+            ingest::Error::UnknownExperiment(_) => Self::UnknownExperiment(detail),
+            ingest::Error::UnknownTrial(trial) => Self::UnknownTrial(trial),
+            ingest::Error::Stopping => Self::Stopping,
+            ingest::Error::Store(error) => error.into(),
         }
     }
 }

@@ -27,7 +27,7 @@ use self::text::Text;
 use super::Error;
 use super::body::{Memory, Read};
 use super::{auth, error, nosniff};
-use crate::intake::{Intake, Unnumbered};
+use crate::ingest::{Intake, Unnumbered};
 
 /// From this size on a post is a large one, in bytes. A metric of brackets takes sixteen times its text in memory.
 const LARGE_BYTES: usize = 256 << 10;

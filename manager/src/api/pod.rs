@@ -16,8 +16,8 @@ use trial_protocol::{RendezvousReply, RendezvousRequest};
 
 use super::agent::holder;
 use super::{Error, Shared, State as ApiState};
+use crate::api::rendezvous::Rendezvous;
 use crate::code_archive::CodeArchive;
-use crate::rendezvous::Rendezvous;
 use crate::store::TrialRow;
 use crate::training_service::parameter_record;
 
@@ -75,7 +75,7 @@ pub(super) async fn code(
 ) -> Result<([(HeaderName, String); 3], Body), Error> {
     trial(&state, &headers).await?;
     let archive = state.pods.code.get().await.map_err(|error| {
-        let detail = crate::errors::chain(&error);
+        let detail = crate::util::errors::chain(&error);
         tracing::error!("there is no code for trials: {detail}");
         Error::NoCode(detail)
     })?;

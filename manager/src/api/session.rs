@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Error;
-use crate::clock::Clock;
-use crate::ids;
 use crate::store::{self, Store};
 use crate::token::UserToken;
+use crate::util::clock::Clock;
+use crate::util::ids;
 
 /// The time that a session lasts after its log-in.
 pub(super) const LIFETIME: Duration = Duration::from_hours(30 * 24);

@@ -26,13 +26,13 @@ use super::auth::{Gate, Reach};
 use super::body::BODY_LIMIT_BYTES;
 use super::session::Sessions;
 use super::{Place, Pods, State, router};
-use crate::clock::{Clock as _, SystemClock};
 use crate::code_archive::CodeArchive;
 use crate::experiment::{Event, Handle};
-use crate::intake::Intake;
+use crate::ingest::Intake;
 use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
 use crate::token::{Secret, UserToken};
+use crate::util::clock::{Clock as _, SystemClock};
 use crate::view::Board;
 
 struct Bed {

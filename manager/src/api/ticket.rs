@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::auth::User;
-use crate::ids;
+use crate::util::ids;
 
 /// The time that a ticket is good.
 const GOOD_FOR: Duration = Duration::from_mins(5);

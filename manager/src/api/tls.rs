@@ -155,7 +155,7 @@ impl Files {
                         present.certified = certified;
                     }
                     Err(error) => {
-                        let error = crate::errors::chain(&error);
+                        let error = crate::util::errors::chain(&error);
                         tracing::error!(
                             "the new certificate cannot be used, the old one is: {error}"
                         );

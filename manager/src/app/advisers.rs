@@ -5,11 +5,12 @@ use serde_json::{Map, json};
 use trial_protocol::ExperimentId;
 
 use super::Error;
+use crate::advisers::{self, DEFAULT_PYTHON, ExternalAdviser, Program, Setting};
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
-use crate::dispatcher::{self, DEFAULT_PYTHON, ExternalAdviser, Program, Setting};
 use crate::experiment::advice::Advice;
-use crate::layout::ExperimentDir;
-use crate::{assessor, tuner};
+use crate::search::assessor;
+use crate::search::tuner;
+use crate::util::layout::ExperimentDir;
 
 /// Looks whether what is outside the manager can be run: each one's name, and what is wrong with it.
 pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
@@ -24,13 +25,13 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
     let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
     let mut found = Vec::new();
     if let TunerChoice::Command { command, .. } = &spec.tuner {
-        let there = dispatcher::look_for(command, &spec.trial_code_directory);
+        let there = advisers::look_for(command, &spec.trial_code_directory);
         found.push((spec.tuner.name().to_owned(), there));
     }
     for algorithm in tuner.into_iter().chain(assessor) {
         found.push((
             algorithm.name().to_owned(),
-            dispatcher::look(python, algorithm, &spec.secret_variables()).await,
+            advisers::look(python, algorithm, &spec.secret_variables()).await,
         ));
     }
     found

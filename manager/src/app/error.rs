@@ -10,12 +10,12 @@ use crate::api;
 use crate::code_archive;
 use crate::config;
 use crate::experiment::command::Refused;
+use crate::search::tuner;
 use crate::store;
 use crate::token;
 use crate::training_service::azure_key;
 use crate::training_service::kubernetes::{client, preflight};
 use crate::training_service::local::gpus;
-use crate::tuner;
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]

@@ -6,16 +6,16 @@ use tracing::warn;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::{Error, service};
-use crate::clock::{Clock as _, SystemClock};
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
 use crate::experiment::command::Refused;
-use crate::ids;
 use crate::job_state::JobState;
-use crate::layout::ExperimentDir;
 use crate::store::{Span, Store, TrialChange};
 use crate::training_service::kubernetes::cleanup;
 use crate::training_service::kubernetes::client::{self, Access};
 use crate::training_service::plugin;
+use crate::util::clock::{Clock as _, SystemClock};
+use crate::util::ids;
+use crate::util::layout::ExperimentDir;
 
 /// Deletes everything that an experiment left in its cluster or at its plugin's platform. `place` is the cluster, where
 /// the experiment's store does not name it or is lost.

@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 use trial_protocol::ExperimentId;
 
-use crate::clock::{Clock, SystemClock};
-use crate::errors::chain;
-use crate::layout::ExperimentDir;
 use crate::store::{ExperimentRow, Store, write_nni_profile};
 use crate::training_service::local::write_file;
+use crate::util::clock::{Clock, SystemClock};
+use crate::util::errors::chain;
+use crate::util::layout::ExperimentDir;
 
 /// Time between two looks at an experiment that changes all the time.
 const WRITE_INTERVAL: Duration = Duration::from_millis(500);

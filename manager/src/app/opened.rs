@@ -8,13 +8,13 @@ use trial_protocol::ExperimentId;
 
 use super::service::Ready;
 use super::{Error, Finished, Settings, restored};
-use crate::clock::Clock;
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::state::ExperimentState;
-use crate::ids;
-use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
 use crate::training_service::local::private_folder;
+use crate::util::clock::Clock;
+use crate::util::ids;
+use crate::util::layout::ExperimentDir;
 
 /// An experiment whose record is open.
 pub(super) struct Opened {

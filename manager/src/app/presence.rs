@@ -12,10 +12,11 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use crate::layout::ExperimentDir;
+use crate::api;
 use crate::store::Store;
 use crate::training_service::local::write_file;
-use crate::{api, local_socket};
+use crate::util::layout::ExperimentDir;
+use crate::util::local_socket;
 
 /// The interval at which the folder is looked at: an agent without an address tries again about as often.
 const FOLDER_CHECK_INTERVAL: Duration = Duration::from_secs(3);
@@ -87,7 +88,7 @@ impl Presence {
         }
         match self.write_url() {
             Ok(()) => tracing::warn!("{} was removed; written again", path.display()),
-            Err(error) => tracing::debug!("{}", crate::errors::chain(&error)),
+            Err(error) => tracing::debug!("{}", crate::util::errors::chain(&error)),
         }
     }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use trial_protocol::TrialJobId;
 
-use crate::layout::ExperimentDir;
 use crate::store::{self, Store};
+use crate::util::layout::ExperimentDir;
 
 /// The trials that the folders of an experiment know more of than its database does.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use trial_protocol::ExperimentId;
 use super::{Error, agent_program, reach};
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, PluginSpec, RemoteSpec, TrainingServiceSpec};
-use crate::layout::ExperimentDir;
 use crate::token::Secret;
 use crate::training_service::kubernetes::client::{Access, Cluster, SECRETS, a_few_times};
 use crate::training_service::kubernetes::workload::workload;
@@ -21,6 +20,7 @@ use crate::training_service::plugin::{self, Plugin};
 use crate::training_service::remote::{self, Remote};
 use crate::training_service::share::Share;
 use crate::training_service::{JobEvents, TrainingService, azure_key};
+use crate::util::layout::ExperimentDir;
 
 /// The training service as it was found before anything of the experiment was made: an experiment that cannot run
 /// leaves nothing behind.

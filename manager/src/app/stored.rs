@@ -18,16 +18,16 @@ use crate::api::auth::{Gate, Reach};
 use crate::api::client::{Client, near};
 use crate::api::session::Sessions;
 use crate::api::{self, Pods};
-use crate::clock::SystemClock;
 use crate::code_archive::CodeArchive;
 use crate::config;
 use crate::experiment::command::{Command, Refused};
 use crate::experiment::{Event, Handle};
-use crate::intake::Intake;
-use crate::layout::ExperimentDir;
+use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::{Secret, UserToken};
 use crate::training_service::local::write_file;
+use crate::util::clock::SystemClock;
+use crate::util::layout::ExperimentDir;
 use crate::view::Board;
 
 /// Serves the stored experiment in this process.

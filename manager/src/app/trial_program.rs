@@ -1,8 +1,8 @@
 //! Looks whether the program that a trial's command begins with exists on this machine. It runs nothing, and says nothing
 //! where the shell decides: a false alarm would cost more trust than a missed fault.
 
+use crate::advisers;
 use crate::config::{ExperimentSpec, TrainingServiceSpec};
-use crate::dispatcher;
 
 /// Words that a shell runs itself, or after which another word is the program.
 const SHELL_WORDS: &[&str] = &[
@@ -19,7 +19,7 @@ const SHELL_WORDS: &[&str] = &[
 pub fn look_for_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
     let TrainingServiceSpec::Local(_) = spec.training_service else { return None };
     let program = certain_program(&spec.trial_command)?;
-    let found = dispatcher::look_for_program(program, &spec.trial_code_directory);
+    let found = advisers::look_for_program(program, &spec.trial_code_directory);
     let found = found.map_err(|problem| {
         format!("{problem}; correct `trialCommand` (`trial.command` in a version 1 file)")
     });

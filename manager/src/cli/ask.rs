@@ -14,8 +14,8 @@ use super::data_dir;
 use crate::api::client::{self, Client};
 use crate::app;
 use crate::config;
-use crate::layout::ExperimentDir;
 use crate::store::{self, ExperimentRow, Store};
+use crate::util::layout::ExperimentDir;
 
 /// Which experiment, and where.
 #[derive(Debug, Clone, Args)]

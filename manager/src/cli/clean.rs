@@ -8,8 +8,8 @@ use trial_protocol::ExperimentId;
 
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail};
 use crate::app;
-use crate::layout::ExperimentDir;
 use crate::training_service::kubernetes::client::Access;
+use crate::util::layout::ExperimentDir;
 
 /// Which cluster, where no store says it, or is lost.
 #[derive(Debug, Args)]

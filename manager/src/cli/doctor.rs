@@ -15,7 +15,7 @@ use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, show};
 use crate::app;
 use crate::code_archive;
 use crate::config::{self, TrainingServiceSpec};
-use crate::errors::chain;
+use crate::util::errors::chain;
 
 /// Looks at everything, says what it finds, and returns the program's exit code: 0 if nothing fails.
 pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {

@@ -13,8 +13,8 @@ use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
 use crate::api::client;
 use crate::config;
-use crate::layout::ExperimentDir;
 use crate::store::Store;
+use crate::util::layout::ExperimentDir;
 use crate::view;
 
 /// Something about an experiment.

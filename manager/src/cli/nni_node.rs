@@ -26,8 +26,8 @@ use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
 use crate::app::{self, NniFiles, Running, Settings, What};
 use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
-use crate::errors::chain;
-use crate::layout::ExperimentDir;
+use crate::util::errors::chain;
+use crate::util::layout::ExperimentDir;
 
 /// The most time that the client waits for the answer to its experiment: it gives up after 20 s. What takes longer to
 /// fail is told by the status.

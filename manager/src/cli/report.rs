@@ -13,8 +13,8 @@ use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
+use crate::search::tuner::OptimizeMode;
 use crate::store::{self, Store, TrialRow};
-use crate::tuner::OptimizeMode;
 use crate::view;
 
 /// The number of trials in the table.

@@ -18,7 +18,7 @@ use super::signals::Signals;
 use super::table::columns::TextStyle;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
 use crate::api::client::{self, Client};
-use crate::errors::chain;
+use crate::util::errors::chain;
 use crate::view::curve::points_of;
 
 mod head;

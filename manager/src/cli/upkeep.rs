@@ -9,8 +9,8 @@ use trial_protocol::ExperimentId;
 use super::ask::Error;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail, show};
 use crate::app;
-use crate::layout::ExperimentDir;
 use crate::store::Store;
+use crate::util::layout::ExperimentDir;
 
 /// Says so where there is no such experiment: of its database alone SQLite would complain.
 fn known(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {

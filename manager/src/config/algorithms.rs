@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 use super::check::{Canonical, resolve};
 use super::direction::{Direction, Statement, agree};
 use super::section::{Problem, Section, kind};
-use crate::assessor::{self, AssessorSpec};
-use crate::class_args::Arguments;
-use crate::dispatcher::{Algorithm, Source};
-use crate::nearest::folded;
-use crate::search_space::SearchSpace;
-use crate::tuner::{self, OptimizeMode, TunerSpec};
+use crate::advisers::{Algorithm, Source};
+use crate::search::assessor::{self, AssessorSpec};
+use crate::search::class_args::Arguments;
+use crate::search::search_space::SearchSpace;
+use crate::search::tuner::{self, OptimizeMode, TunerSpec};
+use crate::util::nearest::folded;
 
 /// The tuner.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::check::check;
 use super::section::Problem;
-use crate::nearest::folded;
+use crate::util::nearest::folded;
 
 /// The most faults that are told; a user with more begins anew.
 const MOST: usize = 20;

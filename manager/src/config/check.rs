@@ -12,9 +12,9 @@ use super::{
     ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document,
     notifications, service, units,
 };
-use crate::class_args::OptimizeMode;
-use crate::nearest::advice;
-use crate::search_space::SearchSpace;
+use crate::search::class_args::OptimizeMode;
+use crate::search::search_space::SearchSpace;
+use crate::util::nearest::advice;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
 const FIELDS: [&str; 31] = [

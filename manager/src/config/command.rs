@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
-use crate::nearest::advice;
-use crate::search_space::Parameters;
+use crate::search::search_space::Parameters;
+use crate::util::nearest::advice;
 
 /// The command with every `{{name}}` replaced that names one of the parameters. A string stands for
 /// itself, everything else for its JSON.

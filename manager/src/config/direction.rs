@@ -2,7 +2,7 @@
 //! `objective.direction`, in the tuner's arguments, in the assessor's, or nowhere.
 
 use super::section::Problem;
-use crate::class_args::OptimizeMode;
+use crate::search::class_args::OptimizeMode;
 
 /// One field that states the direction.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::nearest::folded;
+use crate::util::nearest::folded;
 
 /// A kind of file that another tool reads.
 struct Format {

@@ -28,7 +28,7 @@ use super::check::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
 use super::service::{Inherited, Service, no_command};
 use super::{TrainingServiceSpec, units};
-use crate::nearest::advice;
+use crate::util::nearest::advice;
 
 /// The time in which a trial's pods must start, where nothing is said: large images take their time.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);

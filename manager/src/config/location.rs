@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use crate::nearest::folded;
+use crate::util::nearest::folded;
 
 /// A place in a text, both counted from 1; columns are characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::check::resolve;
 use super::section::{Problem, Section, kind};
-use crate::nearest::advice;
+use crate::util::nearest::advice;
 
 const FIELDS: [&str; 8] = [
     "webhookUrl",

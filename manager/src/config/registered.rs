@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::{algorithms, document};
-use crate::dispatcher::{DEFAULT_PYTHON, find_nni_config};
-use crate::nearest::folded;
-use crate::{assessor, tuner};
+use crate::advisers::{DEFAULT_PYTHON, find_nni_config};
+use crate::search::assessor;
+use crate::search::tuner;
+use crate::util::nearest::folded;
 
 /// NNI 3.0's name for the file (`nni/tools/package_utils/config_manager.py`).
 const REGISTRY: &str = "registered_algorithms.yml";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{Error, Location};
-use crate::nearest::{advice, folded, nearest};
+use crate::util::nearest::{advice, folded, nearest};
 
 /// A problem with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]

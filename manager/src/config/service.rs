@@ -9,7 +9,7 @@ use super::check::{Canonical, Shared};
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, kind};
 use super::{LocalSpec, TrainingServiceSpec, kubernetes, plugin, remote};
-use crate::nearest::folded;
+use crate::util::nearest::folded;
 
 /// NNI 3.0's `LocalConfig`.
 const LOCAL_FIELDS: [&str; 10] = [
@@ -202,7 +202,7 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platfor
                 format!("`{name}` is not available in this build, which has {has}")
             } else {
                 let platforms = PLATFORMS.iter().map(|(name, _)| *name).chain(OTHER_PLATFORMS);
-                let advice = match crate::nearest::nearest(name, platforms) {
+                let advice = match crate::util::nearest::nearest(name, platforms) {
                     Some(near) => format!("did you mean `{near}`? This build has {has}"),
                     None => format!("allowed: {has}"),
                 };

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::section::{Problem, Section};
 use super::service;
-use crate::nearest::folded;
+use crate::util::nearest::folded;
 
 /// A document in v2 form, and where its fields stood in v1.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
 
 use super::result::Steps;
-use crate::assessor::{Assessor, Bounds, Judgement};
-use crate::dispatcher::{AdviserEvent, ExternalAdviser, Order, Sample};
+use crate::advisers::{AdviserEvent, ExternalAdviser, Order, Sample};
 use crate::job_state::JobState;
-use crate::search_space::Parameters;
-use crate::tuner::{Outcome, Proposal, Tuner};
+use crate::search::assessor::{Assessor, Bounds, Judgement};
+use crate::search::search_space::Parameters;
+use crate::search::tuner::{Outcome, Proposal, Tuner};
 
 /// The advisers of one experiment. At least one of `tuner` and `outside` proposes.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ pub enum Command {
     LogLevel(TrialJobId, LogLevel),
     /// Change what bounds the experiment; what is `None` stays.
     Limit(NewLimits),
-    /// Let the tuner know results from elsewhere: a list as [`crate::tuner::import`] describes it.
+    /// Let the tuner know results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
     Import(Value),
     /// Search another space from now on, in NNI's form.
     Space(Value),

@@ -32,16 +32,16 @@ use super::notice::Notice;
 use super::result::{self, Steps, TrialResult};
 use super::state::{self, Effect, ExperimentState, State};
 use super::{Event, Handle};
-use crate::assessor::Judgement;
-use crate::clock::Clock;
+use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
-use crate::dispatcher::AdviserEvent;
-use crate::ids;
-use crate::notify::OutboxWaker;
-use crate::notify::event::Best;
+use crate::notifications::OutboxWaker;
+use crate::notifications::event::Best;
+use crate::search::assessor::Judgement;
 use crate::store::{self, Store};
 use crate::token::Secret;
 use crate::training_service::{JobNews, TrainingService};
+use crate::util::clock::Clock;
+use crate::util::ids;
 
 /// The note of an agent that has stopped its trial by a rule of the assessor's.
 const EARLY_STOP: &str = "early-stop";

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use trial_protocol::{AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE};
 
-use crate::ids;
-use crate::tuner::OptimizeMode;
+use crate::search::tuner::OptimizeMode;
+use crate::util::ids;
 
 /// The results of a trial.
 #[derive(Debug, Clone, Default, PartialEq)]

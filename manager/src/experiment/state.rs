@@ -19,7 +19,7 @@ pub use self::steer::Steer;
 pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
 use super::ending::{Gone, class, conclude};
 use crate::job_state::JobState;
-use crate::tuner::{Outcome, Proposal};
+use crate::search::tuner::{Outcome, Proposal};
 
 mod budget;
 mod steer;

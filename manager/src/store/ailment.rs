@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Error, Store};
-use crate::errors::chain;
+use crate::util::errors::chain;
 
 /// The time that an ill store is left alone before it is tried.
 const TRY_AFTER: Duration = Duration::from_secs(1);

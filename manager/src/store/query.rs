@@ -13,7 +13,7 @@ use super::read::{json, parsed, unsigned, unsigned_if_any};
 use super::reports::{CONCLUDED, JUDGED, metric_row};
 use super::trials::{TRIAL_COLUMNS, known, trial_row};
 use super::{Error, MetricRow, ReportRow, Store, TrialRow};
-use crate::ids;
+use crate::util::ids;
 pub use log::LogPart;
 
 /// The number of an attempt's last reports that are searched for its latest intermediate results; and where a metric

@@ -74,7 +74,7 @@ impl UserToken {
         match self.reveal() {
             Ok(token) => check(&token),
             Err(error) => {
-                let error = crate::errors::chain(&error);
+                let error = crate::util::errors::chain(&error);
                 tracing::error!("the user's token cannot be checked: {error}");
                 false
             }

@@ -27,8 +27,8 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
-use crate::layout::{ExperimentDir, TrialDir};
 use crate::token::Secret;
+use crate::util::layout::{ExperimentDir, TrialDir};
 
 pub mod gpus;
 

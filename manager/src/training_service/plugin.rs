@@ -29,8 +29,8 @@ use self::wire::{Key, Message};
 use super::local::{private_folder, write_file};
 use super::{Adopted, JobEvents, JobNews, Output, TrainingService, TrialJobSpec};
 use crate::config::PluginSpec;
-use crate::layout::ExperimentDir;
 use crate::token::Secret;
+use crate::util::layout::ExperimentDir;
 
 pub mod conformance;
 mod handshake;

@@ -25,8 +25,8 @@ use super::local::{private_folder, write_file};
 use super::{Adopted, JobEvent, JobEvents, JobNews, JobWaits, TrainingService, TrialJobSpec};
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
-use crate::layout::ExperimentDir;
 use crate::token::Secret;
+use crate::util::layout::ExperimentDir;
 
 mod board;
 mod session;

@@ -6,7 +6,7 @@ use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 use crate::experiment::result::is_better;
-use crate::tuner::OptimizeMode;
+use crate::search::tuner::OptimizeMode;
 
 /// Thins a curve to about `points` points: the first, the last, and of each stretch in between the lowest
 /// and the highest, so that no peak is lost. `number` says how high a point is; one without a number stands

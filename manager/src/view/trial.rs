@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 use super::Board;
 use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{pick, speaks_of, value_of};
-use crate::ids;
 use crate::job_state::JobState;
 use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
+use crate::util::ids;
 
 /// The number of entries of one attempt that a timeline shows.
 const TOLD: u32 = 1000;

@@ -15,11 +15,11 @@ use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, Lane, Stream, TrialJobId};
 
 use super::router;
-use crate::clock::SystemClock;
 use crate::experiment::{Event, Handle};
-use crate::intake::Intake;
+use crate::ingest::Intake;
 use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
+use crate::util::clock::SystemClock;
 
 struct Bed {
     store: Store,

@@ -17,9 +17,9 @@ use utoipa::ToSchema;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::asked::{Named, json_body, large_json_body};
-use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::experiment::state::ExperimentState;
+use crate::util::errors::chain;
 
 /// Answers that are remembered.
 const REMEMBERED: usize = 1000;

@@ -8,11 +8,11 @@ use crate::app::{self, Running, Settings, What};
 use crate::cli::progress::{brief, counted, drawback, tail};
 use crate::cli::signals::Signals;
 use crate::config::{ExperimentSpec, TrainingServiceSpec};
-use crate::errors::chain;
 use crate::experiment::ending::End;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
 use crate::job_state::JobState;
+use crate::util::errors::chain;
 
 /// The time that the probe's trial may take to start, and the time that it may run.
 const TRIAL_LIMIT: Duration = Duration::from_mins(5);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::WorkloadKind;
 use super::role::RoleSpec;
 use crate::config::section::{Problem, Section};
-use crate::nearest::{advice, folded};
+use crate::util::nearest::{advice, folded};
 
 /// A kind of the training operator's, as an experiment file names it and fills it.
 #[derive(Debug)]

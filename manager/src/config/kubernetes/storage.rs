@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::syntax;
 use crate::config::check::resolve;
 use crate::config::section::{Problem, Section};
-use crate::nearest::advice;
+use crate::util::nearest::advice;
 
 /// The way of the code to the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<Stor
 
 /// A kind's word without case and dashes, and one for what has two.
 fn plain(word: &str) -> String {
-    let plain = crate::nearest::folded(word);
+    let plain = crate::util::nearest::folded(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use crate::config::section::{Problem, kind};
-use crate::nearest::advice;
+use crate::util::nearest::advice;
 
 /// Fields that hold amounts, by the name of the object around them or by their own. Kubernetes takes them as numbers,
 /// too.

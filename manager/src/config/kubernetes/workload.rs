@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::kubeflow;
 use super::role::{Policy, RoleSpec};
 use crate::config::section::{Problem, Section};
-use crate::nearest::folded;
+use crate::util::nearest::folded;
 
 /// The kind of object that runs an attempt of a trial job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

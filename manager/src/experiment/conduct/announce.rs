@@ -8,7 +8,7 @@ use trial_protocol::{MetricValue, TrialJobId};
 use super::ExperimentTask;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
-use crate::notify::event::{self, About, Best, Event};
+use crate::notifications::event::{self, About, Best, Event};
 use crate::store;
 
 impl ExperimentTask {

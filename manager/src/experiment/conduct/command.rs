@@ -6,11 +6,11 @@ use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
 use super::{ExperimentTask, Job};
 use crate::config::MOST_AT_A_TIME;
-use crate::errors::chain;
 use crate::experiment::command::{Command, NewLimits, Refused};
 use crate::experiment::result::Steps;
 use crate::experiment::state::{self, Effect, ExperimentState, Steer};
 use crate::store::{self, TrialRow};
+use crate::util::errors::chain;
 
 impl ExperimentTask {
     /// Does what is asked, or says why not. An error of its own is the experiment's.

@@ -17,10 +17,10 @@ use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::patience::Passing;
-use crate::errors::chain;
 use crate::experiment::command::Refused;
 use crate::experiment::{Event, Handle};
 use crate::store::{self, Store};
+use crate::util::errors::chain;
 
 /// The time to wait before the next try.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

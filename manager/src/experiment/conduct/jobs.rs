@@ -8,16 +8,16 @@ use trial_protocol::{AttemptId, TrialJobId};
 use super::patience::Passing as _;
 use super::{ExperimentTask, Job};
 use crate::config::render_command;
-use crate::errors::chain;
 use crate::experiment::ending::Gone;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::Steps;
 use crate::experiment::state;
-use crate::ids;
 use crate::job_state::JobState;
-use crate::search_space::Parameters;
+use crate::search::search_space::Parameters;
 use crate::store::{self, NewTrial, Span, TrialChange};
 use crate::training_service::{JobImage, JobWaits, Token, TrialJobSpec, parameter_record};
+use crate::util::errors::chain;
+use crate::util::ids;
 
 impl ExperimentTask {
     pub(super) fn fresh_id(&mut self) -> TrialJobId {

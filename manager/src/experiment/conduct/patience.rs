@@ -3,8 +3,9 @@
 
 use tokio::sync::watch;
 
+use crate::store;
 use crate::store::Store;
-use crate::{store, training_service};
+use crate::training_service;
 
 /// An error that may pass by itself, or when an operator has made room.
 pub(super) trait Passing: std::error::Error {

@@ -11,19 +11,19 @@ use trial_protocol::{AttemptId, MetricValue, StopReason, TrialJobId};
 use super::patience::Watch;
 use super::steer::learnt;
 use super::{Dependencies, ExperimentTask, Job, trial_result};
-use crate::assessor::Judgement;
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{
     self, ExperimentState, FailureLimit, Fate, Limits, Policy, Remembered, State,
 };
-use crate::ids;
 use crate::job_state::JobState;
-use crate::search_space::Parameters;
+use crate::search::assessor::Judgement;
+use crate::search::search_space::Parameters;
+use crate::search::tuner::Outcome;
 use crate::store::{self, AttemptState, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
-use crate::tuner::Outcome;
+use crate::util::ids;
 
 impl ExperimentTask {
     /// Builds the state from the store: a new experiment has no trials, an interrupted one has.

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use trial_protocol::{Better, DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
 
 use super::ExperimentTask;
-use crate::assessor::Bounds;
-use crate::class_args::OptimizeMode;
+use crate::search::assessor::Bounds;
+use crate::search::class_args::OptimizeMode;
 
 /// The time beyond its need for which the limit of a trial's time is left to its agent.
 const OUTLAST: Duration = Duration::from_hours(1);

@@ -11,10 +11,10 @@ use crate::config::{self, TunerChoice};
 use crate::experiment::command::Refused;
 use crate::experiment::notice::Notice;
 use crate::experiment::state::Steer;
-use crate::search_space::Parameters;
+use crate::search::search_space::Parameters;
+use crate::search::tuner::import::{Learner, samples};
+use crate::search::tuner::{self, Sample};
 use crate::store::ImportedRow;
-use crate::tuner::import::{Learner, samples};
-use crate::tuner::{self, Sample};
 
 impl ExperimentTask {
     /// Lets the tuner know results from elsewhere. Those that it knows already are passed over, so that a file

@@ -21,15 +21,15 @@ mod stopping;
 
 use self::doubles::{Observed, Service};
 use super::*;
-use crate::assessor::Assessor;
-use crate::clock::SystemClock;
 use crate::config;
 use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
-use crate::intake::{self, Intake};
+use crate::ingest::{self, Intake};
 use crate::job_state::JobState;
+use crate::search::assessor::Assessor;
+use crate::search::tuner::Outcome;
 use crate::store::TrialRow;
 use crate::training_service::{JobEvent, JobNews};
-use crate::tuner::Outcome;
+use crate::util::clock::SystemClock;
 
 /// The time that a state may take to come, in the world's time.
 const BOUND: Duration = Duration::from_secs(20);
@@ -197,7 +197,7 @@ impl Bed {
         attempt: &str,
         seq: u64,
         bodies: Vec<ReportBody>,
-    ) -> Result<ReportAck, intake::Error> {
+    ) -> Result<ReportAck, ingest::Error> {
         let observed_at_ms = trial.created_at_ms;
         let report = |(seq, body)| Report { seq, observed_at_ms, body };
         let batch = ReportBatch {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use trial_protocol::{Cause, Class, MetricValue, TrialJobId};
 
 use crate::experiment::result::is_better;
-use crate::tuner::OptimizeMode;
+use crate::search::tuner::OptimizeMode;
 
 /// So many attempts in a row, and more than may run at a time, that ended before their command was started hold the
 /// search: a token that has expired, an agent that does not run in the image or a manager that pods do not reach says

@@ -7,7 +7,7 @@ use trial_protocol::TrialJobId;
 use super::{Bound, Effect, ExperimentState, State};
 use crate::experiment::ending::End;
 use crate::job_state::JobState;
-use crate::tuner::Outcome;
+use crate::search::tuner::Outcome;
 
 /// A person's change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,8 +104,8 @@ mod tests {
     use super::super::{Event, Limits};
     use super::*;
     use crate::experiment::ending::Gone;
-    use crate::search_space::Parameters;
-    use crate::tuner::Proposal;
+    use crate::search::search_space::Parameters;
+    use crate::search::tuner::Proposal;
     use trial_protocol::StopReason;
 
     fn trial(name: &str) -> TrialJobId {

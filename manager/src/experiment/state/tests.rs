@@ -7,7 +7,7 @@ use serde_json::json;
 use trial_protocol::{Cause, Class, Confidence, Evidence, TrialExit};
 
 use super::*;
-use crate::search_space::Parameters;
+use crate::search::search_space::Parameters;
 
 mod policy;
 

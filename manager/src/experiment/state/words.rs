@@ -8,8 +8,8 @@ use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
 
 use crate::experiment::ending::{End, Gone};
 use crate::job_state::JobState;
-use crate::search_space::Parameters;
-use crate::tuner::{Outcome, Proposal};
+use crate::search::search_space::Parameters;
+use crate::search::tuner::{Outcome, Proposal};
 
 /// Where an experiment stands, in NNI's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::config::kubernetes::{KubernetesSpec, is_name};
-use crate::search_space::Parameters;
+use crate::search::search_space::Parameters;
 use crate::training_service::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
 

@@ -12,7 +12,7 @@ use super::link::{self, AskError, Link, Program, Started};
 use super::wire::Remedy;
 use super::{CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error};
 use crate::config::PluginSpec;
-use crate::layout::ExperimentDir;
+use crate::util::layout::ExperimentDir;
 
 /// The version of the protocol that this build speaks.
 const PROTOCOL_VERSION: u64 = 1;

@@ -93,7 +93,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
 async fn what_an_old_keeper_says_counts_for_the_attempt_that_it_speaks_of() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
-    let keeper = crate::ids::of_old_keeper(&trial.attempt);
+    let keeper = crate::util::ids::of_old_keeper(&trial.attempt);
     bed.report(&trial, "before-legacy", 0, vec![result(9.0)]).await.unwrap();
     bed.report(&trial, keeper.as_str(), 0, vec![result(5.0)]).await.unwrap();
     bed.say(&trial, 1, vec![ended(Cause::Succeeded)]).await;

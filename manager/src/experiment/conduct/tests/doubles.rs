@@ -6,9 +6,9 @@ use std::sync::{Mutex, OnceLock};
 use async_trait::async_trait;
 
 use super::*;
-use crate::search_space::Parameters;
+use crate::search::search_space::Parameters;
+use crate::search::tuner::{Proposal, Sample, Tuner};
 use crate::training_service::{self, Adopted, JobEvent, TrialJobSpec};
-use crate::tuner::{Proposal, Sample, Tuner};
 
 #[derive(Default)]
 pub(super) struct Service {

@@ -18,7 +18,7 @@ async fn waiting() -> (Bed, TrialRow) {
 }
 
 impl Bed {
-    async fn heartbeat(&self, trial: &TrialRow) -> Result<ReportAck, intake::Error> {
+    async fn heartbeat(&self, trial: &TrialRow) -> Result<ReportAck, ingest::Error> {
         self.report(trial, trial.attempt.as_str(), 1, Vec::new()).await
     }
 
@@ -50,7 +50,7 @@ async fn who_speaks_while_the_store_is_waited_for_is_answered() {
     // More than the channel holds.
     for _ in 0..200 {
         let refused = soon(bed.heartbeat(&trial)).await;
-        assert!(matches!(refused, Err(intake::Error::Store(_))), "{refused:?}");
+        assert!(matches!(refused, Err(ingest::Error::Store(_))), "{refused:?}");
     }
     bed.store.fill_disk(false);
     soon(bed.trial(JobState::Failed)).await;

@@ -4,7 +4,7 @@ use serde_json::Map;
 use trial_protocol::{Better, StopRule, StopWhen};
 
 use super::*;
-use crate::assessor::{self, AssessorSpec};
+use crate::search::assessor::{self, AssessorSpec};
 
 fn step(sequence: u64, value: f64) -> ReportBody {
     ReportBody::Metric(Metric {

@@ -23,7 +23,7 @@ fn governed(policy: Policy) -> State {
 
 #[test]
 fn a_target_ends_the_search() {
-    use crate::tuner::OptimizeMode::{Maximize, Minimize};
+    use crate::search::tuner::OptimizeMode::{Maximize, Minimize};
     #[rustfmt::skip]
     let table = [
         (Maximize, 0.9, 0.8,      false),

@@ -11,7 +11,7 @@ use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig, KubeconfigEr
 
 use super::error::EXPIRED;
 use super::{Access, Error, expiry};
-use crate::errors::chain;
+use crate::util::errors::chain;
 
 /// The cluster's address and our papers; and, if that is so, that these have expired.
 pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {

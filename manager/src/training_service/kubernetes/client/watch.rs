@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Cluster, Resource as Kind, error};
-use crate::errors::chain;
+use crate::util::errors::chain;
 
 /// After the first failure of a watch, and after many.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

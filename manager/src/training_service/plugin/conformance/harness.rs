@@ -21,7 +21,7 @@ use super::super::{ADOPT_TIMEOUT, CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, Error, SUBMI
 use super::job::Job;
 use super::{SHORT_GRACE, STATE_TIMEOUT, later_version};
 use crate::config::PluginSpec;
-use crate::ids;
+use crate::util::ids;
 
 /// The time in which a plugin must end that was asked to, or was started by hand.
 const END_TIMEOUT: Duration = Duration::from_secs(10);

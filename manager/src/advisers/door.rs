@@ -1,0 +1,184 @@
+//! PURE: the ask-and-tell protocol, one JSON object per line (`docs/ask-and-tell.md`).
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use trial_protocol::{MetricValue, TrialJobId};
+
+use super::history::{Conversation, History, Past, Turn};
+use super::{AdviserEvent, Order};
+use crate::search::search_space::Parameters;
+use crate::search::tuner::Proposal;
+
+/// Version of the protocol, in the greeting.
+const PROTOCOL: u64 = 1;
+
+/// A conversation with one program.
+#[derive(Debug)]
+pub(super) struct Door {
+    greeting: Map<String, Value>,
+    ready: bool,
+}
+
+/// A line that a program may print.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line {
+    Ready,
+    Proposal { id: u64, parameters: Parameters },
+    Wait { id: u64 },
+    Exhausted { id: u64 },
+    Stop { trial: TrialJobId, reason: Option<String> },
+    Log { message: String },
+}
+
+impl Door {
+    pub(super) fn new(greeting: Map<String, Value>) -> Self {
+        Self { greeting, ready: false }
+    }
+
+    fn answer(id: u64, proposal: Proposal, history: &mut History) -> Result<Turn, String> {
+        let Some(place) = history.asks.iter().position(|ask| *ask == id) else {
+            return Err(format!("an answer for proposal {id}, which is not wanted"));
+        };
+        history.asks.remove(place);
+        Ok(Turn { said: vec![AdviserEvent::Proposed { id, proposal }], ..Turn::default() })
+    }
+
+    fn replay(history: &History) -> Vec<String> {
+        let mut say = Vec::new();
+        if !history.imported.is_empty() {
+            say.push(lines(&Order::Import(history.imported.clone()), history));
+        }
+        for past in &history.trials {
+            say.push(launched(past));
+            say.extend(past.steps.iter().map(|(sequence, value)| step(past, *sequence, value)));
+            say.extend(past.end.is_some().then(|| ended(past)));
+        }
+        say.extend(history.asks.iter().map(|id| propose(*id)));
+        say
+    }
+}
+
+impl Conversation for Door {
+    fn greet(&mut self, history: &mut History) -> Turn {
+        let mut hello = json!({"type": "hello", "protocol": PROTOCOL});
+        if let Some(members) = hello.as_object_mut() {
+            members.extend(self.greeting.clone());
+            members.insert("search_space".to_owned(), history.space.clone());
+        }
+        Turn { say: vec![hello.to_string()], ..Turn::default() }
+    }
+
+    fn tell(&mut self, order: &Order, history: &mut History) -> Turn {
+        let say = if self.ready { vec![lines(order, history)] } else { Vec::new() };
+        Turn { say, ..Turn::default() }
+    }
+
+    fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
+        let line = match serde_json::from_str(text) {
+            Ok(line) => line,
+            Err(error) => {
+                // A line that is none of ours may be meant for another; a proposal was asked for.
+                let given: Value = serde_json::from_str(text).unwrap_or_default();
+                let proposal = given["type"] == "proposal" && given["id"].is_u64();
+                let Some(parameters) = given.get("parameters").filter(|_| proposal) else {
+                    return Err(error.to_string());
+                };
+                let what = format!("what is no object: {parameters}");
+                return Ok(Turn { broken: Some(what), ..Turn::default() });
+            }
+        };
+        match line {
+            Line::Ready => {
+                let say = if self.ready { Vec::new() } else { Self::replay(history) };
+                self.ready = true;
+                Ok(Turn { say, ready: true, ..Turn::default() })
+            }
+            Line::Proposal { id, parameters } => {
+                Self::answer(id, Proposal::Parameters(parameters), history)
+            }
+            Line::Wait { id } => Self::answer(id, Proposal::Wait, history),
+            Line::Exhausted { id } => Self::answer(id, Proposal::Exhausted, history),
+            Line::Stop { trial, reason } => {
+                Ok(Turn { said: vec![AdviserEvent::Kill { trial, reason }], ..Turn::default() })
+            }
+            Line::Log { message } => Ok(Turn { notes: vec![message], ..Turn::default() }),
+        }
+    }
+
+    fn idle(&mut self) -> Turn {
+        Turn::default()
+    }
+
+    fn nudge(&mut self) -> Turn {
+        Turn::default()
+    }
+
+    fn part(&mut self) -> Turn {
+        Turn { say: vec![json!({"type": "end"}).to_string()], ..Turn::default() }
+    }
+}
+
+/// An order as a line.
+fn lines(order: &Order, history: &History) -> String {
+    let known = |trial| history.past(trial);
+    match order {
+        Order::Propose { id } => propose(*id),
+        Order::Launched { trial, .. } => known(trial).map(launched).unwrap_or_default(),
+        Order::Step { trial, sequence, value } => {
+            known(trial).map(|past| step(past, *sequence, value)).unwrap_or_default()
+        }
+        Order::Ended { trial, .. } => known(trial).map(ended).unwrap_or_default(),
+        Order::Import(samples) => {
+            let samples: Vec<Value> = samples
+                .iter()
+                .map(|known| json!({"parameters": known.parameters, "value": number(&known.value)}))
+                .collect();
+            json!({"type": "import", "samples": samples}).to_string()
+        }
+        Order::Space(space) => json!({"type": "search_space", "search_space": space}).to_string(),
+    }
+}
+
+fn propose(id: u64) -> String {
+    json!({"type": "propose", "id": id}).to_string()
+}
+
+fn launched(past: &Past) -> String {
+    json!({
+        "type": "launched",
+        "trial": past.trial.as_str(),
+        "id": past.proposal,
+        "parameters": past.parameters,
+    })
+    .to_string()
+}
+
+fn step(past: &Past, sequence: u64, value: &MetricValue) -> String {
+    json!({
+        "type": "intermediate",
+        "trial": past.trial.as_str(),
+        "id": past.proposal,
+        "sequence": sequence,
+        "value": number(value),
+    })
+    .to_string()
+}
+
+fn ended(past: &Past) -> String {
+    let end = past.end.as_ref();
+    json!({
+        "type": "ended",
+        "trial": past.trial.as_str(),
+        "id": past.proposal,
+        "parameters": past.parameters,
+        "state": end.map(|end| end.state.as_str()),
+        "value": end.and_then(|end| end.result.as_ref()).map(number),
+    })
+    .to_string()
+}
+
+/// The number that counts: a JSON number, or one of the three words; `null` if there is none.
+fn number(value: &MetricValue) -> Value {
+    value.number().map_or(Value::Null, |number| MetricValue::from(number).as_json().clone())
+}

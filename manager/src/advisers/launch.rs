@@ -1,0 +1,196 @@
+//! Starts the program outside: its folder, its command line, its environment, the way to it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tracing::info;
+
+use super::door::Door;
+use super::history::Conversation;
+use super::nni::{Dialogue, Duties};
+use super::wire::Wire;
+use super::{Program, Setting, Source};
+use crate::util::ids;
+
+/// The code that runs instead of `-m nni`, with the same arguments; it says itself why.
+const NNI: &str = include_str!("nni.py");
+
+/// A program that has just been started.
+pub(super) struct Launched {
+    pub(super) child: Child,
+    pub(super) wire: Wire,
+    pub(super) what: String,
+    /// The package that provides a module that Python does not find.
+    pub(super) lacks: String,
+    pub(super) conversation: Box<dyn Conversation>,
+    /// The file of its output, and its length before.
+    pub(super) output: (PathBuf, u64),
+    pub(super) log: (PathBuf, u64),
+}
+
+/// Starts a program: the first one if none has died.
+pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, String> {
+    let in_dir = |error: io::Error| {
+        format!("cannot prepare {} for the tuner: {error}", setting.dir.display())
+    };
+    let (logs, checkpoints) = (setting.dir.join("log"), setting.dir.join("checkpoint"));
+    for folder in [&logs, &checkpoints] {
+        fs::create_dir_all(folder).map_err(in_dir)?;
+    }
+    let output = setting.dir.join("output");
+    let (log, sink) = (logs.join("dispatcher.log"), append(&output).map_err(in_dir)?);
+    let (output_at, log_at) = (length(&output), length(&log));
+    let errors = sink.try_clone().map_err(in_dir)?;
+
+    let lacks = brings(&setting.program);
+    let (mut command, wire, what, conversation): (_, _, _, Box<dyn Conversation>) =
+        match &setting.program {
+            Program::Nni { python, tuner, assessor, advisor } => {
+                let (wire, url) = Wire::door(&ids::secret_path()).await.map_err(in_dir)?;
+                let mut params = json!({ "experimentName": setting.experiment });
+                // The dispatcher insists on a tuner; this one is never asked.
+                params["tuner"] =
+                    tuner.as_ref().map_or(json!({"name": "Random"}), super::Algorithm::section);
+                if let Some(assessor) = assessor {
+                    params["assessor"] = assessor.section();
+                }
+                let mut command = Command::new(python);
+                command
+                    .args(["-c", NNI])
+                    .arg("--exp_params")
+                    .arg(BASE64_STANDARD.encode(params.to_string()))
+                    .current_dir(&logs)
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::from(sink))
+                    .env("SDK_PROCESS", "dispatcher")
+                    .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
+                    .env("NNI_CHECKPOINT_DIRECTORY", &checkpoints)
+                    .env("NNI_LOG_DIRECTORY", &logs)
+                    .env("NNI_LOG_LEVEL", "info")
+                    .env("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false")
+                    .env("NNI_TUNER_COMMAND_CHANNEL", url)
+                    .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
+                let duties = Duties {
+                    tunes: tuner.is_some(),
+                    assesses: assessor.is_some() || *advisor,
+                    advisor: *advisor,
+                };
+                let what = format!("NNI's dispatcher (`{python} -m nni`)");
+                (command, wire, what, Box::new(Dialogue::new(duties)))
+            }
+            Program::AskAndTell { command: words, greeting } => {
+                let program = words.first().map_or("", String::as_str);
+                let mut command = Command::new(program);
+                command
+                    .args(words.iter().skip(1))
+                    .current_dir(&setting.code)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
+                let what = format!("the tuner's command (`{}`)", words.join(" "));
+                (command, Wire::Closed, what, Box::new(Door::new(greeting.clone())))
+            }
+        };
+    for name in &setting.secret_variables {
+        command.env_remove(name);
+    }
+    // A group of its own: a Ctrl-C at the terminal is the manager's to handle.
+    let mut child =
+        command.stderr(Stdio::from(errors)).process_group(0).kill_on_drop(true).spawn().map_err(
+            |error| {
+                let advice = match &setting.program {
+                    Program::Nni { .. } => "set `pythonInterpreter` to one that has `nni`",
+                    Program::AskAndTell { .. } => "correct `tuner.command`",
+                };
+                format!("{what} cannot be started: {error}; {advice}")
+            },
+        )?;
+    let wire = match (child.stdin.take(), child.stdout.take()) {
+        (Some(input), Some(output)) => Wire::pipes(input, output),
+        _ => wire,
+    };
+    info!("{what} is started");
+    Ok(Launched {
+        child,
+        wire,
+        what,
+        lacks,
+        conversation,
+        output: (output, output_at),
+        log: (log, log_at),
+    })
+}
+
+/// The packages that NNI's algorithms need besides: the names of its packages for `pip` (its `setup.py`,
+/// `extras_require`). NNI names none for `NetworkMorphism`, whose modules import `torch`.
+const PACKAGES: [(&str, &str); 5] = [
+    ("SMAC", "'nni[smac]'"),
+    ("PPO", "'nni[ppotuner]'"),
+    ("DNGO", "'nni[dngo]'"),
+    ("BOHB", "'nni[bohb]'"),
+    ("NetworkMorphism", "torch"),
+];
+
+/// Returns the package that provides a module that the program's Python does not find.
+fn brings(program: &Program) -> String {
+    let Program::Nni { python, tuner, .. } = program else { return String::new() };
+    let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
+        Source::BuiltIn(name) => PACKAGES.iter().find(|(known, _)| known == name),
+        Source::Class { .. } => None,
+    });
+    match extra {
+        Some((name, packages)) => {
+            format!("; `{python} -m pip install {packages}` brings what {name} needs")
+        }
+        None => format!("; it must be installed for {python}, or lie in `codeDirectory`"),
+    }
+}
+
+fn visible(gpus: Option<&[u64]>) -> String {
+    let gpus: Vec<String> = gpus.unwrap_or_default().iter().map(u64::to_string).collect();
+    gpus.join(",")
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+/// Bytes of a file; 0 if there is none.
+pub(super) fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |file| file.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::super::Algorithm;
+    use super::*;
+
+    #[test]
+    fn each_algorithm_of_nni_that_needs_more_packages_names_the_pip_line() {
+        #[rustfmt::skip]
+        let table = [
+            ("SMAC",            "`py -m pip install 'nni[smac]'`"),
+            ("PPO",             "`py -m pip install 'nni[ppotuner]'`"),
+            ("DNGO",            "`py -m pip install 'nni[dngo]'`"),
+            ("BOHB",            "`py -m pip install 'nni[bohb]'`"),
+            ("NetworkMorphism", "`py -m pip install torch`"),
+            ("Metis",           "installed for py"),
+        ];
+        for (name, says) in table {
+            let source = Source::BuiltIn(name.to_owned());
+            let tuner = Some(Algorithm { source, class_args: Map::new() });
+            let python = "py".to_owned();
+            let program = Program::Nni { python, tuner, assessor: None, advisor: false };
+            let advice = brings(&program);
+            assert!(advice.contains(says), "{name}: {advice}");
+        }
+    }
+}

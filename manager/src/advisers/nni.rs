@@ -1,0 +1,397 @@
+//! PURE: what the manager and NNI's dispatcher say to each other (NNI 3.0: `nni/runtime/msg_dispatcher.py`,
+//! `nni/runtime/tuner_command_channel`).
+//!
+//! # Order
+//!
+//! The dispatcher has two queues and two threads: a trial's end (`EN`) and its intermediate results go through
+//! one, everything else through the other. An end that overtakes its final result makes NNI's tuners fail.
+//! So an end is held back until the dispatcher has answered a request for parameters (`GE`) that was sent
+//! after the result: then the result is through. Where no parameters are wanted, some are requested all the
+//! same, and kept for the next proposal.
+//!
+//! # Numbers
+//!
+//! The dispatcher numbers its proposals itself, from 0 for every process, and advisors name them; here they
+//! are bound to the proposals that were asked for, oldest first. A trial of an earlier process has no such
+//! number: it is told of with the number `null`, as NNI's manager tells of a person's trial.
+//!
+//! # Looks
+//!
+//! Of what its assessor does the dispatcher says only when a trial is to be stopped. Ours (`nni.py`) also counts, as `_done_`,
+//! the ends and intermediate results that the assessor is through with.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use trial_protocol::TrialJobId;
+
+use super::history::{Conversation, End, History, Past, Turn};
+use super::{AdviserEvent, Order};
+use crate::job_state::JobState;
+use crate::search::search_space::Parameters;
+use crate::search::tuner::Proposal;
+
+/// The algorithms that the dispatcher has been made for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Duties {
+    pub(super) tunes: bool,
+    pub(super) assesses: bool,
+    pub(super) advisor: bool,
+}
+
+/// A conversation with one dispatcher.
+#[derive(Debug)]
+pub(super) struct Dialogue {
+    duties: Duties,
+    ready: bool,
+    /// Requests sent, and answers heard.
+    requests: u64,
+    answers: u64,
+    /// Ends, and how many answers each waits for.
+    held: VecDeque<(u64, String)>,
+    /// Proposals that were not asked for yet.
+    stock: VecDeque<(Value, Parameters)>,
+    /// The dispatcher's ids of our proposals.
+    names: HashMap<u64, Value>,
+    /// Ends and intermediate results that were said.
+    shown: u64,
+    /// The number of them that are dealt with. `None`: this dispatcher does not count.
+    dealt_with: Option<u64>,
+}
+
+/// A frame in either direction.
+#[derive(Deserialize)]
+struct Frame {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    content: Option<String>,
+}
+
+/// A parameter record of the dispatcher.
+#[derive(Deserialize)]
+struct Record {
+    parameter_id: Value,
+    parameters: Value,
+}
+
+fn frame(kind: &str, content: &str) -> String {
+    json!({ "type": kind, "content": content }).to_string()
+}
+
+impl Dialogue {
+    pub(super) fn new(duties: Duties) -> Self {
+        Self {
+            duties,
+            ready: false,
+            requests: 0,
+            answers: 0,
+            held: VecDeque::new(),
+            stock: VecDeque::new(),
+            names: HashMap::new(),
+            shown: 0,
+            dealt_with: None,
+        }
+    }
+
+    fn request(&mut self) -> String {
+        self.requests += 1;
+        frame("GE", "1")
+    }
+
+    /// The name that the dispatcher knows a trial by. `None`: it does not know it.
+    fn name(&self, past: &Past) -> Option<&Value> {
+        self.names.get(&past.proposal?)
+    }
+
+    fn step(&mut self, past: &Past, sequence: u64, value: &Value) -> Option<String> {
+        let name = self.name(past).cloned();
+        // An advisor takes what it has not proposed itself for an error.
+        if !self.duties.assesses || (self.duties.advisor && name.is_none()) {
+            return None;
+        }
+        self.shown += 1;
+        Some(metric(past, name.as_ref(), "PERIODICAL", sequence, value))
+    }
+
+    /// A trial's final result, and its end, which must not overtake it.
+    fn end(&mut self, past: &Past, end: &End) -> Vec<String> {
+        let name = self.name(past).cloned();
+        let mut say = Vec::new();
+        // NNI's tuners drop a trial that ended badly; a result besides would be one too many.
+        let result = end.result.as_ref().filter(|_| end.state == JobState::Succeeded);
+        if let Some(value) = result.filter(|_| self.duties.tunes) {
+            match &name {
+                Some(name) => {
+                    say.push(metric(past, Some(name), "FINAL", 0, value.as_json()));
+                }
+                None if past.proposal.is_some() => {
+                    say.push(import([(&past.parameters, value.as_json())].into_iter()));
+                }
+                // A person's trial: NNI's tuners ignore it unless they say that they do not.
+                None => say.push(metric(past, None, "FINAL", 0, value.as_json())),
+            }
+        }
+        // For a trial that the dispatcher did not propose itself, its tuner may fail on a bad end; its
+        // assessor learns from good ones only, and an advisor from none.
+        let good = end.state == JobState::Succeeded && !self.duties.advisor;
+        let concerned = self.duties.assesses || past.proposal.is_none();
+        if name.is_none() && !(good && concerned) {
+            return say;
+        }
+        let source = if name.is_some() { "algorithm" } else { "customized" };
+        let record = json!({
+            "parameter_id": name,
+            "parameter_source": source,
+            "parameters": past.parameters,
+            "parameter_index": 0,
+        });
+        let end = json!({
+            "trial_job_id": past.trial.as_str(),
+            "event": end.state.as_str(),
+            "hyper_params": record.to_string(),
+        });
+        let end = frame("EN", &end.to_string());
+        if say.is_empty() {
+            self.shown += 1;
+            say.push(end);
+        } else {
+            // Only a request that is still to be sent proves anything by its answer.
+            self.held.push_back((self.requests + 1, end));
+        }
+        say
+    }
+
+    /// The ends whose results are through.
+    fn released(&mut self) -> Vec<String> {
+        let mut say = Vec::new();
+        while let Some((after, _)) = self.held.front()
+            && *after <= self.answers
+        {
+            say.extend(self.held.pop_front().map(|(_, end)| end));
+            self.shown += 1;
+        }
+        say
+    }
+
+    /// Everything that happened before this dispatcher was there.
+    fn replay(&mut self, history: &mut History) -> Vec<String> {
+        let mut say = Vec::new();
+        if self.duties.tunes {
+            let imported =
+                history.imported.iter().map(|known| (&known.parameters, known.value.as_json()));
+            let ended = history.trials.iter().filter_map(|past| {
+                let end = past.end.as_ref().filter(|end| end.state == JobState::Succeeded)?;
+                Some((&past.parameters, end.result.as_ref()?.as_json()))
+            });
+            let known: Vec<_> = imported.chain(ended).collect();
+            if !known.is_empty() {
+                say.push(import(known.into_iter()));
+            }
+        }
+        if self.duties.assesses && !self.duties.advisor {
+            // Earlier results of those that run come first: what an assessor found good must not look bad beside trials
+            // that ended later. Their latest come last: they are judged beside all that have ended.
+            let (run, ended): (Vec<_>, Vec<_>) =
+                history.trials.iter().partition(|past| past.end.is_none());
+            let latest = |past: &Past| past.steps.last_key_value().map(|(sequence, _)| *sequence);
+            for past in &run {
+                for (sequence, value) in past.steps.range(..latest(past).unwrap_or(0)) {
+                    say.extend(self.step(past, *sequence, value.as_json()));
+                }
+            }
+            for past in ended.into_iter().filter(|past| !past.steps.is_empty()) {
+                for (sequence, value) in &past.steps {
+                    say.extend(self.step(past, *sequence, value.as_json()));
+                }
+                if let Some(end) = &past.end {
+                    // Its result was imported above.
+                    say.extend(self.end(past, &End { state: end.state, result: None }));
+                }
+            }
+            for past in run {
+                if let Some((sequence, value)) = past.steps.last_key_value() {
+                    say.extend(self.step(past, *sequence, value.as_json()));
+                }
+            }
+        }
+        for _ in 0..history.asks.len() {
+            say.push(self.request());
+        }
+        say
+    }
+
+    /// Parameters have come: for a proposal that is wanted, or for one that will be.
+    fn proposed(&mut self, content: &str, history: &mut History) -> Turn {
+        let broken = |what| Turn { broken: Some(what), ..Turn::default() };
+        let Record { parameter_id, parameters } = match serde_json::from_str(content) {
+            Ok(record) => record,
+            // Python writes NaN where it has one, and asking again brings no better.
+            Err(error) => return broken(format!("what cannot be read ({error}): {content}")),
+        };
+        let Value::Object(parameters) = parameters else {
+            return broken(format!("what is no object: {parameters}"));
+        };
+        self.answers = self.requests.min(self.answers + 1);
+        let mut turn = Turn { say: self.released(), ..Turn::default() };
+        turn.said.push(match history.next_ask() {
+            Some(id) => {
+                self.names.insert(id, parameter_id);
+                AdviserEvent::Proposed { id, proposal: Proposal::Parameters(parameters) }
+            }
+            None => {
+                self.stock.push_back((parameter_id, parameters));
+                AdviserEvent::Ready
+            }
+        });
+        turn
+    }
+}
+
+impl Conversation for Dialogue {
+    fn greet(&mut self, history: &mut History) -> Turn {
+        Turn { say: vec![frame("IN", &history.space.to_string())], ..Turn::default() }
+    }
+
+    fn tell(&mut self, order: &Order, history: &mut History) -> Turn {
+        let mut turn = Turn::default();
+        if !self.ready {
+            return turn; // The history will say it.
+        }
+        match order {
+            Order::Propose { .. } => match self.stock.pop_front() {
+                Some((name, parameters)) => {
+                    if let Some(id) = history.next_ask() {
+                        self.names.insert(id, name);
+                        let proposal = Proposal::Parameters(parameters);
+                        turn.said.push(AdviserEvent::Proposed { id, proposal });
+                    }
+                }
+                None => turn.say.push(self.request()),
+            },
+            Order::Launched { .. } => {}
+            Order::Step { trial, sequence, value } => {
+                let past = history.past(trial);
+                turn.say.extend(past.and_then(|past| self.step(past, *sequence, value.as_json())));
+            }
+            Order::Ended { trial, .. } => {
+                if let Some(past) = history.past(trial)
+                    && let Some(end) = &past.end
+                {
+                    turn.say = self.end(past, end);
+                }
+            }
+            Order::Import(samples) => {
+                let known = samples.iter().map(|known| (&known.parameters, known.value.as_json()));
+                turn.say.push(import(known));
+            }
+            Order::Space(space) => {
+                // These were not asked for yet, and they are of another space.
+                self.stock.clear();
+                turn.say.push(frame("SS", &space.to_string()));
+            }
+        }
+        turn
+    }
+
+    fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
+        let Frame { kind, content } =
+            serde_json::from_str(text).map_err(|error| format!("no frame ({error})"))?;
+        let content = content.unwrap_or_default();
+        match kind.as_str() {
+            "ID" => {
+                let say = if self.ready { Vec::new() } else { self.replay(history) };
+                self.ready = true;
+                Ok(Turn { say, ready: true, ..Turn::default() })
+            }
+            "TR" => Ok(self.proposed(&content, history)),
+            "NO" => {
+                self.answers = self.requests.min(self.answers + 1);
+                history.refuse();
+                Ok(Turn { say: self.released(), ..Turn::default() })
+            }
+            "KI" => {
+                let id: String = serde_json::from_str(&content)
+                    .map_err(|error| format!("a trial to kill without its id ({error})"))?;
+                let trial = TrialJobId::new(id).map_err(|error| error.to_string())?;
+                let said = vec![AdviserEvent::Kill { trial, reason: None }];
+                Ok(Turn { said, ..Turn::default() })
+            }
+            "_done_" => {
+                let count = content.parse().map_err(|error| format!("no count ({error})"))?;
+                self.dealt_with = Some(count);
+                Ok(Turn { seen: true, ..Turn::default() })
+            }
+            "ER" => Ok(Turn { notes: vec![content], ..Turn::default() }),
+            // What follows its farewell is its exit.
+            "_bye_" | "_nop_" => Ok(Turn::default()),
+            other => Err(format!("a message of the unknown type `{other}`")),
+        }
+    }
+
+    fn unseen(&self) -> usize {
+        let left = self.dealt_with.map_or(0, |count| self.shown.saturating_sub(count));
+        usize::try_from(left).unwrap_or(usize::MAX)
+    }
+
+    fn idle(&mut self) -> Turn {
+        let mut turn = Turn::default();
+        if self.ready && self.held.back().is_some_and(|(after, _)| *after > self.requests) {
+            turn.say.push(self.request());
+        }
+        turn
+    }
+
+    fn nudge(&mut self) -> Turn {
+        // The dispatcher looks whether one of its threads has failed only when it is spoken to.
+        Turn { say: vec![json!({"type": "PI"}).to_string()], ..Turn::default() }
+    }
+
+    fn part(&mut self) -> Turn {
+        let end = json!({"type": "TE"}).to_string();
+        let bye = json!({"type": "_bye_", "reason": "the experiment has ended"}).to_string();
+        Turn { say: vec![end, bye], ..Turn::default() }
+    }
+}
+
+/// A metric as the trial's SDK writes it: the value is JSON within JSON.
+fn metric(past: &Past, name: Option<&Value>, kind: &str, sequence: u64, value: &Value) -> String {
+    let content = json!({
+        "parameter_id": name,
+        "trial_job_id": past.trial.as_str(),
+        "type": kind,
+        "sequence": sequence,
+        "value": python_json(value),
+    });
+    frame("ME", &content.to_string())
+}
+
+/// Results from elsewhere. The value is a text, which the dispatcher reads as JSON.
+fn import<'a>(known: impl Iterator<Item = (&'a Parameters, &'a Value)>) -> String {
+    let list: Vec<Value> = known
+        .map(|(parameters, value)| json!({"parameter": parameters, "value": python_json(value)}))
+        .collect();
+    frame("FD", &Value::Array(list).to_string())
+}
+
+/// JSON as Python reads it: floats that JSON cannot hold, which stand as strings here, are bare words.
+pub(super) fn python_json(value: &Value) -> String {
+    let members = |members: &Map<String, Value>| {
+        let members = members
+            .iter()
+            .map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), python_json(value)));
+        members.collect::<Vec<_>>().join(", ")
+    };
+    match value {
+        Value::String(word) if matches!(word.as_str(), "NaN" | "Infinity" | "-Infinity") => {
+            word.clone()
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(python_json).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(object) => format!("{{{}}}", members(object)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
+}

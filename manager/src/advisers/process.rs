@@ -1,0 +1,485 @@
+//! The program outside as a supervised child: it is started, spoken with, and started again when it dies,
+//! with everything it has to know. What is said is decided elsewhere.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::process::Child;
+use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tracing::warn;
+
+use super::history::{Conversation, History, Turn};
+use super::launch::{Launched, launch, length};
+use super::patience::{SilenceAction, SilenceTimer};
+use super::wire::{Incoming, Wire};
+use super::{AdviserEvent, Order, Setting};
+use crate::search::tuner::Proposal;
+
+/// The interval at which a clock is looked at while something is awaited.
+const BEAT: Duration = Duration::from_millis(200);
+/// The time that a program may take to be ready to be asked: Python's larger libraries load slowly.
+const START: Duration = Duration::from_mins(2);
+/// The time in which parameters may still come after "nothing more", if the end of a trial brings them.
+const LATE_ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// The interval at which a program that owes an answer is spoken to.
+const NUDGE: Duration = Duration::from_secs(3);
+/// The time that a program may take to end: NNI's looks every 3 s whether it should.
+const PARTING: Duration = Duration::from_secs(6);
+/// The number of processes in a row, and in all, that may die without an answer.
+const FRUITLESS: u32 = 3;
+const DEATHS: u32 = 20;
+
+/// The end of a process.
+enum End {
+    /// The experiment wants no more of it.
+    Wanted,
+    /// By itself.
+    Died {
+        why: String,
+        /// `true` if it was ever ready to be asked.
+        ready: bool,
+        /// `true` if it had proposed anything.
+        fruitful: bool,
+    },
+}
+
+/// The receiver of the program's messages.
+struct Listener {
+    said: mpsc::UnboundedSender<AdviserEvent>,
+    /// The program whose word ends a reported trouble.
+    troubled: Option<Debtor>,
+    /// `true` if a process was ready to be asked: whatever an earlier manager told of is over.
+    begun: bool,
+}
+
+/// The side that owes something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Debtor {
+    /// The tuner: parameters.
+    Tuner,
+    /// The assessor: a look at results.
+    Assessor,
+    /// Either: the process has ended.
+    Either,
+}
+
+impl Listener {
+    /// A listener that has gone needs no word.
+    fn hear(&self, word: AdviserEvent) {
+        drop(self.said.send(word));
+    }
+
+    fn trouble(&mut self, whose: Debtor, message: String) {
+        self.troubled = Some(whose);
+        self.hear(AdviserEvent::Trouble(Some(message)));
+    }
+
+    /// One of the two does what it should; `alone`: nothing is owed by the other.
+    fn well(&mut self, who: Debtor, alone: bool) {
+        let over = |whose| whose == who || (whose == Debtor::Either && alone);
+        if self.troubled.is_some_and(over) {
+            self.troubled = None;
+            self.hear(AdviserEvent::Trouble(None));
+        }
+    }
+}
+
+/// Keeps a program running until the orders end.
+pub(super) async fn supervise(
+    setting: Setting,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    said: mpsc::UnboundedSender<AdviserEvent>,
+) {
+    let mut listener = Listener { said, troubled: None, begun: false };
+    let mut history = History::new(setting.space.clone());
+    let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
+    loop {
+        // What is known already need not be said twice.
+        loop {
+            match orders.try_recv() {
+                Ok(order) => drop(history.take(&order)),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        let mut session = match Session::start(&setting, deaths).await {
+            Ok(session) => session,
+            Err(message) => return lost(message, &mut history, orders, &listener).await,
+        };
+        let end = session.converse(&mut history, &mut orders, &mut listener).await;
+        let End::Died { why, ready, fruitful } = end else { return };
+        ever_ready |= ready;
+        deaths += 1;
+        fruitless = if fruitful { 0 } else { fruitless + 1 };
+        let place = setting.dir.display();
+        if !ever_ready {
+            let message = format!("{why}; its output is in {place}");
+            return lost(message, &mut history, orders, &listener).await;
+        }
+        if fruitless >= FRUITLESS || deaths >= DEATHS {
+            let message = format!(
+                "{why}; it has failed {deaths} times and is left alone; its output is in {place}"
+            );
+            return lost(message, &mut history, orders, &listener).await;
+        }
+        let message =
+            format!("{why}; it is started again and told what it knew (its output is in {place})");
+        listener.trouble(Debtor::Either, message);
+    }
+}
+
+/// Nothing more will come of the program: says so, and lets the orders pass.
+async fn lost(
+    message: String,
+    history: &mut History,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    listener: &Listener,
+) {
+    listener.hear(AdviserEvent::Lost { message });
+    while let Some(order) = orders.recv().await {
+        history.take(&order);
+    }
+}
+
+/// One process and the way to it.
+struct Session {
+    child: Child,
+    wire: Wire,
+    conversation: Box<dyn Conversation>,
+    what: String,
+    /// The package that provides a module that Python does not find.
+    lacks: String,
+    /// The file of its output, and its length before.
+    output: (PathBuf, u64),
+    log: (PathBuf, u64),
+    ready: bool,
+    fruitful: bool,
+    begun: Instant,
+    last_order: Instant,
+    last_word: Instant,
+    last_nudge: Instant,
+    /// The number of answers that it owes.
+    owed: usize,
+    /// The number of looks.
+    unseen: usize,
+    limit: Duration,
+    /// With its tuner, and with its assessor: two threads, of which one may hang.
+    answers: SilenceTimer,
+    looks: SilenceTimer,
+}
+
+impl Session {
+    async fn start(setting: &Setting, deaths: u32) -> Result<Self, String> {
+        let Launched { child, wire, what, lacks, conversation, output, log } =
+            launch(setting, deaths).await?;
+        let now = Instant::now();
+        Ok(Self {
+            child,
+            wire,
+            conversation,
+            what,
+            lacks,
+            output,
+            log,
+            ready: false,
+            fruitful: false,
+            begun: now,
+            last_order: now,
+            last_word: now,
+            last_nudge: now,
+            owed: 0,
+            unseen: 0,
+            limit: setting.patience,
+            answers: SilenceTimer::new(setting.patience, now),
+            looks: SilenceTimer::new(setting.patience, now),
+        })
+    }
+
+    /// Passes orders on and hears answers until one side ends it.
+    async fn converse(
+        &mut self,
+        history: &mut History,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        listener: &mut Listener,
+    ) -> End {
+        let mut beat = interval(BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        if let Wire::Pipes(..) = self.wire {
+            let turn = self.conversation.greet(history);
+            self.take(turn, history, listener);
+        }
+        loop {
+            let restless = !self.ready
+                || !history.asks.is_empty()
+                || !history.refused.is_empty()
+                || self.conversation.unseen() > 0
+                || self.last_order.elapsed() < BEAT * 3;
+            tokio::select! {
+                order = orders.recv() => {
+                    let Some(order) = order else {
+                        self.part().await;
+                        return End::Wanted;
+                    };
+                    self.last_order = Instant::now();
+                    if history.take(&order) {
+                        let turn = self.conversation.tell(&order, history);
+                        self.take(turn, history, listener);
+                    }
+                }
+                came = self.wire.next() => match came {
+                    Incoming::Connected => {
+                        let turn = self.conversation.greet(history);
+                        self.take(turn, history, listener);
+                    }
+                    Incoming::Text(text) => {
+                        self.last_word = Instant::now();
+                        match self.conversation.hear(&text, history) {
+                            Ok(Turn { broken: Some(what), .. }) => {
+                                let why = format!("proposed {}", shown(&what));
+                                return self.end(&why).await;
+                            }
+                            Ok(turn) => {
+                                let speaks = if turn.seen { &mut self.looks } else { &mut self.answers };
+                                speaks.heard(self.last_word);
+                                self.take(turn, history, listener);
+                            }
+                            Err(problem) => {
+                                self.answers.heard(self.last_word);
+                                warn!("{} said what is not understood: {problem}: {}", self.what, shown(&text));
+                            }
+                        }
+                    }
+                    // Why, its exit says.
+                    Incoming::Closed => {}
+                },
+                status = self.child.wait() => return self.exited(status.ok()),
+                _ = beat.tick(), if restless => {
+                    if let Some(end) = self.beat(history, listener).await {
+                        return end;
+                    }
+                }
+            }
+            if let Wire::Closed = self.wire {
+                return self.give_up("has closed its connection").await;
+            }
+        }
+    }
+
+    /// Looks at the clock.
+    async fn beat(&mut self, history: &mut History, listener: &mut Listener) -> Option<End> {
+        let now = Instant::now();
+        if !self.ready && now - self.begun > START {
+            let bound = format!("was not ready within {} s", START.as_secs());
+            return Some(self.end(&bound).await);
+        }
+        if now - self.last_order >= BEAT {
+            let turn = self.conversation.idle();
+            self.take(turn, history, listener);
+        }
+        let quiet = now - self.last_word.max(self.last_order);
+        if quiet >= LATE_ANSWER_WAIT {
+            for id in std::mem::take(&mut history.refused) {
+                let proposal = Proposal::Wait;
+                listener.hear(AdviserEvent::Proposed { id, proposal });
+            }
+        }
+        let silence = self.answers.silence(now).max(self.looks.silence(now));
+        // One that is not ready yet may have failed on the search space, and does not know it.
+        if (silence >= NUDGE || !self.ready) && now - self.last_nudge >= NUDGE {
+            self.last_nudge = now;
+            let turn = self.conversation.nudge();
+            self.take(turn, history, listener);
+        }
+        let limit = self.limit.as_secs_f64();
+        for (whose, due, lacks, silent) in [
+            (Debtor::Tuner, self.answers.look(self.ready, now), "proposed anything", "said a word"),
+            (
+                Debtor::Assessor,
+                self.looks.look(self.ready, now),
+                "looked at a result",
+                "looked at a result",
+            ),
+        ] {
+            match due {
+                SilenceAction::Nothing => {}
+                SilenceAction::Tell => {
+                    let (what, slow) = (&self.what, self.answers.slow().as_secs_f64());
+                    let mut message = format!(
+                        "{what} has been asked, and has not {lacks} for {slow} s; the trials that run go on, and it is \
+                         started again after {limit} s without a word (`tunerPatience`)"
+                    );
+                    message.push_str(&self.last_output());
+                    listener.trouble(whose, message);
+                }
+                SilenceAction::End => {
+                    let why = format!("has not {silent} for {limit} s (`tunerPatience`)");
+                    return Some(self.end(&why).await);
+                }
+            }
+        }
+        None
+    }
+
+    /// Says and passes on what a turn of the conversation brought.
+    fn take(&mut self, turn: Turn, history: &History, listener: &mut Listener) {
+        let Turn { say, said: heard, notes, ready, seen, broken: _ } = turn;
+        self.ready |= ready;
+        if self.ready && !std::mem::replace(&mut listener.begun, true) {
+            listener.hear(AdviserEvent::Trouble(None));
+        }
+        for note in notes {
+            warn!("{} says: {}", self.what, shown(&note));
+        }
+        for text in say {
+            self.wire.say(text);
+        }
+        let owed = history.asks.len();
+        if owed < self.owed {
+            listener.well(Debtor::Tuner, true);
+        }
+        self.answers.owes(owed, owed < self.owed, Instant::now());
+        self.owed = owed;
+        let unseen = self.conversation.unseen();
+        self.looks.owes(unseen, seen, Instant::now());
+        // Its first word says only that it counts.
+        if seen && self.unseen > 0 {
+            listener.well(Debtor::Assessor, owed == 0);
+            self.fruitful |= unseen == 0 && owed == 0;
+        }
+        self.unseen = unseen;
+        for word in heard {
+            if let AdviserEvent::Proposed { proposal: Proposal::Parameters(_), .. }
+            | AdviserEvent::Ready = word
+            {
+                self.fruitful = true;
+            }
+            listener.hear(word);
+        }
+    }
+
+    /// A process that cannot be spoken with any more is ended, unless it is on its way out, with a reason.
+    async fn give_up(&mut self, why: &str) -> End {
+        let ended = timeout(PARTING, self.child.wait()).await;
+        if let Ok(status) = ended {
+            return self.exited(status.ok());
+        }
+        self.end(why).await
+    }
+
+    /// A process that does not do what it should is ended.
+    async fn end(&mut self, why: &str) -> End {
+        self.kill().await;
+        self.died(why)
+    }
+
+    /// Returns the end of the process: what happened, and what its program said last of an error.
+    fn died(&self, how: &str) -> End {
+        let reason = [&self.output, &self.log].into_iter().find_map(|(path, at)| reason(path, *at));
+        let advice = match &reason {
+            Some(line)
+                if line.ends_with("No module named nni")
+                    || line.ends_with("No module named 'nni'") =>
+            {
+                "; set `pythonInterpreter` to one that has `nni`"
+            }
+            Some(line) if line.contains("No module named") => &self.lacks,
+            Some(_) | None => "",
+        };
+        let reason = reason.as_ref().map(|line| format!(": {line}{advice}")).unwrap_or_default();
+        let why = format!("{} {how}{reason}", self.what);
+        End::Died { why, ready: self.ready, fruitful: self.fruitful }
+    }
+
+    fn exited(&self, status: Option<ExitStatus>) -> End {
+        let status = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
+        self.died(&format!("ended by itself ({status})"))
+    }
+
+    /// The last lines that the process wrote, as the end of a message; empty where it wrote none.
+    fn last_output(&self) -> String {
+        let (path, at) = &self.output;
+        let text = written_since(path, *at).or_else(|| written_since(&self.log.0, self.log.1));
+        text.map_or_else(String::new, |text| last_lines(&text))
+    }
+
+    /// Lets the process end, and sees to it.
+    async fn part(&mut self) {
+        // One that hangs would not hear it, and the stop must not wait for that.
+        if self.answers.hangs() || self.looks.hangs() {
+            return self.kill().await;
+        }
+        for text in self.conversation.part().say {
+            self.wire.say(text);
+        }
+        self.wire.hush();
+        let ended = timeout(PARTING, async {
+            loop {
+                tokio::select! {
+                    _ = self.child.wait() => break,
+                    // Its farewell must not fill the way.
+                    _ = self.wire.next() => {}
+                }
+            }
+        });
+        if ended.await.is_err() {
+            self.kill().await;
+        }
+    }
+
+    async fn kill(&mut self) {
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            // What it started itself goes with it. One that has ended is no error.
+            let _gone = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        drop(self.child.wait().await);
+    }
+}
+
+/// The number of lines of a silent program's output that a message shows.
+const LAST_LINES: usize = 3;
+
+/// The last lines of a text, as the end of a message; empty where it has none.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last: Vec<String> =
+        lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| shown(line)).collect();
+    if last.is_empty() { String::new() } else { format!("; it last wrote: {}", last.join(" / ")) }
+}
+
+/// The last 64 KiB that were written to a file since `at`. `None`: nothing was, or it cannot be read.
+fn written_since(path: &Path, at: u64) -> Option<String> {
+    const LAST: u64 = 64 << 10;
+    let mut file = File::open(path).ok()?;
+    let from = at.max(length(path).saturating_sub(LAST));
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(LAST).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (!text.trim().is_empty()).then_some(text)
+}
+
+/// The line with which a Python program says what went wrong, of what was written to a file since `at`.
+fn reason(path: &Path, at: u64) -> Option<String> {
+    let text = written_since(path, at)?;
+    let error = |line: &&str| {
+        let name = line.split(':').next().unwrap_or_default();
+        let last = name.rsplit('.').next().unwrap_or_default();
+        !name.contains(' ') && (last.ends_with("Error") || last.ends_with("Exception"))
+    };
+    let no_module = |line: &&str| line.contains("No module named");
+    let found = text.lines().rev().find(|line| error(line) || no_module(line));
+    found.map(|line| shown(line.trim()))
+}
+
+/// The beginning of a foreign text, fit for one line.
+fn shown(text: &str) -> String {
+    let line: String =
+        text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line
+}

@@ -1,0 +1,445 @@
+//! What is said, and in which order: against recorded conversations of NNI 3.0, and against anything.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use trial_protocol::{MetricValue, TrialJobId};
+
+use super::door::Door;
+use super::history::{Conversation, History, Turn};
+use super::nni::{Dialogue, Duties, python_json};
+use super::{AdviserEvent, Order, Sample};
+use crate::job_state::JobState;
+use crate::search::search_space::Parameters;
+use crate::search::tuner::Proposal;
+
+const BOTH: Duties = Duties { tunes: true, assesses: true, advisor: false };
+
+fn trial(name: &str) -> TrialJobId {
+    TrialJobId::new(name).unwrap()
+}
+
+fn parameters(x: f64) -> Parameters {
+    json!({ "x": x }).as_object().unwrap().clone()
+}
+
+/// Passes an order on as the supervisor does.
+fn order(dialogue: &mut dyn Conversation, history: &mut History, order: &Order) -> Turn {
+    if history.take(order) { dialogue.tell(order, history) } else { Turn::default() }
+}
+
+fn ended(name: &str, state: JobState, result: Option<f64>) -> Order {
+    Order::Ended { trial: trial(name), state, result: result.map(MetricValue::from) }
+}
+
+fn launched(name: &str, id: u64, x: f64) -> Order {
+    Order::Launched { trial: trial(name), proposal: Some(id), parameters: parameters(x) }
+}
+
+fn proposal(id: u64, x: f64) -> String {
+    let content = json!({"parameter_id": id, "parameter_source": "algorithm",
+        "parameters": {"x": x}, "parameter_index": 0});
+    json!({"type": "TR", "content": content.to_string()}).to_string()
+}
+
+fn kinds(texts: &[String]) -> Vec<String> {
+    let kind = |text: &String| {
+        let frame: Value = serde_json::from_str(text).unwrap();
+        frame["type"].as_str().unwrap().to_owned()
+    };
+    texts.iter().map(kind).collect()
+}
+
+fn recording(text: &str) -> Vec<(String, Value)> {
+    let line = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let frame = line["frame"].as_str().and_then(|frame| serde_json::from_str(frame).ok())?;
+        Some((line["dir"].as_str().unwrap().to_owned(), frame))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+const RECORDINGS: [&str; 5] = [
+    include_str!("../../fixtures/dispatcher/tpe.jsonl"),
+    include_str!("../../fixtures/dispatcher/medianstop.jsonl"),
+    include_str!("../../fixtures/dispatcher/exhausted.jsonl"),
+    include_str!("../../fixtures/dispatcher/resume.jsonl"),
+    include_str!("../../fixtures/dispatcher/error.jsonl"),
+];
+
+#[test]
+fn proposals_that_nobody_can_try_are_told_apart() {
+    let table = [
+        (r#"{"parameter_id": 0, "parameters": [1, 2]}"#, "what is no object: [1,2]"),
+        (r#"{"parameter_id": 0, "parameters": null}"#, "what is no object: null"),
+        (r#"{"parameter_id": 0, "parameters": {"x": NaN}}"#, "what cannot be read ("),
+        (r#"{"parameters": {"x": 1}}"#, "what cannot be read (missing field `parameter_id`"),
+    ];
+    for (content, expected) in table {
+        let mut history = History::new(json!({}));
+        let mut dialogue = Dialogue::new(BOTH);
+        let text = json!({ "type": "TR", "content": content }).to_string();
+        let broken = dialogue.hear(&text, &mut history).unwrap().broken.unwrap();
+        assert!(broken.starts_with(expected), "{content}: {broken}");
+    }
+}
+
+#[test]
+fn recorded_dispatchers_are_understood() {
+    let mut heard = 0;
+    for text in RECORDINGS {
+        let mut history = History::new(json!({}));
+        let mut dialogue = Dialogue::new(BOTH);
+        let mut next = 0;
+        for (from, frame) in recording(text) {
+            if from == "manager->dispatcher" {
+                let wanted = if frame["type"] == "GE" { frame["content"].as_str() } else { None };
+                for _ in 0..wanted.map_or(0, |number| number.parse::<u64>().unwrap()) {
+                    order(&mut dialogue, &mut history, &Order::Propose { id: next });
+                    next += 1;
+                }
+                continue;
+            }
+            let turn = dialogue.hear(&frame.to_string(), &mut history).unwrap();
+            heard += 1;
+            let content = frame["content"].as_str().unwrap_or_default();
+            match frame["type"].as_str().unwrap() {
+                "TR" => {
+                    let content: Value = serde_json::from_str(content).unwrap();
+                    let [AdviserEvent::Proposed { proposal: Proposal::Parameters(told), .. }] =
+                        turn.said.as_slice()
+                    else {
+                        panic!("{frame}: {turn:?}")
+                    };
+                    assert_eq!(told, content["parameters"].as_object().unwrap());
+                }
+                "NO" => assert!(!history.refused.is_empty(), "{frame}"),
+                "KI" => assert!(matches!(turn.said[..], [AdviserEvent::Kill { .. }]), "{frame}"),
+                "ID" => assert!(turn.ready),
+                "_bye_" => assert_eq!(turn, Turn::default()),
+                other => panic!("a recording holds {other}"),
+            }
+        }
+    }
+    assert!(heard > 20, "{heard}");
+}
+
+/// The names of an object's members, sorted.
+fn members(text: &str) -> Vec<String> {
+    let object: Value = serde_json::from_str(text).unwrap();
+    let mut names: Vec<_> = object.as_object().unwrap().keys().cloned().collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn we_say_what_nni_s_manager_says() {
+    let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
+    let mut dialogue = Dialogue::new(BOTH);
+    let mut said = dialogue.greet(&mut history).say;
+    said.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 0 }).say);
+    said.extend(dialogue.hear(r#"{"type": "ID", "content": ""}"#, &mut history).unwrap().say);
+    dialogue.hear(&proposal(0, 0.5), &mut history).unwrap();
+    let space = Order::Space(json!({"x": {"_type": "uniform", "_value": [0, 2]}}));
+    let known = Sample { parameters: parameters(0.1), value: 0.9.into() };
+    let step = Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() };
+    let orders =
+        [launched("aaaaa", 0, 0.5), step, ended("aaaaa", JobState::Succeeded, Some(0.7)), space];
+    for next in orders.into_iter().chain([Order::Import(vec![known])]) {
+        said.extend(order(&mut dialogue, &mut history, &next).say);
+    }
+    said.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 1 }).say);
+    said.extend(dialogue.hear(&proposal(1, 0.6), &mut history).unwrap().say);
+    said.extend(dialogue.part().say);
+    assert_eq!(kinds(&said), ["IN", "GE", "ME", "ME", "SS", "FD", "GE", "EN", "TE", "_bye_"]);
+    let recorded = recording(RECORDINGS[0]);
+    for text in &said {
+        let ours: Value = serde_json::from_str(text).unwrap();
+        let alike = recorded
+            .iter()
+            .find(|(from, frame)| from == "manager->dispatcher" && frame["type"] == ours["type"]);
+        let (_, theirs) = alike.unwrap_or_else(|| panic!("NNI never says {text}"));
+        assert_eq!(members(text), members(&theirs.to_string()), "{text}");
+        if let (Some(ours), Some(theirs)) = (ours["content"].as_str(), theirs["content"].as_str())
+            && ours.starts_with('{')
+            && !ours.contains("_type")
+        {
+            assert_eq!(members(ours), members(theirs), "{text}");
+        }
+    }
+}
+
+#[test]
+fn an_end_never_overtakes_its_result() {
+    let mut history = History::new(json!({}));
+    let mut dialogue = Dialogue::new(BOTH);
+    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    for id in 0..2 {
+        order(&mut dialogue, &mut history, &Order::Propose { id });
+        dialogue.hear(&proposal(id, 0.5), &mut history).unwrap();
+    }
+    order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
+    order(&mut dialogue, &mut history, &launched("bbbbb", 1, 0.5));
+    let good = ended("aaaaa", JobState::Succeeded, Some(1.0));
+    assert_eq!(kinds(&order(&mut dialogue, &mut history, &good).say), ["ME"]);
+    assert_eq!(order(&mut dialogue, &mut history, &good), Turn::default(), "said twice");
+    let bad = ended("bbbbb", JobState::Failed, None);
+    assert_eq!(kinds(&order(&mut dialogue, &mut history, &bad).say), ["EN"], "nothing to wait for");
+    // Parameters are not asked for; some are requested to see the result through.
+    assert_eq!(kinds(&dialogue.idle().say), ["GE"]);
+    assert_eq!(dialogue.idle(), Turn::default(), "one request will do");
+    let turn = dialogue.hear(&proposal(2, 0.25), &mut history).unwrap();
+    assert_eq!((kinds(&turn.say), turn.said), (vec!["EN".to_owned()], vec![AdviserEvent::Ready]));
+    // What came is not lost.
+    let turn = order(&mut dialogue, &mut history, &Order::Propose { id: 2 });
+    let proposal = Proposal::Parameters(parameters(0.25));
+    assert_eq!((turn.say, turn.said), (vec![], vec![AdviserEvent::Proposed { id: 2, proposal }]));
+}
+
+#[test]
+fn what_an_assessor_is_not_through_with_is_counted_where_it_says_so() {
+    let mut history = History::new(json!({}));
+    let mut dialogue = Dialogue::new(BOTH);
+    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
+    let step = |sequence| Order::Step { trial: trial("aaaaa"), sequence, value: 0.5.into() };
+    order(&mut dialogue, &mut history, &step(0));
+    assert_eq!(dialogue.unseen(), 0, "NNI's own does not count");
+    let turn = dialogue.hear(r#"{"type": "_done_", "content": "0"}"#, &mut history).unwrap();
+    assert_eq!((turn.seen, dialogue.unseen()), (true, 1));
+    order(&mut dialogue, &mut history, &step(1));
+    order(&mut dialogue, &mut history, &ended("aaaaa", JobState::Failed, None));
+    dialogue.hear(r#"{"type": "_done_", "content": "1"}"#, &mut history).unwrap();
+    assert_eq!(dialogue.unseen(), 1, "no end of a trial that it does not know");
+    dialogue.hear(r#"{"type": "_done_", "content": "2"}"#, &mut history).unwrap();
+    assert_eq!(dialogue.unseen(), 0);
+    assert!(dialogue.hear(r#"{"type": "_done_", "content": "x"}"#, &mut history).is_err());
+}
+
+#[test]
+fn what_a_tuner_has_nothing_for_may_still_come() {
+    let mut history = History::new(json!({}));
+    let mut dialogue = Dialogue::new(BOTH);
+    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    order(&mut dialogue, &mut history, &Order::Propose { id: 7 });
+    dialogue.hear(r#"{"type": "NO", "content": "{}"}"#, &mut history).unwrap();
+    assert_eq!(history.refused, [7]);
+    let turn = dialogue.hear(&proposal(0, 0.5), &mut history).unwrap();
+    let proposal = Proposal::Parameters(parameters(0.5));
+    assert_eq!(turn.said, [AdviserEvent::Proposed { id: 7, proposal }]);
+    assert!(history.refused.is_empty());
+}
+
+#[test]
+fn a_new_dispatcher_learns_everything() {
+    let mut history = History::new(json!({}));
+    let orders = [
+        Order::Import(vec![Sample { parameters: parameters(0.1), value: 0.2.into() }]),
+        launched("aaaaa", 0, 0.5),
+        Order::Step { trial: trial("aaaaa"), sequence: 0, value: f64::NAN.into() },
+        ended("aaaaa", JobState::Succeeded, Some(0.7)),
+        launched("bbbbb", 1, 0.6),
+        ended("bbbbb", JobState::Failed, None),
+        launched("ccccc", 2, 0.4),
+        Order::Step { trial: trial("ccccc"), sequence: 0, value: 0.1.into() },
+        Order::Step { trial: trial("ccccc"), sequence: 1, value: 0.2.into() },
+        Order::Propose { id: 3 },
+    ];
+    let mut dialogue = Dialogue::new(BOTH);
+    for next in orders {
+        assert_eq!(order(&mut dialogue, &mut history, &next), Turn::default(), "not ready yet");
+    }
+    let turn = dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    assert_eq!(kinds(&turn.say), ["FD", "ME", "ME", "EN", "ME", "GE"], "{:#?}", turn.say);
+    assert!(turn.say[0].contains("0.7") && turn.say[0].contains("0.2"), "{}", turn.say[0]);
+    let of_c = |at: usize| turn.say[at].contains("ccccc");
+    assert!(of_c(1) && of_c(4), "the latest of one that runs comes last: {:#?}", turn.say);
+    assert!(turn.say[2].contains(r#"\"value\":\"NaN\""#), "{}", turn.say[2]);
+    // The result of a trial that another dispatcher proposed is told as one from elsewhere.
+    let turn = order(&mut dialogue, &mut history, &ended("ccccc", JobState::Succeeded, Some(0.9)));
+    assert_eq!(kinds(&turn.say), ["FD"]);
+}
+
+#[test]
+fn an_advisor_hears_only_of_its_own_trials() {
+    let mut history = History::new(json!({}));
+    for next in [launched("aaaaa", 0, 0.5), ended("aaaaa", JobState::Succeeded, Some(0.7))] {
+        history.take(&next);
+    }
+    history.take(&launched("bbbbb", 1, 0.5));
+    let mut dialogue = Dialogue::new(Duties { advisor: true, ..BOTH });
+    let turn = dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    assert_eq!(kinds(&turn.say), ["FD"]);
+    let turn = order(&mut dialogue, &mut history, &ended("bbbbb", JobState::Failed, None));
+    assert_eq!(turn, Turn::default());
+}
+
+#[test]
+fn the_door_says_what_its_page_says() {
+    let greeting = json!({"experiment": "abc", "seed": 1}).as_object().unwrap().clone();
+    let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
+    let mut door = Door::new(greeting);
+    let hello: Value = serde_json::from_str(&door.greet(&mut history).say[0]).unwrap();
+    assert_eq!(
+        hello,
+        json!({"type": "hello", "protocol": 1, "experiment": "abc", "seed": 1,
+               "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}}})
+    );
+    history.take(&launched("aaaaa", 0, 0.5));
+    history.take(&Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() });
+    history.take(&ended("aaaaa", JobState::EarlyStopped, Some(f64::INFINITY)));
+    history.take(&Order::Propose { id: 1 });
+    let turn = door.hear(r#"{"type": "ready"}"#, &mut history).unwrap();
+    let say: Vec<Value> = turn.say.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        say,
+        [
+            json!({"type": "launched", "trial": "aaaaa", "id": 0, "parameters": {"x": 0.5}}),
+            json!({"type": "intermediate", "trial": "aaaaa", "id": 0, "sequence": 0, "value": 0.5}),
+            json!({"type": "ended", "trial": "aaaaa", "id": 0, "parameters": {"x": 0.5},
+                   "state": "EARLY_STOPPED", "value": "Infinity"}),
+            json!({"type": "propose", "id": 1}),
+        ]
+    );
+    #[rustfmt::skip]
+    let table = [
+        (r#"{"type": "proposal", "id": 9, "parameters": {}}"#, Err("an answer for proposal 9, which is not wanted")),
+        (r#"{"type": "proposal", "id": 1}"#,                   Err("missing field `parameters`")),
+        (r#"{"type": "wat"}"#,                                 Err("unknown variant `wat`")),
+        ("hello",                                              Err("expected value")),
+        (r#"{"type": "wait", "id": 1}"#, Ok(AdviserEvent::Proposed { id: 1, proposal: Proposal::Wait })),
+        (r#"{"type": "exhausted", "id": 1}"#,                  Err("which is not wanted")),
+        (r#"{"type": "stop", "trial": "aaaaa", "reason": "bad"}"#,
+            Ok(AdviserEvent::Kill { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
+    ];
+    for (line, expected) in table {
+        match (door.hear(line, &mut history), expected) {
+            (Ok(turn), Ok(said)) => assert_eq!(turn.said, [said], "{line}"),
+            (Err(problem), Err(says)) => assert!(problem.contains(says), "{line}: {problem}"),
+            (found, _) => panic!("{line}: {found:?}"),
+        }
+    }
+}
+
+#[test]
+fn python_reads_what_json_cannot_say() {
+    let value = json!({"default": "NaN", "all": ["-Infinity", 1.5, "it's"], "none": null});
+    assert_eq!(
+        python_json(&value),
+        r#"{"default": NaN, "all": [-Infinity, 1.5, "it's"], "none": null}"#
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_text_breaks_a_conversation(texts in prop::collection::vec(foreign(), 0..20)) {
+        let mut history = History::new(json!({}));
+        history.take(&Order::Propose { id: 0 });
+        let talkers: [Box<dyn Conversation>; 2] =
+            [Box::new(Dialogue::new(BOTH)), Box::new(Door::new(serde_json::Map::new()))];
+        for mut talker in talkers {
+            talker.greet(&mut history);
+            for text in &texts {
+                drop(talker.hear(text, &mut history));
+                talker.idle();
+            }
+        }
+    }
+
+    #[test]
+    fn ends_wait_and_none_is_lost(moves in prop::collection::vec(0_u8..4, 0..60)) {
+        let mut history = History::new(json!({}));
+        let mut dialogue = Dialogue::new(BOTH);
+        dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+        let (mut proposals, mut answered, mut ended_trials) = (0, 0, 0);
+        let mut requests = 0;
+        let mut said = Vec::new();
+        for step in moves.into_iter().chain([3; 80]) {
+            let turn = match step {
+                0 => {
+                    proposals += 1;
+                    order(&mut dialogue, &mut history, &Order::Propose { id: proposals - 1 })
+                }
+                1 if requests > answered => {
+                    answered += 1;
+                    dialogue.hear(&proposal(answered, 0.5), &mut history).unwrap()
+                }
+                2 if ended_trials < answered.min(proposals) => {
+                    ended_trials += 1;
+                    let name = format!("t{ended_trials}");
+                    order(&mut dialogue, &mut history, &launched(&name, ended_trials - 1, 0.5));
+                    order(&mut dialogue, &mut history, &ended(&name, JobState::Succeeded, Some(1.0)))
+                }
+                3 if requests > answered => {
+                    answered += 1;
+                    dialogue.hear(&proposal(answered, 0.5), &mut history).unwrap()
+                }
+                _ => dialogue.idle(),
+            };
+            requests += u64::try_from(kinds(&turn.say).iter().filter(|kind| *kind == "GE").count()).unwrap();
+            said.extend(turn.say);
+        }
+        // Every trial's result came first, its end later, each once.
+        for number in 1..=ended_trials {
+            let name = format!("t{number}\\\"");
+            let of: Vec<String> = said.iter().filter(|text| text.contains(&name)).cloned().collect();
+            prop_assert_eq!(kinds(&of), ["ME", "EN"]);
+        }
+    }
+}
+
+/// Texts that look like frames and lines, and texts that do not.
+fn foreign() -> impl Strategy<Value = String> {
+    let kind = prop::sample::select(vec![
+        "ID", "TR", "NO", "KI", "ER", "SP", "_bye_", "XX", "ready", "proposal", "wait", "stop",
+        "log",
+    ]);
+    let content = prop::sample::select(vec![
+        "",
+        "{}",
+        "[]",
+        "\"abc\"",
+        "1",
+        r#"{"parameter_id": "0-1_2", "parameters": ""}"#,
+        r#"{"parameter_id": 3, "parameters": {"x": 1}}"#,
+        "\"\u{1F980} not an id\"",
+    ]);
+    let framed = (kind, content, any::<u64>()).prop_map(|(kind, content, id)| {
+        json!({"type": kind, "content": content, "id": id % 3, "parameters": {}}).to_string()
+    });
+    prop_oneof![
+        framed,
+        ".*",
+        any::<Vec<u8>>().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
+    ]
+}
+
+#[tokio::test]
+async fn the_adviser_that_gives_trials_up_is_named() {
+    use super::{Algorithm, ExternalAdviser, Program, Setting, Source};
+    let class = |name: &str| {
+        let source = Source::Class { class: name.to_owned(), code: "/".into() };
+        Some(Algorithm { source, class_args: serde_json::Map::new() })
+    };
+    #[rustfmt::skip]
+    let table = [
+        (class("t.Tuner"),   class("a.Assessor"), false, "t.Tuner",    "a.Assessor"),
+        (None,               class("a.Assessor"), false, "a.Assessor", "a.Assessor"),
+        (class("t.Advisor"), None,                true,  "t.Advisor",  "t.Advisor"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (tuner, assessor, advisor, name, assessor_name) in table {
+        let python = "no-such-python".to_owned();
+        let outside = ExternalAdviser::start(Setting {
+            secret_variables: Vec::new(),
+            program: Program::Nni { python, tuner, assessor, advisor },
+            experiment: "e".to_owned(),
+            space: json!({}),
+            dir: folder.path().to_owned(),
+            code: folder.path().to_owned(),
+            gpus: None,
+            patience: std::time::Duration::from_mins(1),
+        });
+        assert_eq!((outside.name.as_str(), outside.assessor_name.as_str()), (name, assessor_name));
+        outside.close().await;
+    }
+}

@@ -1,0 +1,44 @@
+//! Where those work who tell others of an experiment, while it runs and once it is done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use trial_protocol::ExperimentId;
+
+use super::Finished;
+use crate::config::ExperimentSpec;
+use crate::notifications::{self, NotifierConfig, OutboxWaker};
+use crate::store::{self, Store};
+use crate::util::clock::SystemClock;
+
+/// Returns the configuration of the notifications. `None`: there are no notifications.
+pub(super) fn config(
+    id: &ExperimentId,
+    spec: &ExperimentSpec,
+    store: &Store,
+    waker: &OutboxWaker,
+    degraded: Option<PathBuf>,
+) -> Option<NotifierConfig> {
+    Some(NotifierConfig {
+        spec: spec.notifications.clone()?,
+        about: notifications::event::About { id: id.clone(), name: spec.name.clone() },
+        directory: spec.trial_code_directory.clone(),
+        degraded,
+        store: store.clone(),
+        clock: Arc::new(SystemClock),
+        waker: waker.clone(),
+    })
+}
+
+impl Finished {
+    /// Tells others what the manager that ran it could not tell any more.
+    pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
+        if let Some(config) =
+            config(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)
+        {
+            let left = notifications::tell_what_is_left(&config).await?;
+            notifications::warn_of_rest(left, &self.id);
+        }
+        Ok(())
+    }
+}

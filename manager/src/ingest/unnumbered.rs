@@ -1,0 +1,288 @@
+//! Reports of senders that number nothing: NNI's Python keeper posts a line at a time and tells neither
+//! its attempt nor a position. They are numbered here, in the order of arrival, and kept beside the trial's current
+//! attempt under a name of their own ([`ids::of_old_keeper`]); from there on they are reports like all others.
+//!
+//! Promises:
+//! 1. What is answered with `Ok` is durable.
+//! 2. A metric that says again what one before it said (same name, kind, sequence and value) is dropped:
+//!    a keeper that was restarted in place repeats itself, and so do several keepers of one trial.
+//! 3. Posts that arrive while another is being stored share the next batch, so that many posts for one
+//!    trial cost few commits.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+use trial_protocol::{
+    AttemptId, Lane, LogText, Metric, Offer, Report, ReportBatch, ReportBody, Stream, TrialJobId,
+};
+
+use super::{Error, Intake};
+use crate::store::{self, Arrival};
+use crate::util::ids;
+
+/// The time that a full queue is waited for. These senders try once and then forget (with a limit of 10 s),
+/// so waiting is the only way not to lose what they say.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time to wait before a full queue is tried again.
+const QUEUE_RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Numbers reports and takes them in; cheap to clone.
+#[derive(Clone)]
+pub struct Unnumbered(Arc<All>);
+
+struct All {
+    intake: Intake,
+    /// A queue per trial and lane that has spoken since the manager was started; only of known trials.
+    queues: Mutex<HashMap<(TrialJobId, Lane), Arc<Queue>>>,
+    hasher: RandomState,
+}
+
+/// One lane of one trial.
+struct Queue {
+    /// Reports that arrived and are not being stored yet.
+    waiting: Mutex<Vec<Waiting>>,
+    /// Held while a batch is being stored.
+    position: tokio::sync::Mutex<Position>,
+}
+
+struct Waiting {
+    bodies: Vec<ReportBody>,
+    at_ms: i64,
+    done: oneshot::Sender<Result<(), Error>>,
+}
+
+/// Where the numbering stands. Moves on only when a batch is stored.
+#[derive(Debug)]
+struct Position {
+    /// The attempt that it is about: the trial's current one, as far as we know.
+    about: AttemptId,
+    /// The attempt under which these reports are kept.
+    attempt: AttemptId,
+    next: Next,
+    /// Hashes of the metrics stored so far. They may be many: they are not copied.
+    metrics: HashSet<u64>,
+}
+
+/// The reports, with their places.
+struct Numbered {
+    reports: Vec<Report>,
+    /// Reports that had come already: its place in what was said, its time, and itself.
+    again: Vec<(usize, i64, ReportBody)>,
+    /// Where the numbering stands once the reports are stored.
+    next: Next,
+    /// Hashes of the metrics in them.
+    metrics: HashSet<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Next {
+    seq: u64,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+}
+
+impl Intake {
+    /// Takes in reports that have no numbers. One of these per intake: two would number alike.
+    pub fn unnumbered(&self) -> Unnumbered {
+        Unnumbered(Arc::new(All {
+            intake: self.clone(),
+            queues: Mutex::default(),
+            hasher: RandomState::new(),
+        }))
+    }
+}
+
+impl Unnumbered {
+    /// Takes in what one post said about a trial, in its order; nothing is a sign of life.
+    pub async fn accept(
+        &self,
+        trial: &TrialJobId,
+        lane: Lane,
+        bodies: Vec<ReportBody>,
+    ) -> Result<(), Error> {
+        let queue = self.0.queue(trial, lane).await?;
+        let (done, stored) = oneshot::channel();
+        let at_ms = self.0.intake.inner.clock.now_ms();
+        let first = {
+            let mut waiting = lock(&queue.waiting);
+            waiting.push(Waiting { bodies, at_ms, done });
+            waiting.len() == 1
+        };
+        // A post that waits behind another is taken along by the other's task; one for each would pile up, since they
+        // come faster than commits.
+        if first {
+            let (all, trial) = (Arc::clone(&self.0), trial.clone());
+            // A task of its own, since others' posts may be in the batch, and numbers must not be used twice
+            // because this one's sender hung up.
+            tokio::spawn(async move { all.store_waiting(&queue, trial, lane).await });
+        }
+        stored.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl All {
+    async fn queue(&self, trial: &TrialJobId, lane: Lane) -> Result<Arc<Queue>, Error> {
+        let key = (trial.clone(), lane);
+        if let Some(queue) = lock(&self.queues).get(&key) {
+            return Ok(Arc::clone(queue));
+        }
+        let position = self.stored_position(trial, lane).await?;
+        let queue =
+            Queue { waiting: Mutex::default(), position: tokio::sync::Mutex::new(position) };
+        // A faster post has put the same there, and may have moved on from it.
+        Ok(Arc::clone(lock(&self.queues).entry(key).or_insert_with(|| Arc::new(queue))))
+    }
+
+    /// Where the numbering stands by what is stored of the trial's current attempt.
+    async fn stored_position(
+        &self,
+        trial: &TrialJobId,
+        lane: Lane,
+    ) -> Result<Position, store::Error> {
+        let store = &self.intake.inner.store;
+        let row = store.trial(trial).await?;
+        let row = row.ok_or_else(|| store::Error::UnknownTrial(trial.clone()))?;
+        let attempt = ids::of_old_keeper(&row.attempt);
+        let state = store.attempt_state(trial, &attempt).await?;
+        let through = match lane {
+            Lane::Facts => state.facts_through,
+            Lane::Bulk => state.bulk_through,
+        };
+        let mut next = Next { seq: through.map_or(0, |seq| seq + 1), ..Next::default() };
+        let mut metrics = HashSet::new();
+        match lane {
+            Lane::Facts => {
+                let rows = store.metrics(trial).await?;
+                let rows = rows.iter().filter(|row| row.attempt == attempt);
+                metrics.extend(rows.map(|row| self.hash(&row.metric)));
+            }
+            Lane::Bulk => {
+                next.stdout_bytes = store.log_end(trial, &attempt, Stream::Stdout).await?;
+                next.stderr_bytes = store.log_end(trial, &attempt, Stream::Stderr).await?;
+            }
+        }
+        Ok(Position { about: row.attempt, attempt, next, metrics })
+    }
+
+    /// Stores everything that waits.
+    async fn store_waiting(&self, queue: &Queue, trial: TrialJobId, lane: Lane) {
+        let mut position = queue.position.lock().await;
+        let waiting = std::mem::take(&mut *lock(&queue.waiting));
+        if waiting.is_empty() {
+            return;
+        }
+        let mut said = Vec::with_capacity(waiting.len());
+        let mut done = Vec::with_capacity(waiting.len());
+        for Waiting { bodies, at_ms, done: waiter } in waiting {
+            said.extend(bodies.into_iter().map(|body| (at_ms, body)));
+            done.push(waiter);
+        }
+        let result = self.store(&mut position, trial, lane, said).await;
+        drop(position);
+        for waiter in done {
+            // Its sender may have hung up.
+            drop(waiter.send(result.clone()));
+        }
+    }
+
+    /// Stores what was said, about the attempt that is the trial's current one then.
+    async fn store(
+        &self,
+        position: &mut Position,
+        trial: TrialJobId,
+        lane: Lane,
+        mut said: Vec<(i64, ReportBody)>,
+    ) -> Result<(), Error> {
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        loop {
+            let Numbered { reports, again, next, metrics } = self.number(position, said);
+            let batch = ReportBatch {
+                offer: Offer::new([]),
+                experiment: self.intake.inner.experiment.clone(),
+                trial: trial.clone(),
+                attempt: position.attempt.clone(),
+                lane,
+                reports,
+                obeyed: Vec::new(),
+                acknowledged: None,
+                forgotten: None,
+            };
+            let arrival = Arrival { about: Some(position.about.clone()), ..Arrival::from(batch) };
+            let arrival = Arc::new(arrival);
+            let error = loop {
+                match self.intake.inner.take_in(Arc::clone(&arrival)).await {
+                    Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
+                        sleep(QUEUE_RETRY_PAUSE).await;
+                    }
+                    Err(error) => break error,
+                    Ok(_) => {
+                        position.next = next;
+                        position.metrics.extend(metrics);
+                        return Ok(());
+                    }
+                }
+            };
+            if !matches!(error, Error::Store(store::Error::Superseded(_))) {
+                return Err(error);
+            }
+            // The trial was tried again since we looked. What the attempt before it said is no repetition now.
+            *position = self.stored_position(&trial, lane).await?;
+            let reports = Arc::unwrap_or_clone(arrival).batch.reports;
+            said = reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();
+            for (place, at_ms, body) in again {
+                said.insert(place, (at_ms, body));
+            }
+        }
+    }
+
+    /// Gives what was said its places after what is stored.
+    fn number(&self, position: &Position, said: Vec<(i64, ReportBody)>) -> Numbered {
+        let (mut next, mut metrics) = (position.next, HashSet::new());
+        let mut reports = Vec::with_capacity(said.len());
+        let mut again = Vec::new();
+        for (place, (at_ms, body)) in said.into_iter().enumerate() {
+            if let ReportBody::Metric(metric) = &body {
+                let hash = self.hash(metric);
+                if position.metrics.contains(&hash) || !metrics.insert(hash) {
+                    again.push((place, at_ms, body));
+                    continue;
+                }
+            }
+            reports.push(next.report(at_ms, body));
+        }
+        Numbered { reports, again, next, metrics }
+    }
+
+    fn hash(&self, metric: &Metric) -> u64 {
+        let value = metric.value.as_json().to_string();
+        self.hasher.hash_one((&metric.name, metric.kind, metric.sequence, value))
+    }
+}
+
+impl Next {
+    /// Gives a report its place after those before it.
+    fn report(&mut self, observed_at_ms: i64, mut body: ReportBody) -> Report {
+        if let ReportBody::Log(chunk) = &mut body {
+            let end = match chunk.stream {
+                Stream::Stdout => &mut self.stdout_bytes,
+                Stream::Stderr => &mut self.stderr_bytes,
+            };
+            chunk.offset_bytes = *end;
+            let (LogText::Text(text) | LogText::Base64(text)) = &chunk.text;
+            *end += u64::try_from(text.len()).unwrap_or(u64::MAX);
+        }
+        let seq = self.seq;
+        self.seq += 1;
+        Report { seq, observed_at_ms, body }
+    }
+}
+
+/// Locks a mutex. A panic cannot leave its content half done: every change under these locks is one call.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

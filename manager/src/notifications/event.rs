@@ -1,0 +1,193 @@
+//! What others are told, as JSON: the same for a server and for a program.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use trial_protocol::{ExperimentId, TrialJobId};
+
+use crate::config::EventKind;
+use crate::config::NotificationsSpec;
+use crate::store::NewNotification;
+use crate::util::ids;
+
+/// Whom it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// The experiment.
+    pub id: ExperimentId,
+    /// `experimentName`.
+    pub name: Option<String>,
+}
+
+/// The best trial so far.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Best {
+    /// Its id.
+    pub trial: TrialJobId,
+    /// Its position.
+    pub sequence: u64,
+    /// Its result.
+    pub number: f64,
+    /// Its parameters.
+    pub parameters: Value,
+}
+
+/// A change of the store's health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It cannot be written; why.
+    Degraded(String),
+    /// It can again.
+    Recovered,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Its name for ever.
+    pub id: String,
+    /// The kind.
+    pub kind: EventKind,
+    /// All that is told.
+    pub value: Value,
+    at_ms: i64,
+}
+
+impl Event {
+    fn new(kind: EventKind, about: &About, text: &str, at_ms: i64, more: Value) -> Self {
+        let id = ids::event();
+        let mut value = json!({
+            "id": id,
+            "event": kind.as_str(),
+            "text": text,
+            "at_ms": at_ms,
+            "experiment": {"id": about.id, "name": about.name},
+        });
+        if let (Some(members), Value::Object(more)) = (value.as_object_mut(), more) {
+            members.extend(more);
+        }
+        Self { id, kind, value, at_ms }
+    }
+
+    /// As it is kept. `None`: there is no receiver.
+    pub fn kept(self, spec: &NotificationsSpec) -> Option<NewNotification> {
+        let Self { id, kind, value, at_ms } = self;
+        let webhook = spec.webhook.as_ref().map(|_| super::WEBHOOK);
+        let command = spec.command.as_ref().map(|_| super::COMMAND);
+        let channels = webhook.into_iter().chain(command).collect();
+        let new = NewNotification { id, channels, event: value, at_ms };
+        spec.events.contains(&kind).then_some(new)
+    }
+}
+
+/// The experiment has ended in `state`, with so many trials in each of their states.
+pub fn ended(
+    about: &About,
+    state: &str,
+    trials: &BTreeMap<&'static str, u64>,
+    best: Option<&Best>,
+    at_ms: i64,
+) -> Event {
+    let all: u64 = trials.values().sum();
+    let succeeded = trials.get("SUCCEEDED").copied().unwrap_or(0);
+    let of_them = format!("{succeeded} of {all} trials succeeded");
+    let won = best.map_or_else(String::new, |Best { trial, sequence, number, .. }| {
+        format!("; the best is trial {sequence} ({trial}) with {number}")
+    });
+    let text = format!("{} is {state}: {of_them}{won}", called(about));
+    let mut more = json!({"state": state, "trials": trials});
+    if let Some(Best { trial, sequence, number, parameters }) = best {
+        more["best"] = json!({
+            "trial": trial, "sequence": sequence, "result": number, "parameters": parameters,
+        });
+    }
+    Event::new(EventKind::ExperimentEnded, about, &text, at_ms, more)
+}
+
+/// Too many failures hold the search; `why` as a person is told.
+pub fn held(about: &About, why: &str, at_ms: i64) -> Event {
+    let text = format!("{}: {why}", called(about));
+    Event::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))
+}
+
+/// Something is wrong with a tuner or an assessor outside, `name`; or, if `None`, not any more.
+pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> Event {
+    match trouble {
+        Some(why) => {
+            let text = format!("{}: {why}", called(about));
+            Event::new(EventKind::TunerTrouble, about, &text, at_ms, json!({"problem": why}))
+        }
+        None => {
+            let text = format!("{}: {name} answers again", called(about));
+            Event::new(EventKind::TunerRecovered, about, &text, at_ms, json!({}))
+        }
+    }
+}
+
+/// The store is ill, or well again.
+pub fn health(about: &About, news: &Health, at_ms: i64) -> Event {
+    match news {
+        Health::Degraded(why) => {
+            let text = format!("{}: {why}; no trial is started or ended until then", called(about));
+            Event::new(EventKind::ManagerDegraded, about, &text, at_ms, json!({"problem": why}))
+        }
+        Health::Recovered => {
+            let text = format!("{}: the database can be written again", called(about));
+            Event::new(EventKind::ManagerRecovered, about, &text, at_ms, json!({}))
+        }
+    }
+}
+
+fn called(about: &About) -> String {
+    match &about.name {
+        Some(name) => format!("experiment {} ({name})", about.id),
+        None => format!("experiment {}", about.id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about() -> About {
+        About { id: ExperimentId::new("abcdefgh").unwrap(), name: Some("digits".to_owned()) }
+    }
+
+    #[test]
+    fn an_end_says_how_and_with_what() {
+        let best = Best {
+            trial: TrialJobId::new("a1b2c").unwrap(),
+            sequence: 7,
+            number: 0.5,
+            parameters: json!({"x": 1}),
+        };
+        let trials = [("FAILED", 1), ("SUCCEEDED", 9)].into();
+        let mut event = ended(&about(), "DONE", &trials, Some(&best), 5);
+        assert_eq!(event.value["id"], json!(event.id));
+        event.value["id"] = json!("same");
+        let expected = json!({
+            "id": "same",
+            "event": "experiment_ended",
+            "text": "experiment abcdefgh (digits) is DONE: 9 of 10 trials succeeded; the best is trial 7 (a1b2c) with 0.5",
+            "at_ms": 5,
+            "experiment": {"id": "abcdefgh", "name": "digits"},
+            "state": "DONE",
+            "trials": {"FAILED": 1, "SUCCEEDED": 9},
+            "best": {"trial": "a1b2c", "sequence": 7, "result": 0.5, "parameters": {"x": 1}},
+        });
+        assert_eq!(event.value, expected);
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_kept_once_for_each_channel() {
+        let mut spec = NotificationsSpec {
+            events: vec![EventKind::FailureBudgetReached],
+            webhook: None,
+            command: Some("true".to_owned()),
+        };
+        let kept = held(&about(), "why", 5).kept(&spec).unwrap();
+        assert_eq!((kept.channels.as_slice(), kept.at_ms), ([super::super::COMMAND].as_slice(), 5));
+        spec.events = vec![EventKind::ManagerDegraded];
+        assert_eq!(held(&about(), "why", 5).kept(&spec), None);
+    }
+}

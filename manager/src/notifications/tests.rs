@@ -1,0 +1,118 @@
+//! The tasks with a real store, and programs that take what they are told or do not.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use trial_protocol::ExperimentId;
+
+use super::*;
+use crate::config::EventKind;
+use crate::util::clock::SystemClock;
+
+const BOUND: Duration = Duration::from_mins(1);
+
+fn config(folder: &Path, command: &str) -> NotifierConfig {
+    NotifierConfig {
+        spec: NotificationsSpec {
+            events: EventKind::ALL.to_vec(),
+            webhook: None,
+            command: Some(command.to_owned()),
+        },
+        about: About { id: ExperimentId::new("abcdefgh").unwrap(), name: None },
+        directory: folder.to_owned(),
+        degraded: Some(folder.join("degraded")),
+        store: Store::open(&folder.join("db")).unwrap(),
+        clock: Arc::new(SystemClock),
+        waker: OutboxWaker::default(),
+    }
+}
+
+async fn file(path: &Path) -> String {
+    let seen = async {
+        loop {
+            if let Ok(text) = fs::read_to_string(path)
+                && text.ends_with('\n')
+            {
+                return text;
+            }
+            // Between two looks only.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(BOUND, seen).await.expect("it is told in time")
+}
+
+#[tokio::test]
+async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    let closed = config(folder.path(), "echo tried >> tries; exit 1");
+    let event = event::held(&closed.about, "too many failures", 7);
+    let id = event.id.clone();
+    closed.store.notify(event.kept(&closed.spec).unwrap()).await.unwrap();
+    let notifier = Notifier::start(&closed);
+    file(&folder.path().join("tries")).await;
+    // As a manager that is killed.
+    drop(notifier);
+    let NotifierConfig { store, .. } = closed;
+    store.close().await;
+
+    let open = config(folder.path(), "cat >> told");
+    assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
+    let event: Value = serde_json::from_str(file(&told).await.trim()).unwrap();
+    assert_eq!(event["id"], id.as_str());
+    assert_eq!(event["event"], "failure_budget_reached");
+    assert_eq!(open.store.notifications(COMMAND).await.unwrap(), []);
+    // And never again.
+    assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
+    assert_eq!(fs::read_to_string(&told).unwrap().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn what_was_to_wait_long_is_tried_once_more_at_the_end() {
+    for (line, left) in
+        [("echo tried >> tries; test -e open", 0), ("echo tried >> tries; exit 1", 1)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (tries, open) = (folder.path().join("tries"), folder.path().join("open"));
+        let config = config(folder.path(), line);
+        let event = event::held(&config.about, "too many failures", 7);
+        let id = event.id.clone();
+        config.store.notify(event.kept(&config.spec).unwrap()).await.unwrap();
+        // The next pause is five minutes.
+        config.store.notification_tried(&id, COMMAND, 20).await.unwrap();
+        let notifier = Notifier::start(&config);
+        file(&tries).await;
+        let noted = async {
+            while config.store.notifications(COMMAND).await.unwrap()[0].tries != 21 {
+                // Between two looks only.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(BOUND, noted).await.expect("its failure is noted");
+        fs::write(&open, "").unwrap();
+        assert_eq!(notifier.finish().await, left, "{line}");
+        assert_eq!(fs::read_to_string(&tries).unwrap(), "tried\ntried\n", "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_bell_is_enough_while_the_manager_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), "cat >> told");
+    let notifier = Notifier::start(&config);
+    for number in 1..=3 {
+        let event = event::held(&config.about, &format!("for the {number}. time"), 7);
+        config.store.notify(event.kept(&config.spec).unwrap()).await.unwrap();
+        config.waker.ring();
+    }
+    assert_eq!(notifier.finish().await, 0);
+    let told = file(&folder.path().join("told")).await;
+    let texts: Vec<String> = told
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].to_string())
+        .collect();
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    assert!((1..=3).zip(&texts).all(|(number, text)| text.contains(&format!("the {number}."))));
+}

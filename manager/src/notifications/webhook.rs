@@ -1,0 +1,243 @@
+//! Tells a server: one POST, whose answer's status is all that is read of it. The URL may be a secret: no message
+//! holds it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use reqwest::{Client, Url};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+
+use super::pace::Outcome;
+use crate::config::{Source, WebhookSpec};
+use crate::util::errors::chain;
+
+/// The time that a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The time that the server may take to begin its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Tells the server of an event.
+pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Outcome {
+    // Read anew each time: an operator may have mended them.
+    let (url, token) = match (url(&spec.url), spec.token.as_ref().map(token).transpose()) {
+        (Ok(url), Ok(token)) => (url, token),
+        (Err(problem), _) | (_, Err(problem)) => return Outcome::NotNow(problem),
+    };
+    let client = match client(spec.ca_file.as_deref()) {
+        Ok(client) => client,
+        Err(problem) => return Outcome::NotNow(problem),
+    };
+    let mut request = client
+        .post(url)
+        .header(CONTENT_TYPE, "application/json")
+        .header(USER_AGENT, concat!("trial-manager/", env!("CARGO_PKG_VERSION")))
+        .header("idempotency-key", id)
+        .body(event.to_string());
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, token);
+    }
+    match request.send().await {
+        // The rest of its answer does not matter, and may never end.
+        Ok(answer) => judge(answer.status().as_u16()),
+        Err(error) => Outcome::NotNow(chain(&error.without_url())),
+    }
+}
+
+/// Returns the meaning of a status: one that will be the same tomorrow is final.
+fn judge(status: u16) -> Outcome {
+    let said = format!("the server answers {status}");
+    match status {
+        200..=299 => Outcome::Disruption,
+        408 | 425 | 429 | 500..=599 => Outcome::NotNow(said),
+        300..=399 => Outcome::Never(format!("{said}; redirections are not followed")),
+        _ => Outcome::Never(said),
+    }
+}
+
+fn url(source: &Source) -> Result<Url, String> {
+    let text = read(source, "webhookUrl")?;
+    let url = Url::parse(&text).map_err(|error| format!("webhookUrl is no URL: {error}"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        _ => Err("webhookUrl must begin with http:// or https://".to_owned()),
+    }
+}
+
+fn token(source: &Source) -> Result<HeaderValue, String> {
+    let text = read(source, "webhookToken")?;
+    let mut value = HeaderValue::try_from(format!("Bearer {text}"))
+        .map_err(|_| "webhookToken cannot stand in a header".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The text itself; no message holds it.
+fn read(source: &Source, name: &str) -> Result<String, String> {
+    let text = match source {
+        Source::Given(text) => text.clone(),
+        Source::File(path) => std::fs::read_to_string(path)
+            .map_err(|error| format!("{name}File {} cannot be read: {error}", path.display()))?,
+        Source::Variable(variable) => std::env::var(variable)
+            .map_err(|_| format!("{name}Variable {variable} is not set for the manager"))?,
+    };
+    let line = text.lines().next().unwrap_or_default().trim();
+    if line.is_empty() {
+        return Err(format!("{name} is empty"));
+    }
+    Ok(line.to_owned())
+}
+
+fn client(ca_file: Option<&Path>) -> Result<Client, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots(ca_file)?)
+        .with_no_client_auth();
+    let built = Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT)
+        .timeout(ANSWER)
+        .build();
+    built.map_err(|error| chain(&error))
+}
+
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = ca_file {
+        let unusable = |error: &dyn std::fmt::Display| {
+            format!("webhookCaFile {} holds no certificates: {error}", path.display())
+        };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))?;
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| unusable(&error))?;
+            store.add(certificate).map_err(|error| unusable(&error))?;
+        }
+    }
+    Ok(store)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_whether_to_try_again() {
+        for (status, outcome) in [
+            (200, "taken"),
+            (204, "taken"),
+            (302, "never"),
+            (401, "never"),
+            (404, "never"),
+            (408, "later"),
+            (429, "later"),
+            (500, "later"),
+            (503, "later"),
+            (999, "never"),
+        ] {
+            let found = match judge(status) {
+                Outcome::Disruption => "taken",
+                Outcome::NotNow(_) => "later",
+                Outcome::Never(_) => "never",
+            };
+            assert_eq!(found, outcome, "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_message_holds_the_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("url");
+        for text in ["http://127.0.0.1:1/s3cret", "ftp://s3cret", "s3cret", "http://[s3cret", ""] {
+            std::fs::write(&file, text).unwrap();
+            let spec = WebhookSpec { url: Source::File(file.clone()), token: None, ca_file: None };
+            let Outcome::NotNow(why) = post(&spec, "id", &Value::Null).await else {
+                panic!("nobody listens at {text}");
+            };
+            assert!(!why.contains("s3cret"), "{text}: {why}");
+        }
+    }
+
+    fn at(url: &str, ca_file: Option<&Path>) -> WebhookSpec {
+        let ca_file = ca_file.map(Path::to_owned);
+        WebhookSpec { url: Source::Given(url.to_owned()), token: None, ca_file }
+    }
+
+    #[tokio::test]
+    async fn a_redirection_is_not_followed() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
+        let elsewhere = url.clone();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = vec![0; 4096];
+            let count = stream.read(&mut asked).await.unwrap();
+            asked.truncate(count);
+            let answer = format!(
+                "HTTP/1.1 307 so\r\nlocation: {elsewhere}/there\r\ncontent-length: 0\r\n\r\n"
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            drop(stream.read_to_end(&mut asked).await);
+            String::from_utf8_lossy(&asked).matches("POST ").count()
+        });
+        let outcome = post(&at(&url, None), "id", &Value::Null).await;
+        let why = "the server answers 307; redirections are not followed".to_owned();
+        assert_eq!(outcome, Outcome::Never(why));
+        assert_eq!(server.await.unwrap(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_not_waited_for() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
+        let begun = tokio::time::Instant::now();
+        let Outcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+            panic!("nobody has answered");
+        };
+        assert!(
+            begun.elapsed() <= ANSWER + Duration::from_secs(1) && !why.contains("s3cret"),
+            "{why}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_nobody_vouches_for_is_refused() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let pair = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ca_file = folder.path().join("ca.pem");
+        std::fs::write(&ca_file, pair.cert.pem()).unwrap();
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
+        let tls = rustls::ServerConfig::builder_with_provider(Arc::new(
+            rustls::crypto::ring::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![pair.cert.der().clone()], key.into())
+        .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/s3cret", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut bytes = [0; 4096];
+                drop(stream.read(&mut bytes).await);
+                drop(stream.write_all(b"HTTP/1.1 204 so\r\n\r\n").await);
+            }
+        });
+        let Outcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+            panic!("anybody may say so");
+        };
+        assert!(why.contains("certificate") && !why.contains("s3cret"), "{why}");
+        assert_eq!(post(&at(&url, Some(&ca_file)), "id", &Value::Null).await, Outcome::Disruption);
+    }
+}

@@ -1,0 +1,6 @@
+//! PURE: what may vary, who proposes the next parameters, and who stops hopeless trials.
+
+pub mod assessor;
+pub mod class_args;
+pub mod search_space;
+pub mod tuner;

@@ -1,0 +1,171 @@
+//! Asynchronous successive halving (Li and others, "A System for Massively Parallel Hyperparameter Tuning", 2020), in
+//! its stopping form: at the rungs `min_steps`, `min_steps * eta`, `min_steps * eta^2`, ... a trial goes on if its best
+//! result so far is among the better 1/`eta` of all that have come to that rung. No trial waits for another. NNI has no
+//! such assessor.
+
+use std::collections::BTreeMap;
+
+use super::{Assessor, Error, Judgement};
+use crate::search::class_args::{Arguments, OptimizeMode};
+
+/// `ASHA`.
+#[derive(Debug)]
+pub(super) struct Asha {
+    mode: OptimizeMode,
+    /// One of so many goes on.
+    eta: usize,
+    /// The numbers of results at which is compared, rising.
+    rungs: Vec<usize>,
+    /// For each rung, how good each trial was that came to it: its best result until then.
+    reached: Vec<BTreeMap<String, f64>>,
+}
+
+impl Asha {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let mode = arguments.optimize_mode()?.unwrap_or(OptimizeMode::Maximize);
+        let mut steps = |name, least, plain| -> Result<usize, Error> {
+            let given = arguments.integer(name, least..=1_000_000)?.unwrap_or(plain);
+            Ok(usize::try_from(given).unwrap_or(usize::MAX))
+        };
+        let eta = steps("eta", 2, 3)?;
+        let least = steps("min_steps", 1, 1)?;
+        let most = steps("max_steps", 1, 1_000_000)?;
+        if most < least {
+            let problem = format!("is {most}, less than min_steps, which is {least}");
+            return arguments.fault("max_steps", problem);
+        }
+        let rungs = std::iter::successors(Some(least), |rung| rung.checked_mul(eta));
+        // At its last step a trial has nothing left to be spared.
+        let rungs: Vec<usize> = rungs.take_while(|rung| *rung < most).collect();
+        let reached = vec![BTreeMap::new(); rungs.len()];
+        Ok(Self { mode, eta, rungs, reached })
+    }
+
+    /// The larger the better: what is no number is the worst.
+    fn goodness(&self, history: &[f64]) -> f64 {
+        let goodness = history.iter().map(|result| match self.mode {
+            OptimizeMode::Maximize => *result,
+            OptimizeMode::Minimize => -*result,
+        });
+        goodness.filter(|number| !number.is_nan()).fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// Enters a trial at every rung that it has come to; the last one where it is new.
+    fn enter(&mut self, trial: &str, history: &[f64]) -> Option<usize> {
+        let mut last = None;
+        for at in 0..self.rungs.len() {
+            let Some(until) = history.get(..self.rungs[at]) else { break };
+            if !self.reached[at].contains_key(trial) {
+                let goodness = self.goodness(until);
+                self.reached[at].insert(trial.to_owned(), goodness);
+                last = Some(at);
+            }
+        }
+        last
+    }
+}
+
+impl Assessor for Asha {
+    fn judge(&mut self, trial: &str, history: &[f64]) -> Judgement {
+        let Some(at) = self.enter(trial, history) else { return Judgement::Good };
+        let (rung, others) = (self.rungs[at], &self.reached[at]);
+        let own = others[trial];
+        let better = others.values().filter(|other| **other > own).count();
+        // Of fewer than `eta` trials the best one goes on.
+        let places = (others.len() / self.eta).max(1);
+        if better < places {
+            return Judgement::Good;
+        }
+        let (count, eta) = (others.len(), self.eta);
+        let reason = format!(
+            "after {rung} results it is number {} of {count} trials, of which one in {eta} goes on",
+            better + 1
+        );
+        Judgement::Bad { reason }
+    }
+
+    fn ended(&mut self, trial: &str, history: &[f64], _success: bool) {
+        self.enter(trial, history);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::{AssessorSpec, build};
+    use super::*;
+
+    fn asha(class_args: &Value) -> Result<Box<dyn Assessor>, Error> {
+        let class_args = class_args.as_object().unwrap().clone();
+        AssessorSpec::new("asha", class_args).and_then(|spec| build(&spec))
+    }
+
+    fn bad(judgement: &Judgement) -> bool {
+        *judgement != Judgement::Good
+    }
+
+    #[test]
+    fn one_in_eta_goes_on_at_each_rung() {
+        let mut asha = asha(&json!({"eta": 2, "min_steps": 1, "max_steps": 4})).unwrap();
+        #[rustfmt::skip]
+        let table: [(&str, &str, &[f64], bool); 9] = [
+            ("the first one is the best",          "a", &[0.5],                false),
+            ("a worse one",                        "b", &[0.4],                true),
+            ("a better one",                       "c", &[0.6],                false),
+            ("one of the better half of four",     "d", &[0.55],               false),
+            ("between the rungs nobody is judged", "e", &[],                   false),
+            ("the second rung, alone",             "a", &[0.5, 0.5],           false),
+            ("its best so far counts",             "c", &[0.6, 0.1],           false),
+            ("the worse of three",                 "d", &[0.55, 0.55],         true),
+            ("the last step spares nothing",       "a", &[0.5, 0.5, 0.5, 0.0], false),
+        ];
+        for (says, trial, history, stops) in table {
+            assert_eq!(bad(&asha.judge(trial, history)), stops, "{says}");
+        }
+        let Judgement::Bad { reason } = asha.judge("z", &[0.0]) else { panic!("the worst") };
+        assert_eq!(reason, "after 1 results it is number 5 of 5 trials, of which one in 2 goes on");
+    }
+
+    #[test]
+    fn small_is_good_where_it_is_minimised_and_what_is_no_number_never() {
+        let mut asha = asha(&json!({"optimize_mode": "minimize", "eta": 2})).unwrap();
+        assert!(!bad(&asha.judge("a", &[3.0])));
+        assert!(!bad(&asha.judge("b", &[1.0])));
+        assert!(bad(&asha.judge("c", &[f64::NAN])));
+    }
+
+    #[test]
+    fn wrong_arguments_are_named() {
+        let table = [
+            (json!({"eta": 1}), "assessor.classArgs.eta"),
+            (json!({"min_steps": 5, "max_steps": 4}), "assessor.classArgs.max_steps"),
+            (json!({"min_step": 5}), "assessor.classArgs.min_step"),
+        ];
+        for (args, path) in table {
+            assert_eq!(asha(&args).unwrap_err().path, path);
+        }
+    }
+
+    proptest! {
+        /// An assessor's judgement depends on what the trials achieved, not on whether it saw them run.
+        #[test]
+        fn a_rebuilt_one_thinks_the_same(
+            seen in prop::collection::vec(prop::collection::vec(-1.0..1.0, 0..12), 0..12),
+            next in prop::collection::vec(-1.0..1.0, 1..12),
+        ) {
+            let (mut lived, mut rebuilt) = (asha(&json!({})).unwrap(), asha(&json!({})).unwrap());
+            for (number, history) in seen.iter().enumerate() {
+                let name = number.to_string();
+                for steps in 1..=history.len() {
+                    drop(lived.judge(&name, &history[..steps]));
+                }
+                lived.ended(&name, history, true);
+                rebuilt.ended(&name, history, true);
+            }
+            prop_assert_eq!(lived.judge("next", &next), rebuilt.judge("next", &next));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Curve fitting (Domhan and others, "Speeding up Automatic Hyperparameter Optimization of Deep Neural
+//! Networks by Extrapolation of Learning Curves", 2015), after NNI 3.0's
+//! `nni/algorithms/hpo/curvefitting_assessor`: twelve families of curves are fitted to the results so far;
+//! where enough of them agree, a trial is stopped whose forecast does not reach a share of the best final
+//! result.
+//!
+//! Results must be such that larger is better. Three things differ from NNI. The weights of the curves are
+//! equal: NNI draws weights that differ from that by less than a hundredth, from an unseeded generator. A
+//! trial's fit starts from the same values whatever was fitted before. And the best final result is that of
+//! the trials that ended, where NNI takes the results of whichever trial it judged last.
+
+mod curves;
+
+use self::curves::{Curve, FAMILIES};
+use super::{Assessor, Error, Judgement};
+use crate::search::class_args::Arguments;
+
+/// Fewer curves than this are no basis for a judgement.
+const LEAST_CURVES: usize = 4;
+
+/// NNI's `Curvefitting`.
+#[derive(Debug)]
+pub(super) struct Curvefitting {
+    /// `epoch_num`: the step to forecast.
+    target: u32,
+    /// No trial is judged before it has so many results.
+    start_step: usize,
+    /// The share of the best result that a trial must be able to reach.
+    threshold: f64,
+    /// A trial is judged at every so many steps.
+    gap: usize,
+    /// The best last result of the successful trials.
+    best: Option<f64>,
+}
+
+impl Curvefitting {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let mut integer = |name, least, plain| {
+            arguments.integer(name, least..=9999).map(|found| found.unwrap_or(plain))
+        };
+        let target = integer("epoch_num", 1, 20)?;
+        let start_step = integer("start_step", 0, 6)?;
+        let gap = integer("gap", 1, 1)?;
+        let threshold = arguments.number("threshold", 0.0)?.unwrap_or(0.95);
+        Ok(Self {
+            target: u32::try_from(target).unwrap_or(u32::MAX),
+            start_step: usize::try_from(start_step).unwrap_or(usize::MAX),
+            threshold,
+            gap: usize::try_from(gap).unwrap_or(usize::MAX),
+            best: None,
+        })
+    }
+}
+
+impl Assessor for Curvefitting {
+    fn judge(&mut self, _trial: &str, history: &[f64]) -> Judgement {
+        let Some(best) = self.best else { return Judgement::Good };
+        let due = history.len().checked_sub(self.start_step).is_some_and(|n| n % self.gap == 0);
+        if !due {
+            return Judgement::Good;
+        }
+        let Some(Forecast { value, curves }) = forecast(history, self.target) else {
+            return Judgement::Good;
+        };
+        let (wanted, step) = (best * self.threshold, self.target);
+        if value > wanted {
+            return Judgement::Good;
+        }
+        let share = self.threshold;
+        Judgement::Bad {
+            reason: format!(
+                "its forecast for step {step} is {value:.6} ({curves}), not above {wanted:.6}, {share} of the best result {best}"
+            ),
+        }
+    }
+
+    fn ended(&mut self, _trial: &str, history: &[f64], success: bool) {
+        if let Some(last) = history.last().filter(|last| success && last.is_finite()) {
+            self.best = Some(self.best.map_or(*last, |best| best.max(*last)));
+        }
+    }
+}
+
+/// The forecast of the curves that agree, for a step.
+#[derive(Debug)]
+struct Forecast {
+    value: f64,
+    /// The names of the curves.
+    curves: String,
+}
+
+/// The forecast for step `target`; `None` where too few curves agree.
+fn forecast(history: &[f64], target: u32) -> Option<Forecast> {
+    if history.is_empty() || history.iter().any(|result| !result.is_finite()) {
+        return None;
+    }
+    let curves = agreeing(history, target);
+    if curves.len() < LEAST_CURVES {
+        return None;
+    }
+    let values: Vec<f64> = curves.iter().map(|curve| curve.at(f64::from(target))).collect();
+    let names: Vec<&str> = curves.iter().map(|curve| curve.family.name).collect();
+    Some(Forecast { value: mean(&values), curves: names.join(", ") })
+}
+
+/// The fitted curves that are not far off, neither here nor at the target.
+fn agreeing(history: &[f64], target: u32) -> Vec<Curve> {
+    let steps = || (1..).zip(history).map(|(step, result): (u32, &f64)| (f64::from(step), *result));
+    // NNI calls a curve hopeless whose squared errors exceed those of predicting twice the mean.
+    let limit = mean(history) * history.iter().sum::<f64>();
+    let mut fitted: Vec<Curve> =
+        FAMILIES.iter().map(|family| Curve::fitted(family, history)).collect();
+    fitted.retain(|curve| steps().map(|(x, y)| (curve.at(x) - y).powi(2)).sum::<f64>() < limit);
+    let last = steps().last().map_or(1.0, |(step, _)| step);
+    let mut here: Vec<f64> = fitted.iter().map(|curve| curve.at(last)).collect();
+    here.sort_by(f64::total_cmp);
+    let Some(middle) = median(&here) else { return Vec::new() };
+    let average = mean(&here);
+    let variance: Vec<f64> = here.iter().map(|y| (y - average).powi(2)).collect();
+    let margin = last / 10.0 * mean(&variance).sqrt();
+    fitted.retain(|curve| (curve.at(f64::from(target)) - middle).abs() < margin);
+    fitted
+}
+
+fn mean(values: &[f64]) -> f64 {
+    let (sum, count) = values.iter().fold((0.0, 0.0), |(sum, count), y| (sum + y, count + 1.0));
+    sum / count
+}
+
+/// The median of values in rising order.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let upper = *sorted.get(sorted.len() / 2)?;
+    match sorted.len() % 2 {
+        0 => Some(f64::midpoint(sorted[sorted.len() / 2 - 1], upper)),
+        _ => Some(upper),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::{AssessorSpec, build};
+use super::*;
+
+fn cases() -> Vec<Value> {
+    serde_json::from_str(include_str!("../../../../fixtures/tuner/nni_curvefitting.json")).unwrap()
+}
+
+fn history(case: &Value) -> Vec<f64> {
+    case["history"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect()
+}
+
+fn assessor(class_args: &Value) -> Result<Box<dyn Assessor>, Error> {
+    let class_args = class_args.as_object().unwrap().clone();
+    AssessorSpec::new("CurveFitting", class_args).and_then(|spec| build(&spec))
+}
+
+#[test]
+fn forecasts_are_nnis_within_three_hundredths() {
+    for case in cases() {
+        let says = case["says"].as_str().unwrap();
+        let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
+        let forecast = forecast(&history(&case), target);
+        match (forecast.map(|forecast| forecast.value), case["predicted"].as_f64()) {
+            (Some(ours), Some(theirs)) => assert!((ours - theirs).abs() < 0.03, "{says}: {ours}"),
+            // `SciPy` finds no fit for two families here that this search finds.
+            (ours, None) => assert!(ours.is_none() || says == "percentages", "{says}: {ours:?}"),
+            (None, theirs) => panic!("{says}: nothing, but {theirs:?}"),
+        }
+    }
+}
+
+#[test]
+fn most_of_the_agreeing_curves_are_nnis() {
+    let (mut shared, mut all) = (0, 0);
+    for case in cases() {
+        let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
+        let ours = agreeing(&history(&case), target);
+        let theirs = case["curves"].as_array().unwrap();
+        shared += ours.iter().filter(|curve| theirs.iter().any(|c| c == curve.family.name)).count();
+        all += ours.len().max(theirs.len());
+    }
+    assert!(shared * 10 >= all * 8, "{shared} of {all}");
+}
+
+#[test]
+fn a_trial_that_cannot_reach_the_best_is_stopped() {
+    let promising = [0.5, 0.65, 0.73, 0.78, 0.81, 0.83];
+    let hopeless = [0.1, 0.172, 0.203, 0.21, 0.222, 0.224, 0.229, 0.23];
+    let mut assessor = assessor(&json!({"epoch_num": 20, "start_step": 4, "gap": 2})).unwrap();
+    // No trial has ended yet, or none well.
+    assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
+    assessor.ended("t", &[0.99], false);
+    assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
+    assessor.ended("t", &[0.5, 0.8], true);
+    assessor.ended("t", &[0.5], true);
+    assert_eq!(assessor.judge("t", &promising), Judgement::Good);
+    assert_eq!(assessor.judge("t", &hopeless[..3]), Judgement::Good);
+    // With a gap of 2, seven results are passed over.
+    assert_eq!(assessor.judge("t", &hopeless[..7]), Judgement::Good);
+    let Judgement::Bad { reason } = assessor.judge("t", &hopeless) else { panic!("hopeless") };
+    assert!(reason.starts_with("its forecast for step 20 is 0.2"), "{reason}");
+    assert!(reason.ends_with("not above 0.760000, 0.95 of the best result 0.8"), "{reason}");
+}
+
+#[test]
+fn results_that_are_no_numbers_are_not_judged() {
+    let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
+    assessor.ended("t", &[f64::NAN], true);
+    assessor.ended("t", &[0.9], true);
+    for history in [&[][..], &[f64::NAN, 0.1, 0.1, 0.1, 0.1, 0.1], &[0.0; 8], &[f64::INFINITY; 8]] {
+        assert_eq!(assessor.judge("t", history), Judgement::Good, "{history:?}");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let refused = |args| assessor(&args).unwrap_err().to_string();
+    assert_eq!(
+        refused(json!({"epochs": 1})),
+        "assessor.classArgs.epochs: is no argument of Curvefitting; \
+         allowed: epoch_num, gap, start_step, threshold"
+    );
+    assert_eq!(
+        refused(json!({"gap": 0})),
+        "assessor.classArgs.gap: expected an integer of at least 1 and at most 9999, found 0"
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_history_is_judged(history: Vec<f64>, best: f64) {
+        let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
+        assessor.ended("t", &[best], true);
+        drop(assessor.judge("t", &history));
+    }
+}

@@ -1,0 +1,176 @@
+//! PURE: `classArgs` of tuners and assessors: each one is read by the name that NNI gives it, and what is never read is
+//! unknown.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::util::nearest::advice;
+
+/// The direction in which the objective is to be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptimizeMode {
+    /// The larger the better.
+    Maximize,
+    /// The smaller the better.
+    Minimize,
+}
+
+impl OptimizeMode {
+    /// Returns NNI's word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Maximize => "maximize",
+            Self::Minimize => "minimize",
+        }
+    }
+
+    /// Reads NNI's word, or its short form `max` or `min`, in any case.
+    pub fn from_word(word: &str) -> Option<Self> {
+        let is = |known: &str| known.eq_ignore_ascii_case(word);
+        match word {
+            _ if is("maximize") || is("max") => Some(Self::Maximize),
+            _ if is("minimize") || is("min") => Some(Self::Minimize),
+            _ => None,
+        }
+    }
+}
+
+/// Why a tuner or an assessor cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct Error {
+    /// Which field, such as `tuner.classArgs.optimize_mode`.
+    pub path: String,
+    /// The problem and the allowed values.
+    pub problem: String,
+}
+
+/// The arguments of one tuner or assessor, and which of them were asked for.
+#[derive(Debug)]
+pub(crate) struct Arguments<'a> {
+    given: &'a Map<String, Value>,
+    path: String,
+    known: BTreeSet<&'static str>,
+}
+
+impl<'a> Arguments<'a> {
+    /// The arguments in the section `owner` of the experiment file: `tuner` or `assessor`.
+    pub(crate) fn new(owner: &str, given: &'a Map<String, Value>) -> Self {
+        Self { given, path: format!("{owner}.classArgs"), known: BTreeSet::new() }
+    }
+
+    /// An argument as it is; `null` counts as absent.
+    pub(crate) fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.insert(name);
+        self.given.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The arguments within an argument.
+    pub(crate) fn section(&mut self, name: &'static str) -> Result<Self, Error> {
+        static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        let path = format!("{}.{name}", self.path);
+        match self.raw(name) {
+            None => Ok(Self { given: &NONE, path, known: BTreeSet::new() }),
+            Some(Value::Object(given)) => Ok(Self { given, path, known: BTreeSet::new() }),
+            Some(other) => self.fault(name, format!("expected arguments by name, found {other}")),
+        }
+    }
+
+    /// `optimize_mode`, which every tuner and most assessors have.
+    pub(crate) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
+        let given = self.raw("optimize_mode").and_then(Value::as_str);
+        if let Some(mode) = given.and_then(OptimizeMode::from_word) {
+            return Ok(Some(mode));
+        }
+        let word = self.word("optimize_mode", &["maximize", "minimize"])?;
+        Ok(word.and_then(OptimizeMode::from_word))
+    }
+
+    /// One of some words.
+    pub(crate) fn word(
+        &mut self,
+        name: &'static str,
+        allowed: &[&'static str],
+    ) -> Result<Option<&'static str>, Error> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        let word = value.as_str().unwrap_or_default();
+        match allowed.iter().find(|allowed| allowed.eq_ignore_ascii_case(word)) {
+            Some(found) => Ok(Some(found)),
+            None => {
+                let advice = advice(word, allowed.iter().copied());
+                self.fault(name, format!("{value} is not known; {advice}"))
+            }
+        }
+    }
+
+    /// One of some words, where `null` is the word `none`.
+    pub(crate) fn word_or_null(
+        &mut self,
+        name: &'static str,
+        allowed: &[&'static str],
+    ) -> Result<Option<&'static str>, Error> {
+        let given = self.word(name, allowed)?;
+        let null = self.given.get(name).is_some_and(Value::is_null);
+        Ok(if null { Some("none") } else { given })
+    }
+
+    /// A finite number of at least `least`.
+    pub(crate) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        match value.as_f64().filter(|number| number.is_finite() && *number >= least) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                self.fault(name, format!("expected a number of at least {least}, found {value}"))
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, Error> {
+        match self.raw(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(*value)),
+            Some(other) => self.fault(name, format!("expected true or false, found {other}")),
+        }
+    }
+
+    /// An integer within a range.
+    pub(crate) fn integer(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, Error> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        match value.as_u64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let limit = match *range.end() {
+                    u64::MAX => String::new(),
+                    end => format!(" and at most {end}"),
+                };
+                let start = range.start();
+                self.fault(
+                    name,
+                    format!("expected an integer of at least {start}{limit}, found {value}"),
+                )
+            }
+        }
+    }
+
+    /// Refuses arguments that were never read.
+    pub(crate) fn finish(&self, owner: &str) -> Result<(), Error> {
+        let Some(name) = self.given.keys().find(|name| !self.known.contains(name.as_str())) else {
+            return Ok(());
+        };
+        let advice = advice(name, self.known.iter().copied());
+        self.fault(name, format!("is no argument of {owner}; {advice}"))
+    }
+
+    /// A problem with one argument.
+    pub(crate) fn fault<T>(&self, name: &str, problem: String) -> Result<T, Error> {
+        Err(Error { path: format!("{}.{name}", self.path), problem })
+    }
+}

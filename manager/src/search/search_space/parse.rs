@@ -1,0 +1,248 @@
+//! JSON -> checked dimensions. Every refusal names the entry and what it may hold.
+
+use serde_json::{Map, Value};
+
+use super::{Dimension, Domain, Error, Parent, Real, Shape};
+use crate::util::nearest::advice;
+
+const TYPES: [&str; 10] = [
+    "choice",
+    "randint",
+    "uniform",
+    "quniform",
+    "loguniform",
+    "qloguniform",
+    "normal",
+    "qnormal",
+    "lognormal",
+    "qlognormal",
+];
+
+/// Beyond this, `exp` overflows a double.
+const MAX_LOG: f64 = 709.0;
+
+/// Nested choices deeper than this are refused, so that no document can exhaust the stack.
+const MAX_DEPTH: usize = 32;
+
+/// Takes a whole space apart.
+pub(super) fn dimensions(json: &Value) -> Result<Vec<Dimension>, Error> {
+    let Value::Object(members) = json else {
+        return fault(
+            "searchSpace",
+            format!("expected an object of parameters, found {}", kind(json)),
+        );
+    };
+    if members.is_empty() {
+        return fault("searchSpace", "is empty; name at least one parameter");
+    }
+    let mut found = Vec::new();
+    collect(members, "", None, 0, &mut found)?;
+    Ok(found)
+}
+
+fn collect(
+    members: &Map<String, Value>,
+    prefix: &str,
+    parent: Option<Parent>,
+    depth: usize,
+    found: &mut Vec<Dimension>,
+) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return fault(prefix, format!("choices may be nested at most {MAX_DEPTH} deep"));
+    }
+    for (name, entry) in members {
+        if parent.is_some() && name == "_name" {
+            continue;
+        }
+        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        if name.is_empty() {
+            return fault(&path, "a parameter's name must not be empty");
+        }
+        let index = found.len();
+        let (domain, options) = domain(entry, &path)?;
+        found.push(Dimension { name: name.clone(), parent, domain });
+        for (option, members) in (0..).zip(options) {
+            let path = format!("{path}._value[{option}]");
+            let parent = Parent { dimension: index, option };
+            collect(members, &path, Some(parent), depth + 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// A domain, and the options to descend into where it is a nested choice.
+type Found<'a> = (Domain, Vec<&'a Map<String, Value>>);
+
+/// One entry's domain, and the options to descend into where it is a nested choice.
+fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
+    let Value::Object(members) = entry else {
+        let problem = format!(
+            "expected {{\"_type\": ..., \"_value\": [...]}}, found {}; for a constant use {{\"_type\": \"choice\", \"_value\": [{entry}]}}",
+            kind(entry)
+        );
+        return fault(path, problem);
+    };
+    if let Some(other) = members.keys().find(|key| !matches!(key.as_str(), "_type" | "_value")) {
+        return fault(&format!("{path}.{other}"), "unknown; only `_type` and `_value` belong here");
+    }
+    let (Some(kind_name), Some(value)) = (members.get("_type"), members.get("_value")) else {
+        let missing = if members.contains_key("_type") { "_value" } else { "_type" };
+        return fault(path, format!("`{missing}` is missing"));
+    };
+    let type_path = format!("{path}._type");
+    let Value::String(name) = kind_name else {
+        return fault(&type_path, format!("expected a string, found {}", kind(kind_name)));
+    };
+    let path = format!("{path}._value");
+    let Value::Array(values) = value else {
+        return fault(&path, format!("expected a list, found {}", kind(value)));
+    };
+    match name.as_str() {
+        "choice" => choice(values, &path),
+        "randint" => Ok((integer(values, &path)?, Vec::new())),
+        other if TYPES.contains(&other) => {
+            Ok((Domain::Real(real(other, values, &path)?), Vec::new()))
+        }
+        other => fault(&type_path, format!("`{other}` is not a type; {}", advice(other, TYPES))),
+    }
+}
+
+fn choice<'a>(values: &'a [Value], path: &str) -> Result<Found<'a>, Error> {
+    if values.is_empty() {
+        return fault(path, "is empty; a choice needs at least one option");
+    }
+    let has_name = |value: &Value| value.as_object().is_some_and(|o| o.contains_key("_name"));
+    if !values.iter().any(has_name) {
+        return Ok((Domain::Choice(values.to_vec()), Vec::new()));
+    }
+    let mut names = Vec::new();
+    let mut options = Vec::new();
+    for (i, value) in values.iter().enumerate() {
+        let path = format!("{path}[{i}]");
+        let Some((members, name)) = value.as_object().and_then(|o| Some((o, o.get("_name")?)))
+        else {
+            return fault(
+                &path,
+                "has no `_name`; in a nested choice every option is an object with `_name`",
+            );
+        };
+        let Value::String(name) = name else {
+            let problem = format!("expected a string, found {}", kind(name));
+            return fault(&format!("{path}._name"), problem);
+        };
+        if names.contains(name) {
+            return fault(&format!("{path}._name"), format!("`{name}` names two options"));
+        }
+        names.push(name.clone());
+        options.push(members);
+    }
+    Ok((Domain::Nested(names), options))
+}
+
+fn integer(values: &[Value], path: &str) -> Result<Domain, Error> {
+    let numbers = numbers(values, 2, "[low, high), high not included", path)?;
+    // NNI rounds both up first.
+    let (low, high) = (numbers[0].ceil(), numbers[1].ceil());
+    // Above 2^53 a double skips integers.
+    if let Some(i) = [low, high].iter().position(|n| n.abs() > 9_007_199_254_740_992.0) {
+        return fault(&format!("{path}[{i}]"), "is beyond 2^53, the largest integer that is exact");
+    }
+    if low >= high {
+        return fault(
+            path,
+            format!("contains no integer: {low} <= x < {high}; high is not included"),
+        );
+    }
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "both are integers of at most 53 bits, and high is the larger"
+    )]
+    Ok(Domain::Integer { low: low as i64, size: (high - low) as u64 })
+}
+
+fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
+    let (quantised, rest) = match name.strip_prefix('q') {
+        Some(rest) => (true, rest),
+        None => (false, name),
+    };
+    let log = rest.starts_with("log");
+    let normal = rest.ends_with("normal");
+    let form = match (normal, quantised) {
+        (false, false) => "[low, high]",
+        (false, true) => "[low, high, q]",
+        (true, false) => "[mu, sigma]",
+        (true, true) => "[mu, sigma, q]",
+    };
+    let numbers = numbers(values, if quantised { 3 } else { 2 }, form, path)?;
+    let q = numbers.get(2).copied();
+    if q.is_some_and(|q| q <= 0.0) {
+        return fault(&format!("{path}[2]"), "q must be greater than 0");
+    }
+    let (first, second) = (numbers[0], numbers[1]);
+    if normal {
+        if second <= 0.0 {
+            return fault(&format!("{path}[1]"), "sigma must be greater than 0");
+        }
+        if log && first > MAX_LOG {
+            return fault(
+                &format!("{path}[0]"),
+                format!("mu is the mean of the logarithm; above {MAX_LOG} the values overflow"),
+            );
+        }
+        return Ok(Real {
+            shape: Shape::Normal { mu: first, sigma: second },
+            log,
+            q,
+            bounds: None,
+        });
+    }
+    if first >= second {
+        let problem = format!(
+            "the low end {first} must be less than the high end {second}; for a constant use a choice of one"
+        );
+        return fault(path, problem);
+    }
+    if log && first <= 0.0 {
+        return fault(
+            &format!("{path}[0]"),
+            format!("the low end of a {name} must be greater than 0"),
+        );
+    }
+    if !(second - first).is_finite() {
+        return fault(path, "is too wide for a double");
+    }
+    let (low, high) = if log { (first.ln(), second.ln()) } else { (first, second) };
+    Ok(Real { shape: Shape::Uniform { low, high }, log, q, bounds: Some((first, second)) })
+}
+
+fn numbers(values: &[Value], expected: usize, form: &str, path: &str) -> Result<Vec<f64>, Error> {
+    if values.len() != expected {
+        return fault(path, format!("expected {expected} numbers, {form}; found {}", values.len()));
+    }
+    let number = |(i, value): (usize, &Value)| match value.as_f64().filter(|n| n.is_finite()) {
+        Some(number) => Ok(number),
+        None => fault(
+            &format!("{path}[{i}]"),
+            format!("expected a number, {form}; found {}", kind(value)),
+        ),
+    };
+    values.iter().enumerate().map(number).collect()
+}
+
+/// Returns the kind of a value, for the user.
+fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) if text.chars().count() <= 40 => format!("the string {value}"),
+        Value::String(_) => "a long string".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+fn fault<T>(path: &str, problem: impl Into<String>) -> Result<T, Error> {
+    Err(Error { path: path.to_owned(), problem: problem.into() })
+}

@@ -1,0 +1,250 @@
+//! PURE and seeded: what proposes the next parameters.
+//!
+//! A tuner's state is a function of the parameters that were proposed and of the outcomes that are known,
+//! never of the order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`],
+//! then [`Tuner::observe`]) goes on exactly as the one that was lost would have.
+
+mod anneal;
+mod batch;
+mod dedup;
+mod evolution;
+mod gp;
+mod grid;
+mod guided;
+mod hyperband;
+pub mod import;
+mod random;
+mod tpe;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+use crate::search::class_args::Arguments;
+pub use crate::search::class_args::{Error, OptimizeMode};
+use crate::search::search_space::{Parameters, SearchSpace};
+use crate::util::nearest::{advice, folded};
+
+/// A tuner's answer to a request for parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Proposal {
+    /// Try these.
+    Parameters(Parameters),
+    /// The space is used up: there will be no more.
+    Exhausted,
+    /// Nothing before another result is known.
+    Wait,
+}
+
+/// The end of a trial, as far as a tuner cares.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The final result, as reported; the objective's number is `value.number()`.
+    Result(trial_protocol::MetricValue),
+    /// It failed, was stopped, or reported nothing usable.
+    Failed,
+}
+
+/// Parameters that were tried elsewhere, and what they achieved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// The parameters.
+    pub parameters: Parameters,
+    /// The result; its number is `value.number()`.
+    pub value: trial_protocol::MetricValue,
+}
+
+/// Proposes parameters. Same seed and same calls: the same proposals.
+pub trait Tuner: Send + std::fmt::Debug {
+    /// Proposes the parameters with number `id` (from 0, rising by one for each request).
+    ///
+    /// Randomness must depend only on the seed and `id`, so that a search which was interrupted goes on
+    /// as if it had not been.
+    fn propose(&mut self, id: u64) -> Proposal;
+
+    /// Learns that `parameters` were proposed as `id` before the manager was started again. Called in
+    /// rising order of `id`, before any `propose`.
+    fn adopt(&mut self, id: u64, parameters: &Parameters);
+
+    /// Learns how the trial of proposal `id` ended. Called at most once for an id.
+    fn observe(&mut self, id: u64, outcome: &Outcome);
+
+    /// Learns results from elsewhere, in the order in which they were imported. What it proposes next may
+    /// depend on them, and not on when they came.
+    fn import(&mut self, samples: &[Sample]);
+}
+
+/// Which tuner, and its arguments.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TunerSpec {
+    /// NNI's name, in its canonical spelling.
+    pub name: String,
+    /// NNI's `classArgs`.
+    pub class_args: Map<String, Value>,
+}
+
+/// A tuner that this build has.
+struct Algorithm {
+    /// NNI's name.
+    name: &'static str,
+    /// NNI's other name for it, if any.
+    alias: Option<&'static str>,
+    /// The mode that NNI assumes where `optimize_mode` is not given. For tuners that ignore it: which trial the
+    /// experiment calls the best.
+    default_mode: OptimizeMode,
+    /// Checks the arguments and makes it.
+    build: Build,
+}
+
+/// The settings that every tuner gets.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    seed: u64,
+    mode: OptimizeMode,
+}
+
+/// Arguments, space and setting -> tuner.
+type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting) -> Result<Box<dyn Tuner>, Error>;
+
+const ALGORITHMS: [Algorithm; 8] = [
+    Algorithm {
+        name: "TPE",
+        alias: None,
+        default_mode: OptimizeMode::Minimize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = tpe::Estimator::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
+        name: "Anneal",
+        alias: None,
+        default_mode: OptimizeMode::Minimize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = anneal::Anneal::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
+        name: "Evolution",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = evolution::Evolution::from_arguments(arguments, seed)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
+        name: "GP",
+        alias: Some("GPTuner"),
+        default_mode: OptimizeMode::Maximize,
+        build: |arguments, space, Setting { seed, mode }| {
+            let model = gp::Gp::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        },
+    },
+    Algorithm {
+        name: "Hyperband",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |arguments, space, Setting { seed, mode }| {
+            Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, seed, mode)?))
+        },
+    },
+    Algorithm {
+        name: "Random",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
+    },
+    Algorithm {
+        name: "GridSearch",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
+    },
+    Algorithm {
+        name: "Batch",
+        alias: Some("BatchTuner"),
+        default_mode: OptimizeMode::Maximize,
+        build: |_, space, _| Ok(Box::new(batch::Batch::new(space)?)),
+    },
+];
+
+/// The other tuners of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
+const NNI_HAS: [(&str, &str); 9] = [
+    ("TPE_legacy", "TPE_legacy"),
+    ("Metis", "MetisTuner"),
+    ("SMAC", "SMAC"),
+    ("PPO", "PPOTuner"),
+    ("PBT", "PBTTuner"),
+    ("DNGO", "DNGOTuner"),
+    ("NetworkMorphism", "NetworkMorphism"),
+    ("RegularizedEvolutionTuner", "RegularizedEvolutionTuner"),
+    ("BOHB", "BOHB"),
+];
+
+/// Returns whether a tuner of this name is built in, or one of NNI's own.
+pub fn is_known(name: &str) -> bool {
+    algorithm(name).is_ok() || nni_name(name).is_some()
+}
+
+/// The proper name of a tuner that this build has not and NNI has.
+pub fn nni_name(name: &str) -> Option<&'static str> {
+    let wanted = folded(name);
+    let is = |name: &str| folded(name) == wanted;
+    let found = NNI_HAS.iter().find(|(proper, other)| is(proper) || is(other));
+    found.map(|(proper, _)| *proper)
+}
+
+impl TunerSpec {
+    /// Finds the tuner of this name, in any case and under either of NNI's names for it.
+    pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
+        Ok(Self { name: algorithm(name)?.name.to_owned(), class_args })
+    }
+
+    /// Returns the direction that NNI takes where this tuner's `classArgs` name none.
+    pub fn default_mode(&self) -> Result<OptimizeMode, Error> {
+        Ok(algorithm(&self.name)?.default_mode)
+    }
+}
+
+/// Makes the tuner that `spec` names. `classArgs.seed` goes before `seed`.
+pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
+    let algorithm = algorithm(&spec.name)?;
+    let mut arguments = Arguments::new("tuner", &spec.class_args);
+    let setting = Setting {
+        mode: arguments.optimize_mode()?.unwrap_or(algorithm.default_mode),
+        seed: arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed),
+    };
+    let tuner = (algorithm.build)(&mut arguments, space, setting)?;
+    arguments.finish(algorithm.name)?;
+    Ok(tuner)
+}
+
+fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
+    let wanted = folded(name);
+    let is = |name: &str| folded(name) == wanted;
+    if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {
+        return Ok(found);
+    }
+    let names = ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name));
+    let problem = format!(
+        "`{name}` is not a tuner; {}; one of your own is given by its `className`",
+        advice(name, names)
+    );
+    Err(Error { path: "tuner.name".to_owned(), problem })
+}
+
+/// The names that every parameter set of a batch has; `None` for other tuners, whose parameters have the
+/// names of the space.
+pub fn batch_names(spec: &TunerSpec, space: &SearchSpace) -> Option<Vec<String>> {
+    if spec.name != "Batch" {
+        return None;
+    }
+    let sets = batch::sets(space).ok()?;
+    let (first, others) = sets.split_first()?;
+    let everywhere = |name: &&String| others.iter().all(|set| set.contains_key(*name));
+    Some(first.keys().filter(everywhere).cloned().collect())
+}

@@ -1,0 +1,216 @@
+//! Anneal: a walk around the best trials that grows shorter with every result.
+//!
+//! The algorithm is `hyperopt`'s (0.1.2, `hyperopt/anneal.py`, which NNI 3.0 calls): for every parameter a
+//! good trial is chosen, the best one half of the time, the second a quarter of the time and so on, and a
+//! value is drawn around its value, from the parameter's own distribution shrunk to 1 / (1 + 0.1 n) of its
+//! width after n trials. Parameters follow the same good trial as far as it has them.
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use super::guided::{Model, Trials};
+use super::{Error, OptimizeMode};
+use crate::search::class_args::Arguments;
+use crate::search::search_space::sample::standard_normal;
+use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
+
+/// The factor by which each trial shrinks the step.
+const SHRINK: f64 = 0.1;
+
+/// Chance that the best trial not yet considered is the one to follow: one over the mean rank.
+const FOLLOW_BEST: f64 = 0.5;
+
+/// Lies are told only when more trials than this were proposed.
+const HONEST_TRIALS: usize = 20;
+
+/// NNI's `Anneal`.
+#[derive(Debug)]
+pub(super) struct Anneal {
+    /// `parallel_optimize`: whether running trials count, and with which result.
+    liar: Option<Liar>,
+}
+
+/// `constant_liar_type`: of the reported metrics, whichever of them is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Liar {
+    Min,
+    Max,
+    Mean,
+}
+
+impl Anneal {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let parallel = arguments.boolean("parallel_optimize")?.unwrap_or(false);
+        let liar = match arguments.word("constant_liar_type", &["min", "max", "mean"])? {
+            Some("max") => Liar::Max,
+            Some("mean") => Liar::Mean,
+            _ => Liar::Min,
+        };
+        Ok(Self { liar: parallel.then_some(liar) })
+    }
+
+    /// The loss that running trials are given; `None` if they do not count.
+    fn lie(&self, trials: &Trials) -> Option<f64> {
+        let liar = self.liar.filter(|_| trials.count() > HONEST_TRIALS)?;
+        let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
+        match (liar, trials.mode()) {
+            (Liar::Min, OptimizeMode::Minimize) | (Liar::Max, OptimizeMode::Maximize) => {
+                losses().reduce(f64::min)
+            }
+            (Liar::Max, OptimizeMode::Minimize) | (Liar::Min, OptimizeMode::Maximize) => {
+                losses().reduce(f64::max)
+            }
+            (Liar::Mean, _) => {
+                let (sum, count) =
+                    losses().fold((0.0, 0.0), |(sum, n), loss| (sum + loss, n + 1.0));
+                (count > 0.0).then(|| sum / count)
+            }
+        }
+    }
+}
+
+impl Model for Anneal {
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
+        let lie = self.lie(trials);
+        let lies = lie.into_iter().flat_map(|lie| trials.running().map(move |point| (point, lie)));
+        let mut known: Vec<(&Point, f64)> = trials.done().chain(lies).collect();
+        // Stable: of equal ones the earlier goes first.
+        known.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let mut followed: Vec<&Point> = Vec::new();
+        let mut point: Point = Vec::with_capacity(space.dimensions().len());
+        for (index, dimension) in space.dimensions().iter().enumerate() {
+            if !space.is_present(index, &point) {
+                point.push(None);
+                continue;
+            }
+            let having: Vec<&Point> = known
+                .iter()
+                .map(|(point, _)| *point)
+                .filter(|point| point[index].is_some())
+                .collect();
+            let old = followed.iter().find_map(|point| point[index]);
+            let around = old.or_else(|| {
+                let good = having.get(rank(having.len(), rng))?;
+                followed.push(good);
+                good[index]
+            });
+            let domain = &dimension.domain;
+            point.push(Some(match around {
+                Some(around) => domain.near(around, shrunk(having.len()), rng),
+                None => domain.sample(rng),
+            }));
+        }
+        point
+    }
+}
+
+/// The rank of the trial to follow among `count`: geometric, and never beyond the last.
+fn rank(count: usize, rng: &mut impl Rng) -> usize {
+    let mut rank = 0;
+    while rank + 1 < count && rng.random::<f64>() >= FOLLOW_BEST {
+        rank += 1;
+    }
+    rank
+}
+
+/// Returns the rest of a parameter's width after so many trials.
+fn shrunk(trials: usize) -> f64 {
+    1.0 / (1.0 + SHRINK * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
+}
+
+impl Domain {
+    /// A position around another one, from the domain's own distribution shrunk to a part of its width.
+    pub(super) fn near(&self, around: Coordinate, shrunk: f64, rng: &mut impl Rng) -> Coordinate {
+        match (self, around) {
+            (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.near(x, shrunk, rng)),
+            _ if rng.random::<f64>() < shrunk => self.sample(rng),
+            _ => around,
+        }
+    }
+}
+
+impl Real {
+    fn near(&self, x: f64, shrunk: f64, rng: &mut impl Rng) -> f64 {
+        match self.shape {
+            Shape::Uniform { low, high } => {
+                let width = (high - low) * shrunk;
+                let start = (x - width / 2.0).min(high - width).max(low);
+                start + rng.random::<f64>() * width
+            }
+            Shape::Normal { sigma, .. } => x + sigma * shrunk * standard_normal(rng),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use serde_json::Value;
+    use trial_protocol::MetricValue;
+
+    use super::*;
+    use crate::search::tuner::Outcome;
+
+    #[test]
+    fn suggestions_are_distributed_as_nnis() {
+        let stories: Vec<Value> =
+            serde_json::from_str(include_str!("../../../fixtures/tuner/nni_anneal.json")).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        for story in stories {
+            let space = SearchSpace::parse(&story["space"]).unwrap();
+            let mode = match story["optimize_mode"].as_str() {
+                Some("minimize") => OptimizeMode::Minimize,
+                _ => OptimizeMode::Maximize,
+            };
+            let mut trials = Trials::new(mode);
+            for (id, trial) in (0..).zip(story["history"].as_array().unwrap()) {
+                trials.propose(id, space.locate(trial[0].as_object().unwrap()).unwrap());
+                trials.observe(id, &Outcome::Result(MetricValue::from(trial[1].clone())));
+            }
+            let draws: Vec<_> = (0..3000)
+                .map(|_| {
+                    space.parameters(&Anneal { liar: None }.suggest(&space, &trials, &mut rng))
+                })
+                .collect();
+            let share = |is: &dyn Fn(&Value) -> bool, name: &str| {
+                f64::from(u32::try_from(draws.iter().filter(|d| is(&d[name])).count()).unwrap())
+                    / 3000.0
+            };
+            // Four standard errors of two samples of this size.
+            for (name, quantiles) in story["quantiles"].as_object().unwrap() {
+                for pair in quantiles.as_array().unwrap() {
+                    let (p, x) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
+                    let below = share(&|value| value.as_f64().unwrap() < x, name);
+                    assert!((below - p).abs() < 0.055, "{name}: {below} of {p} below {x}");
+                }
+            }
+            for (option, expected) in story["shares"].as_object().unwrap() {
+                let ours = share(&|value| value == option, "c");
+                assert!((ours - expected.as_f64().unwrap()).abs() < 0.055, "{option}: {ours}");
+            }
+        }
+    }
+
+    #[test]
+    fn running_trials_count_only_where_that_is_asked_for() {
+        let mut trials = Trials::new(OptimizeMode::Maximize);
+        for id in 0..30_u32 {
+            trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id) / 30.0))]);
+            if id < 10 {
+                let metric = MetricValue::from(f64::from(id));
+                trials.observe(u64::from(id), &Outcome::Result(metric));
+            }
+        }
+        #[rustfmt::skip]
+        let table = [
+            (None,            None),
+            (Some(Liar::Min), Some(-0.0)),
+            (Some(Liar::Max), Some(-9.0)),
+            (Some(Liar::Mean), Some(-4.5)),
+        ];
+        for (liar, lie) in table {
+            assert_eq!(Anneal { liar }.lie(&trials), lie, "{liar:?}");
+        }
+    }
+}

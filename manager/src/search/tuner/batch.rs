@@ -1,0 +1,71 @@
+//! Batch: the parameter sets that the experiment file lists, one after the other.
+
+use super::{Error, Outcome, Proposal, Sample, Tuner};
+use crate::search::search_space::{Domain, Parameters, SearchSpace};
+
+/// NNI's `Batch`: the space is one `choice` whose options are whole parameter sets.
+#[derive(Debug)]
+pub(super) struct Batch {
+    waiting: Vec<Parameters>,
+}
+
+impl Batch {
+    pub(super) fn new(space: &SearchSpace) -> Result<Self, Error> {
+        Ok(Self { waiting: sets(space)?.into_iter().rev().collect() })
+    }
+
+    /// One that was tried need not be proposed.
+    fn take(&mut self, parameters: &Parameters) {
+        // The last one that is equal is the first one in the list.
+        if let Some(at) = self.waiting.iter().rposition(|waiting| waiting == parameters) {
+            self.waiting.remove(at);
+        }
+    }
+}
+
+impl Tuner for Batch {
+    fn propose(&mut self, _id: u64) -> Proposal {
+        match self.waiting.pop() {
+            Some(parameters) => Proposal::Parameters(parameters),
+            None => Proposal::Exhausted,
+        }
+    }
+
+    fn adopt(&mut self, _id: u64, parameters: &Parameters) {
+        self.take(parameters);
+    }
+
+    fn observe(&mut self, _id: u64, _outcome: &Outcome) {}
+
+    fn import(&mut self, samples: &[Sample]) {
+        for sample in samples {
+            self.take(&sample.parameters);
+        }
+    }
+}
+
+/// The parameter sets of a batch, in order.
+pub(super) fn sets(space: &SearchSpace) -> Result<Vec<Parameters>, Error> {
+    let [dimension] = space.dimensions() else {
+        return fault(
+            "searchSpace".to_owned(),
+            "for the tuner Batch it must be one `choice` whose options are whole parameter sets",
+        );
+    };
+    let path = format!("searchSpace.{}", dimension.name);
+    let Domain::Choice(values) = &dimension.domain else {
+        return fault(path, "for the tuner Batch it must be a `choice` of whole parameter sets");
+    };
+    let sets = values.iter().enumerate().map(|(i, value)| match value.as_object() {
+        Some(set) => Ok(set.clone()),
+        None => fault(
+            format!("{path}._value[{i}]"),
+            "for the tuner Batch it must be an object of parameters",
+        ),
+    });
+    sets.collect()
+}
+
+fn fault<T>(path: String, problem: &str) -> Result<T, Error> {
+    Err(Error { path, problem: problem.to_owned() })
+}

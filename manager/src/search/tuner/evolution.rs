@@ -1,0 +1,162 @@
+//! Evolution (Real and others, "Large-Scale Evolution of Image Classifiers", 2017), after NNI 3.0's
+//! `nni/algorithms/hpo/evolution_tuner.py`: a good one of some random survivors is copied with one parameter
+//! changed, and of a random pair the worse one dies. NNI copies the better one of that same pair and always
+//! draws the parameter anew; the best of four, and a number that may stay near, find more in as many trials
+//! (`benches/tuners.rs`).
+//!
+//! NNI decides at every proposal who dies, and so depends on which results were known at that moment. Here
+//! the survivors follow from the results alone, whatever order they came in: the trials enter the
+//! population in the order of their ids, and whenever it is too large, the worse one of a random pair
+//! leaves. That is what makes a resumed search go on unchanged. NNI has no seed for this tuner at all.
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use super::Error;
+use super::guided::{Model, Trials};
+use super::random::generator;
+use crate::search::class_args::Arguments;
+use crate::search::search_space::{Coordinate, Point, SearchSpace};
+
+/// The share of mutated numbers that stay near what they were.
+const STAY_NEAR: f64 = 0.3;
+
+/// Near: within this part of its range.
+const NEAR: f64 = 0.2;
+
+/// NNI's `Evolution`.
+#[derive(Debug)]
+pub(super) struct Evolution {
+    /// `population_size`: so many trials are drawn at random, and so many live.
+    population: usize,
+    seed: u64,
+}
+
+impl Evolution {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>, seed: u64) -> Result<Self, Error> {
+        let population = arguments.integer("population_size", 1..=99_999)?.unwrap_or(32);
+        Ok(Self { population: usize::try_from(population).unwrap_or(usize::MAX), seed })
+    }
+
+    /// The trials that live, and their losses. Those that run belong to the population, too.
+    fn survivors<'a>(&self, trials: &'a Trials) -> Vec<(&'a Point, f64)> {
+        let room = self.population.saturating_sub(trials.running().count()).max(2);
+        // A stream of its own; proposals use those from 0.
+        let mut rng = generator(self.seed, u64::MAX);
+        let mut living: Vec<(&Point, f64)> = Vec::new();
+        for newcomer in trials.done() {
+            living.push(newcomer);
+            if living.len() > room {
+                let (one, other) = pair(living.len(), &mut rng);
+                let worse = if living[one].1 > living[other].1 { one } else { other };
+                living.swap_remove(worse);
+            }
+        }
+        living
+    }
+}
+
+impl Model for Evolution {
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
+        // A trial that failed early is replaced by another random one.
+        if trials.count() < self.population.saturating_add(trials.failed()) {
+            return space.sample_point(rng);
+        }
+        let living = self.survivors(trials);
+        if living.len() < 2 {
+            return space.sample_point(rng);
+        }
+        let better = |(one, other): (usize, usize)| {
+            if living[one].1 <= living[other].1 { one } else { other }
+        };
+        let first = better(pair(living.len(), rng));
+        let second = better(pair(living.len(), rng));
+        mutant(space, living[better((first, second))].0, rng)
+    }
+}
+
+/// Two different indices below `count`, which is at least 2.
+fn pair(count: usize, rng: &mut impl Rng) -> (usize, usize) {
+    let one = rng.random_range(0..count);
+    let other = rng.random_range(0..count - 1);
+    (one, if other < one { other } else { other + 1 })
+}
+
+/// A copy with one of its parameters drawn anew, and whatever a newly chosen option brings with it.
+fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
+    let present: Vec<usize> =
+        parent.iter().enumerate().filter(|(_, at)| at.is_some()).map(|(index, _)| index).collect();
+    let changed = present[rng.random_range(0..present.len())];
+    let mut point: Point = Vec::with_capacity(parent.len());
+    for (index, dimension) in space.dimensions().iter().enumerate() {
+        let at: Option<Coordinate> = match parent[index] {
+            _ if !space.is_present(index, &point) => None,
+            Some(old) if index != changed => Some(old),
+            Some(Coordinate::Real(old)) if rng.random::<f64>() < STAY_NEAR => {
+                Some(dimension.domain.near(Coordinate::Real(old), NEAR, rng))
+            }
+            _ => Some(dimension.domain.sample(rng)),
+        };
+        point.push(at);
+    }
+    point
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use serde_json::json;
+    use trial_protocol::MetricValue;
+
+    use super::*;
+    use crate::search::tuner::{OptimizeMode, Outcome};
+
+    fn space() -> SearchSpace {
+        let json = json!({
+            "a": {"_type": "uniform", "_value": [0, 1]},
+            "b": {"_type": "choice", "_value": [
+                {"_name": "p"}, {"_name": "q", "c": {"_type": "normal", "_value": [0, 1]}}]},
+            "d": {"_type": "uniform", "_value": [0, 1]}
+        });
+        SearchSpace::parse(&json).unwrap()
+    }
+
+    #[test]
+    fn a_mutant_differs_in_one_parameter_and_what_belongs_to_it() {
+        let space = space();
+        let mut rng = ChaCha8Rng::seed_from_u64(4);
+        let mut changes = [0; 4];
+        for _ in 0..300 {
+            let parent = space.sample_point(&mut rng);
+            let child = mutant(&space, &parent, &mut rng);
+            assert!(space.validate(&space.parameters(&child)).is_ok());
+            let differing: Vec<usize> = (0..4).filter(|i| parent[*i] != child[*i]).collect();
+            // A choice may be drawn as it was; a new one brings or takes its own parameter.
+            assert!(matches!(differing.as_slice(), [] | [_] | [1, 2]), "{differing:?}");
+            for i in differing {
+                changes[i] += 1;
+            }
+        }
+        assert!(changes.iter().all(|count| *count > 20), "{changes:?}");
+    }
+
+    #[test]
+    fn the_worst_die_and_the_best_live() {
+        let space = space();
+        let mut rng = ChaCha8Rng::seed_from_u64(4);
+        let mut trials = Trials::new(OptimizeMode::Minimize);
+        for id in 0..200_u32 {
+            trials.propose(u64::from(id), space.sample_point(&mut rng));
+            let loss = f64::from((id * 37) % 200);
+            trials.observe(u64::from(id), &Outcome::Result(MetricValue::from(loss)));
+        }
+        let evolution = Evolution { population: 20, seed: 1 };
+        let mut losses: Vec<f64> =
+            evolution.survivors(&trials).into_iter().map(|(_, loss)| loss).collect();
+        losses.sort_by(f64::total_cmp);
+        assert_eq!((losses.len(), losses.first()), (20, Some(&0.0)));
+        // By chance the mean would be 100.
+        assert!(losses.iter().sum::<f64>() / 20.0 < 70.0, "{losses:?}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Bayesian optimisation with a Gaussian process, with the arguments and acquisition functions of NNI 3.0's
+//! `nni/algorithms/hpo/gp_tuner`.
+//!
+//! NNI fits the process to the parameters as they are, with one length scale for all, and takes seconds for
+//! a proposal. Here every parameter is brought to the range 0 to 1 by its own distribution (so a
+//! `loguniform` counts by its logarithm), each has a length scale of its own, all types and nested choices
+//! are taken, trials that run count with the value that is expected of them, and the effort is bounded:
+//! see [`MOST_TRIALS`] and [`process::fit`].
+
+mod features;
+mod process;
+
+#[cfg(test)]
+mod tests;
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use self::features::Features;
+use self::process::{Matern, Process};
+use super::Error;
+use super::guided::{Model, Trials};
+use crate::search::class_args::Arguments;
+use crate::search::search_space::sample::{standard_cdf, standard_normal};
+use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
+
+/// The process looks at no more trials than this: the better half of them, and the latest.
+const MOST_TRIALS: usize = 120;
+
+/// NNI's `GP`.
+#[derive(Debug)]
+pub(super) struct Gp {
+    utility: Utility,
+    /// `nu`: smoothness of the process.
+    smoothness: Matern,
+    /// `alpha`: the least noise of an observation, as a part of the variance of all.
+    alpha: f64,
+    /// `cold_start_num`: so many results are awaited with random proposals.
+    cold_start: usize,
+    /// `selection_num_warm_up`: so many random points are considered.
+    warm_up: usize,
+    /// `selection_num_starting_points`: from so many of the best points the search goes on.
+    starting_points: usize,
+}
+
+/// The measure of how promising a point is, by what the process says of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Utility {
+    /// `ei`: expected improvement beyond `xi`.
+    Improvement { xi: f64 },
+    /// `ucb`: mean plus `kappa` standard deviations.
+    Bound { kappa: f64 },
+    /// `poi`: probability of an improvement beyond `xi`.
+    Probability { xi: f64 },
+}
+
+impl Gp {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let kappa = arguments.number("kappa", 0.0)?.unwrap_or(5.0);
+        let xi = arguments.number("xi", 0.0)?.unwrap_or(0.0);
+        let utility = match arguments.word("utility", &["ei", "ucb", "poi"])? {
+            Some("ucb") => Utility::Bound { kappa },
+            Some("poi") => Utility::Probability { xi },
+            _ => Utility::Improvement { xi },
+        };
+        let nu = arguments.number("nu", 0.0)?.unwrap_or(2.5);
+        let Some(smoothness) = Matern::of(nu) else {
+            return arguments.fault("nu", format!("expected 0.5, 1.5 or 2.5, found {nu}"));
+        };
+        let alpha = arguments.number("alpha", 0.0)?.unwrap_or(1e-6);
+        let mut count = |name, plain| {
+            arguments
+                .integer(name, 1..=1_000_000)
+                .map(|found| found.and_then(|number| usize::try_from(number).ok()).unwrap_or(plain))
+        };
+        Ok(Self {
+            utility,
+            smoothness,
+            alpha,
+            cold_start: count("cold_start_num", 10)?,
+            // NNI's own defaults, 100,000 and 250, are what makes it slow.
+            warm_up: count("selection_num_warm_up", 400)?,
+            starting_points: count("selection_num_starting_points", 5)?,
+        })
+    }
+
+    /// The point that promises most, of random ones and of what lies around the best.
+    fn promising(&self, view: &View<'_>, best_known: &[&Point], rng: &mut ChaCha8Rng) -> Point {
+        let space = view.space;
+        let mut pool: Vec<(f64, Point)> = Vec::new();
+        let consider = |point: Point| (view.promise(self.utility, &point), point);
+        for _ in 0..self.warm_up {
+            pool.push(consider(space.sample_point(rng)));
+        }
+        for known in best_known {
+            for scale in [0.2, 0.05, 0.02] {
+                for _ in 0..8 {
+                    pool.push(consider(neighbour(space, known, scale, rng)));
+                }
+            }
+        }
+        pool.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        pool.truncate(self.starting_points);
+        for start in &mut pool {
+            for scale in [0.1, 0.05, 0.02, 0.01, 0.005] {
+                for _ in 0..6 {
+                    let next = consider(neighbour(space, &start.1, scale, rng));
+                    if next.0 > start.0 {
+                        *start = next;
+                    }
+                }
+            }
+        }
+        let best = pool.into_iter().reduce(|best, next| if next.0 > best.0 { next } else { best });
+        best.map_or_else(|| space.sample_point(rng), |(_, point)| point)
+    }
+}
+
+impl Model for Gp {
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
+        let known = chosen(trials);
+        if trials.done().count() < self.cold_start || known.len() < 2 {
+            return space.sample_point(rng);
+        }
+        let features = Features::of(space);
+        let goodness = goodness(&known);
+        let places: Vec<Vec<f64>> = known.iter().map(|(point, _)| features.at(point)).collect();
+        let mut process = process::fit(self.smoothness, self.alpha, &places, &goodness);
+        let best = process.largest();
+        // A running trial is taken to yield what is expected of it: the mean stays, the doubt goes.
+        for point in trials.running() {
+            let place = features.at(point);
+            let (mean, _) = process.predict(&place);
+            process.push(place, mean);
+        }
+        let mut ranked: Vec<&(&Point, f64)> = known.iter().collect();
+        ranked.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let leaders: Vec<&Point> = ranked.iter().take(3).map(|(point, _)| *point).collect();
+        let view = View { space, features: &features, process: &process, best };
+        self.promising(&view, &leaders, rng)
+    }
+}
+
+/// The process's view of points.
+struct View<'a> {
+    space: &'a SearchSpace,
+    features: &'a Features,
+    process: &'a Process,
+    best: f64,
+}
+
+impl View<'_> {
+    fn promise(&self, utility: Utility, point: &Point) -> f64 {
+        let (mean, deviation) = self.process.predict(&self.features.at(point));
+        utility.of(mean, deviation, self.best)
+    }
+}
+
+impl Utility {
+    /// Returns the worth of a point where `best` is the best known value.
+    fn of(self, mean: f64, deviation: f64, best: f64) -> f64 {
+        match self {
+            Self::Bound { kappa } => mean + kappa * deviation,
+            Self::Improvement { xi } => {
+                let gain = mean - best - xi;
+                let z = gain / deviation;
+                let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
+                gain * standard_cdf(z) + deviation * density
+            }
+            Self::Probability { xi } => standard_cdf((mean - best - xi) / deviation),
+        }
+    }
+}
+
+/// The trials that the process looks at.
+fn chosen(trials: &Trials) -> Vec<(&Point, f64)> {
+    let done: Vec<(&Point, f64)> = trials.done().collect();
+    let Some(surplus) = done.len().checked_sub(MOST_TRIALS).filter(|surplus| *surplus > 0) else {
+        return done;
+    };
+    let mut order: Vec<usize> = (0..done.len()).collect();
+    order.sort_by(|a, b| done[*a].1.total_cmp(&done[*b].1));
+    let (better, worse) = order.split_at_mut(MOST_TRIALS / 2);
+    worse.sort_unstable();
+    let latest = &worse[surplus..];
+    let mut kept: Vec<usize> = better.iter().chain(latest).copied().collect();
+    kept.sort_unstable();
+    kept.into_iter().map(|index| done[index]).collect()
+}
+
+/// Returns the values to which the process is fitted: the larger the better, 0 in the middle. Losses far above the
+/// middle are compressed, so that a few disasters do not flatten everything else.
+fn goodness(known: &[(&Point, f64)]) -> Vec<f64> {
+    let mut sorted: Vec<f64> = known.iter().map(|(_, loss)| *loss).collect();
+    sorted.sort_by(f64::total_cmp);
+    let worst = sorted.iter().rev().copied().find(|loss| loss.is_finite()).unwrap_or(0.0);
+    let quantile = |part: usize| sorted[(sorted.len() - 1) * part / 4].min(worst);
+    let (middle, spread) = (quantile(2), quantile(3) - quantile(1));
+    let spread = if spread > 0.0 { spread } else { (worst - sorted[0]).max(f64::MIN_POSITIVE) };
+    let value = |(_, loss): &(&Point, f64)| {
+        let bad = (loss.min(worst) - middle) / spread;
+        if bad > 0.0 { -bad.ln_1p() } else { -bad }
+    };
+    known.iter().map(value).collect()
+}
+
+/// A point near another one: some of its coordinates moved by a part of their range.
+fn neighbour(space: &SearchSpace, centre: &Point, scale: f64, rng: &mut impl Rng) -> Point {
+    let present = centre.iter().filter(|at| at.is_some()).count();
+    // Two or three coordinates move, whatever the number of dimensions.
+    let chance = (2.5 / f64::from(u32::try_from(present).unwrap_or(u32::MAX))).min(1.0);
+    let mut point: Point = Vec::with_capacity(centre.len());
+    for (index, dimension) in space.dimensions().iter().enumerate() {
+        let at = match centre[index] {
+            _ if !space.is_present(index, &point) => None,
+            None => Some(dimension.domain.sample(rng)),
+            Some(old) if rng.random::<f64>() >= chance => Some(old),
+            Some(old) => Some(moved(&dimension.domain, old, scale, rng)),
+        };
+        point.push(at);
+    }
+    point
+}
+
+fn moved(domain: &Domain, old: Coordinate, scale: f64, rng: &mut impl Rng) -> Coordinate {
+    match (domain, old) {
+        (Domain::Real(real), Coordinate::Real(x)) => {
+            // At least one multiple of q away, else nothing would change.
+            let mut nudge = |width: f64| (width * scale).max(real.step(x)) * standard_normal(rng);
+            Coordinate::Real(match real.shape {
+                Shape::Uniform { low, high } => (x + nudge(high - low)).clamp(low, high),
+                Shape::Normal { sigma, .. } => x + nudge(sigma * 3.0),
+            })
+        }
+        (Domain::Integer { size, .. }, Coordinate::Index(old)) => {
+            let reach = (features::double(*size) * scale).max(1.0);
+            let far = features::double(old) + (reach * standard_normal(rng)).round();
+            Coordinate::Index(features::index(far, *size))
+        }
+        _ => domain.sample(rng),
+    }
+}

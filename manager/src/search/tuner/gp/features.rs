@@ -1,0 +1,114 @@
+//! Points -> vectors in which distance means difference.
+
+use serde_json::Value;
+
+use crate::search::search_space::sample::standard_cdf;
+use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
+
+/// The numbers into which each dimension of a space is turned.
+#[derive(Debug)]
+pub(super) struct Features(Vec<Feature>);
+
+#[derive(Debug)]
+enum Feature {
+    /// One number from 0 to 1, by the parameter's distribution.
+    Real(Real),
+    /// One number from 0 to 1: the rank of each option.
+    Ranks(Vec<f64>),
+    /// One number from 0 to 1: an integer among so many.
+    Integer(u64),
+    /// One number per option, of which one is set: any two options differ alike.
+    Options(usize),
+}
+
+/// The distance of two options is then 1, as that of the two ends of a number.
+const SET: f64 = std::f64::consts::FRAC_1_SQRT_2;
+
+/// The number in place of a parameter that is not present: neither end of its range.
+const ABSENT: f64 = 0.5;
+
+impl Features {
+    pub(super) fn of(space: &SearchSpace) -> Self {
+        let feature = |domain: &Domain| match domain {
+            Domain::Real(real) => Feature::Real(*real),
+            Domain::Integer { size, .. } => Feature::Integer(*size),
+            Domain::Nested(names) => Feature::Options(names.len()),
+            Domain::Choice(values) => match ranks(values) {
+                Some(ranks) => Feature::Ranks(ranks),
+                None => Feature::Options(values.len()),
+            },
+        };
+        Self(space.dimensions().iter().map(|dimension| feature(&dimension.domain)).collect())
+    }
+
+    /// The numbers of a point.
+    pub(super) fn at(&self, point: &Point) -> Vec<f64> {
+        let mut numbers = Vec::with_capacity(self.0.len());
+        for (feature, at) in self.0.iter().zip(point) {
+            match (feature, at) {
+                (Feature::Options(count), at) => {
+                    let chosen = match at {
+                        Some(Coordinate::Index(index)) => usize::try_from(*index).ok(),
+                        Some(Coordinate::Real(_)) | None => None,
+                    };
+                    numbers.extend((0..*count).map(|i| if chosen == Some(i) { SET } else { 0.0 }));
+                }
+                (Feature::Real(real), Some(Coordinate::Real(x))) => numbers.push(share(real, *x)),
+                (Feature::Ranks(ranks), Some(Coordinate::Index(i))) => {
+                    let rank = usize::try_from(*i).ok().and_then(|i| ranks.get(i));
+                    numbers.push(rank.copied().unwrap_or(ABSENT));
+                }
+                (Feature::Integer(size), Some(Coordinate::Index(i))) => {
+                    numbers.push(double(*i) / double((*size).saturating_sub(1).max(1)));
+                }
+                _ => numbers.push(ABSENT),
+            }
+        }
+        numbers
+    }
+}
+
+/// The part of the distribution below what the trial sees of a coordinate.
+fn share(real: &Real, x: f64) -> f64 {
+    let x = real.settled(x);
+    match real.shape {
+        Shape::Uniform { low, high } => (x - low) / (high - low),
+        Shape::Normal { mu, sigma } => standard_cdf((x - mu) / sigma),
+    }
+}
+
+/// The rank of each option, from 0 to 1, where all are numbers.
+fn ranks(values: &[Value]) -> Option<Vec<f64>> {
+    let numbers: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
+    let numbers = numbers.filter(|numbers| numbers.len() > 1)?;
+    let mut sorted = numbers.clone();
+    sorted.sort_by(f64::total_cmp);
+    sorted.dedup();
+    let last = double(u64::try_from(sorted.len()).ok()?.saturating_sub(1).max(1));
+    let rank = |number: &f64| {
+        let below = sorted.partition_point(|other| other < number);
+        u64::try_from(below).map_or(ABSENT, |below| double(below) / last)
+    };
+    Some(numbers.iter().map(rank).collect())
+}
+
+/// An index as a double.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a feature need not be exact beyond 2^53"
+)]
+pub(super) fn double(n: u64) -> f64 {
+    n as f64
+}
+
+/// The index below `size` that is nearest to a double.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates"
+)]
+pub(super) fn index(n: f64, size: u64) -> u64 {
+    (n as u64).min(size.saturating_sub(1))
+}

@@ -1,0 +1,228 @@
+//! `GridSearch`: every combination, and finer and finer grids where a parameter is continuous.
+//!
+//! Order and points are those of NNI 3.0's `nni/algorithms/hpo/gridsearch_tuner.py`. The search goes in
+//! epochs. A categorical parameter contributes all its values to every epoch. A numeric one contributes
+//! the median of its distribution to the first, the quartiles are added in the second, the eighths in the
+//! third, and so on; a part that `q` rounds to one value is not divided further. Within an epoch the last
+//! parameter varies fastest, and combinations of an earlier epoch are passed over.
+
+use super::dedup::History;
+use super::{Outcome, Proposal, Sample, Tuner};
+use crate::search::search_space::{Coordinate, Domain, Parameters, Point, Real, SearchSpace};
+
+/// NNI's `GridSearch`.
+#[derive(Debug)]
+pub(super) struct GridSearch {
+    grid: Grid,
+    history: History,
+}
+
+impl GridSearch {
+    pub(super) fn new(space: &SearchSpace) -> Self {
+        Self { grid: Grid::new(space), history: History::default() }
+    }
+}
+
+impl Tuner for GridSearch {
+    fn propose(&mut self, _id: u64) -> Proposal {
+        match self.grid.find(|parameters| self.history.insert(parameters)) {
+            Some(parameters) => Proposal::Parameters(parameters),
+            None => Proposal::Exhausted,
+        }
+    }
+
+    fn adopt(&mut self, _id: u64, parameters: &Parameters) {
+        self.history.insert(parameters);
+    }
+
+    fn observe(&mut self, _id: u64, _outcome: &Outcome) {}
+
+    fn import(&mut self, samples: &[Sample]) {
+        for sample in samples {
+            self.history.insert(&sample.parameters);
+        }
+    }
+}
+
+/// A walk over all points of ever finer grids; ends when no grid can be finer.
+#[derive(Debug)]
+pub(super) struct Grid {
+    space: SearchSpace,
+    axes: Vec<Axis>,
+    /// Where the walk stands on each axis; empty before the first point of an epoch.
+    vector: Vec<u64>,
+    exhausted: bool,
+}
+
+/// The values of one dimension in this epoch.
+#[derive(Debug)]
+struct Axis {
+    /// The number of the values that earlier epochs had.
+    known: u64,
+    ticks: Ticks,
+}
+
+#[derive(Debug)]
+enum Ticks {
+    /// All options of a categorical dimension.
+    All(u64),
+    /// Some points of a distribution, as the part of it that lies below them.
+    Some { points: Vec<f64>, divisible: Vec<(f64, f64)> },
+}
+
+impl Axis {
+    fn new(domain: &Domain) -> Self {
+        let ticks = match domain {
+            Domain::Real(real) => {
+                let mut divisible = vec![(0.0, 0.5), (0.5, 1.0)];
+                divisible.retain(|(low, high)| differ(real, *low, *high));
+                Ticks::Some { points: vec![0.5], divisible }
+            }
+            Domain::Choice(_) | Domain::Nested(_) | Domain::Integer { .. } => {
+                Ticks::All(domain.options().unwrap_or(1))
+            }
+        };
+        Self { known: 0, ticks }
+    }
+
+    fn length(&self) -> u64 {
+        match &self.ticks {
+            Ticks::All(count) => *count,
+            Ticks::Some { points, .. } => points.len().try_into().unwrap_or(u64::MAX),
+        }
+    }
+
+    fn at(&self, position: u64, domain: &Domain) -> Option<Coordinate> {
+        match (&self.ticks, domain) {
+            (Ticks::Some { points, .. }, Domain::Real(real)) => {
+                let p = points.get(usize::try_from(position).ok()?)?;
+                Some(Coordinate::Real(real.quantile(*p)))
+            }
+            _ => Some(Coordinate::Index(position)),
+        }
+    }
+
+    /// Prepares the next epoch; whether anything is left to divide.
+    fn refine(&mut self, domain: &Domain) -> bool {
+        self.known = self.length();
+        let (Ticks::Some { points, divisible }, Domain::Real(real)) = (&mut self.ticks, domain)
+        else {
+            return false;
+        };
+        let mut changed = false;
+        for (low, high) in std::mem::take(divisible) {
+            let middle = f64::midpoint(low, high);
+            if middle <= low || middle >= high {
+                continue; // The end of a double's precision.
+            }
+            let left = differ(real, low, middle);
+            let right = differ(real, middle, high);
+            // The ends 0 and 1 are in no grid, since a normal distribution is infinite there.
+            let (first, last) = (low <= 0.0, high >= 1.0);
+            if (left || first) && (right || last) {
+                points.push(middle);
+                changed = true;
+            }
+            if left {
+                divisible.push((low, middle));
+                changed |= first;
+            }
+            if right {
+                divisible.push((middle, high));
+                changed |= last;
+            }
+        }
+        changed
+    }
+}
+
+impl Grid {
+    pub(super) fn new(space: &SearchSpace) -> Self {
+        Self {
+            axes: space.dimensions().iter().map(|d| Axis::new(&d.domain)).collect(),
+            space: space.clone(),
+            vector: Vec::new(),
+            exhausted: false,
+        }
+    }
+
+    /// The next parameters that `wanted` takes; `None` when there are no more.
+    pub(super) fn find(
+        &mut self,
+        mut wanted: impl FnMut(&Parameters) -> bool,
+    ) -> Option<Parameters> {
+        loop {
+            let point = self.next_point()?;
+            let parameters = self.space.parameters(&point);
+            if wanted(&parameters) {
+                return Some(parameters);
+            }
+        }
+    }
+
+    fn next_point(&mut self) -> Option<Point> {
+        while !self.exhausted {
+            if !self.step() {
+                self.exhausted = !self.next_epoch();
+                continue;
+            }
+            let known = self.axes.iter().zip(&self.vector).all(|(axis, at)| *at < axis.known);
+            if !known {
+                return Some(self.point());
+            }
+        }
+        None
+    }
+
+    /// Moves on within the epoch; `false` at its end.
+    fn step(&mut self) -> bool {
+        if self.vector.is_empty() {
+            self.vector = vec![0; self.axes.len()];
+            return true;
+        }
+        let point = self.point();
+        // Dimensions of options that are not chosen stay where they are.
+        for index in (0..self.axes.len()).rev().filter(|index| point[*index].is_some()) {
+            self.vector[index] += 1;
+            if self.vector[index] < self.axes[index].length() {
+                return true;
+            }
+            self.vector[index] = 0;
+        }
+        self.vector.clear();
+        false
+    }
+
+    /// Refines the grid until it has a new point; `false` if there is none to be had.
+    fn next_epoch(&mut self) -> bool {
+        loop {
+            let mut changed = false;
+            for (axis, dimension) in self.axes.iter_mut().zip(self.space.dimensions()) {
+                changed |= axis.refine(&dimension.domain);
+            }
+            // Without a new point the walk would only pass over known ones.
+            if !changed || self.axes.iter().any(|axis| axis.length() > axis.known) {
+                return changed;
+            }
+        }
+    }
+
+    fn point(&self) -> Point {
+        let mut point: Point = Vec::with_capacity(self.axes.len());
+        for (index, dimension) in self.space.dimensions().iter().enumerate() {
+            let present = self.space.is_present(index, &point);
+            let at = self.axes[index].at(self.vector[index], &dimension.domain);
+            point.push(at.filter(|_| present));
+        }
+        point
+    }
+}
+
+/// Returns whether the distribution has different values at two parts of it.
+fn differ(real: &Real, low: f64, high: f64) -> bool {
+    let value = |p: f64| {
+        let coordinate = real.quantile(p);
+        if coordinate.is_finite() { real.value(coordinate) } else { coordinate }
+    };
+    value(low) < value(high)
+}

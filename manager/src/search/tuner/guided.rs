@@ -1,0 +1,198 @@
+//! What the tuners that learn from results have in common: the trials they know, and the way from a
+//! model's suggestion to a proposal.
+
+use std::collections::BTreeMap;
+
+use rand_chacha::ChaCha8Rng;
+
+use super::dedup::Dedup;
+use super::random::generator;
+use super::{OptimizeMode, Outcome, Proposal, Sample, Tuner};
+use crate::search::search_space::{Parameters, Point, SearchSpace};
+
+/// Suggests a point that is worth a trial.
+pub(super) trait Model: Send + std::fmt::Debug {
+    /// A point of the space. What it returns may depend only on the arguments.
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point;
+}
+
+/// The trials that a tuner knows, in the order of their ids: so the order in which results came is
+/// forgotten, and a rebuilt tuner knows the same.
+#[derive(Debug)]
+pub(super) struct Trials {
+    mode: OptimizeMode,
+    /// Results from elsewhere, in the order of their import.
+    imported: Vec<(Point, Standing)>,
+    known: BTreeMap<u64, (Point, Standing)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Standing {
+    Running,
+    /// Its loss: the smaller the better, whatever the mode; infinite where the metric was as bad.
+    Done(f64),
+    Failed,
+}
+
+/// A trial that says something about its parameters, or will.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) point: &'a Point,
+    /// `None`: it still runs.
+    pub(super) loss: Option<f64>,
+}
+
+impl Trials {
+    pub(super) fn new(mode: OptimizeMode) -> Self {
+        Self { mode, imported: Vec::new(), known: BTreeMap::new() }
+    }
+
+    /// Which metrics are the better ones.
+    pub(super) fn mode(&self) -> OptimizeMode {
+        self.mode
+    }
+
+    /// Returns the number of points that were proposed or imported.
+    pub(super) fn count(&self) -> usize {
+        self.all().count()
+    }
+
+    /// Returns the number of points that ended without a result.
+    pub(super) fn failed(&self) -> usize {
+        self.all().filter(|(_, standing)| *standing == Standing::Failed).count()
+    }
+
+    /// Returns the imported points, then the proposed ones.
+    fn all(&self) -> impl Iterator<Item = &(Point, Standing)> {
+        self.imported.iter().chain(self.known.values())
+    }
+
+    /// Those with a result, and their losses.
+    pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
+        self.all().filter_map(|(point, standing)| match standing {
+            Standing::Done(loss) => Some((point, *loss)),
+            Standing::Running | Standing::Failed => None,
+        })
+    }
+
+    /// Those with a result or without an end, in the order of their ids, what was imported first.
+    pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
+        self.all().filter_map(|(point, standing)| match standing {
+            Standing::Done(loss) => Some(Known { point, loss: Some(*loss) }),
+            Standing::Running => Some(Known { point, loss: None }),
+            Standing::Failed => None,
+        })
+    }
+
+    /// Those whose end is not known.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Point> {
+        self.known
+            .values()
+            .filter(|(_, standing)| *standing == Standing::Running)
+            .map(|(point, _)| point)
+    }
+
+    pub(super) fn propose(&mut self, id: u64, point: Point) {
+        self.known.insert(id, (point, Standing::Running));
+    }
+
+    pub(super) fn observe(&mut self, id: u64, outcome: &Outcome) {
+        let number = match outcome {
+            Outcome::Result(value) => value.number(),
+            Outcome::Failed => None,
+        };
+        let ended = self.standing(number);
+        if let Some((_, standing)) = self.known.get_mut(&id) {
+            *standing = ended;
+        }
+    }
+
+    pub(super) fn import(&mut self, point: Point, number: Option<f64>) {
+        let standing = self.standing(number);
+        self.imported.push((point, standing));
+    }
+
+    /// Where a trial stands that ended with this number.
+    fn standing(&self, number: Option<f64>) -> Standing {
+        let loss = number.map(|number| match self.mode {
+            OptimizeMode::Minimize => number,
+            OptimizeMode::Maximize => -number,
+        });
+        match loss {
+            // A metric cannot be infinitely good; whatever this trial says is not about the parameters.
+            Some(loss) if loss == f64::NEG_INFINITY => Standing::Failed,
+            // Diverged: as bad as can be, and worth knowing.
+            Some(loss) if loss.is_nan() => Standing::Done(f64::INFINITY),
+            Some(loss) => Standing::Done(loss),
+            None => Standing::Failed,
+        }
+    }
+}
+
+/// The number of times that a model is asked for one proposal, where its suggestions were proposed before.
+const SUGGESTIONS: usize = 3;
+
+/// A tuner around a model.
+#[derive(Debug)]
+pub(super) struct Guided<M> {
+    space: SearchSpace,
+    seed: u64,
+    dedup: Dedup,
+    trials: Trials,
+    model: M,
+}
+
+impl<M: Model> Guided<M> {
+    pub(super) fn new(space: &SearchSpace, seed: u64, mode: OptimizeMode, model: M) -> Self {
+        let dedup = Dedup::new(space);
+        Self { space: space.clone(), seed, dedup, trials: Trials::new(mode), model }
+    }
+
+    /// Remembers a proposal by what the trial saw: a rebuilt tuner knows nothing finer.
+    fn remember(&mut self, id: u64, parameters: &Parameters) {
+        // Parameters of another space teach nothing about this one.
+        if let Ok(point) = self.space.locate(parameters) {
+            self.trials.propose(id, point);
+        }
+    }
+}
+
+impl<M: Model> Tuner for Guided<M> {
+    fn propose(&mut self, id: u64) -> Proposal {
+        let mut rng = generator(self.seed, id);
+        let mut asked = 0;
+        let draw = || {
+            asked += 1;
+            // Whose suggestions are known ones again and again has nothing better to say.
+            if asked > SUGGESTIONS {
+                return self.space.sample_point(&mut rng);
+            }
+            self.model.suggest(&self.space, &self.trials, &mut rng)
+        };
+        match self.dedup.fresh(draw) {
+            Some(parameters) => {
+                self.remember(id, &parameters);
+                Proposal::Parameters(parameters)
+            }
+            None => Proposal::Exhausted,
+        }
+    }
+
+    fn adopt(&mut self, id: u64, parameters: &Parameters) {
+        self.dedup.adopt(parameters);
+        self.remember(id, parameters);
+    }
+
+    fn observe(&mut self, id: u64, outcome: &Outcome) {
+        self.trials.observe(id, outcome);
+    }
+
+    fn import(&mut self, samples: &[Sample]) {
+        for Sample { parameters, value } in samples {
+            self.dedup.adopt(parameters);
+            if let Ok(point) = self.space.locate(parameters) {
+                self.trials.import(point, value.number());
+            }
+        }
+    }
+}

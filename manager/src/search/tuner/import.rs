@@ -1,0 +1,231 @@
+//! PURE: results from elsewhere, as a person hands them over: NNI's form (`nnictl experiment import`), or what
+//! `trial-manager experiment export --format json` wrote. Nothing is guessed: an entry that is not right is named
+//! by its place in the list.
+
+use serde_json::{Map, Value};
+use trial_protocol::MetricValue;
+
+use super::{Error, Sample, TunerSpec, batch};
+use crate::search::search_space::{Parameters, SearchSpace};
+
+/// The parameter that brackets of rising budgets give a trial besides those of the space.
+const BUDGET: &str = "TRIAL_BUDGET";
+
+/// The learner of the results.
+#[derive(Debug, Clone, Copy)]
+pub struct Learner<'a> {
+    /// The space it searches.
+    pub space: &'a SearchSpace,
+    /// A built-in tuner.
+    pub native: Option<&'a TunerSpec>,
+    /// `true` if its trials have a budget besides.
+    pub budget: bool,
+}
+
+/// Reads a list of results. Entries without any result, as an export has them of trials that failed, are passed over.
+pub fn samples(list: &Value, learner: Learner<'_>) -> Result<Vec<Sample>, Error> {
+    let Value::Array(entries) = list else {
+        return fault(String::new(), format!("expected a list of results, found {}", kind(list)));
+    };
+    let mut found = Vec::new();
+    for (place, entry) in entries.iter().enumerate() {
+        found.extend(sample(entry, &format!("[{place}]"), learner)?);
+    }
+    Ok(found)
+}
+
+fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Sample>, Error> {
+    let Value::Object(members) = entry else {
+        let expected = r#"{"parameter": {...}, "value": ...}"#;
+        return fault(path.to_owned(), format!("expected {expected}, found {}", kind(entry)));
+    };
+    let (name, given) = either(members, path, ["parameter", "parameters"])?;
+    let path_of = |name: &str| format!("{path}.{name}");
+    let Value::Object(parameters) = given else {
+        let problem = format!("expected an object of parameters, found {}", kind(given));
+        return fault(path_of(name), problem);
+    };
+    let (result_name, result) = either(members, path, ["value", "final"])?;
+    if result.is_null() {
+        return Ok(None);
+    }
+    check(parameters, learner).map_err(|Error { path: inner, problem }| {
+        let dot = if inner.is_empty() { "" } else { "." };
+        Error { path: format!("{}{dot}{inner}", path_of(name)), problem }
+    })?;
+    match number(result) {
+        Some(value) => Ok(Some(Sample { parameters: parameters.clone(), value })),
+        None => {
+            let problem = format!(
+                "expected a number, or an object with the number `default`, found {result}"
+            );
+            fault(path_of(result_name), problem)
+        }
+    }
+}
+
+/// The one of two members that is there.
+fn either<'a>(
+    members: &'a Map<String, Value>,
+    path: &str,
+    names: [&'static str; 2],
+) -> Result<(&'static str, &'a Value), Error> {
+    let found = names.into_iter().find_map(|name| Some((name, members.get(name)?)));
+    found.ok_or_else(|| Error {
+        path: path.to_owned(),
+        problem: format!("`{}` is missing", names[0]),
+    })
+}
+
+/// Checks that parameters are of the space.
+fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
+    if learner.native.is_some_and(|spec| spec.name == "Batch") {
+        let sets = batch::sets(learner.space)?;
+        let known = sets.iter().any(|set| set == parameters);
+        return if known { Ok(()) } else { fault(String::new(), "is no set of the batch") };
+    }
+    let mut parameters = parameters.clone();
+    if learner.budget {
+        parameters.shift_remove(BUDGET);
+    }
+    learner
+        .space
+        .validate(&parameters)
+        .map_err(|error| Error { path: error.path, problem: error.problem })
+}
+
+/// A result of which the objective's number is known. NNI's exports have it as JSON within a text, too.
+fn number(value: &Value) -> Option<MetricValue> {
+    let within = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let value = MetricValue::from(within.unwrap_or_else(|| value.clone()));
+    value.number().is_some_and(f64::is_finite).then_some(value)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn fault<T>(path: String, problem: impl Into<String>) -> Result<T, Error> {
+    Err(Error { path, problem: problem.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn space() -> SearchSpace {
+        let space = json!({
+            "lr": {"_type": "loguniform", "_value": [0.001, 1]},
+            "net": {"_type": "choice", "_value": [
+                {"_name": "flat"}, {"_name": "deep", "layers": {"_type": "randint", "_value": [1, 5]}}]}
+        });
+        SearchSpace::parse(&space).unwrap()
+    }
+
+    fn read(list: &Value) -> Result<Vec<Sample>, Error> {
+        samples(list, Learner { space: &space(), native: None, budget: false })
+    }
+
+    #[test]
+    fn nnis_form_and_an_export_are_read() {
+        let flat = json!({"lr": 0.1, "net": {"_name": "flat"}});
+        let list = json!([
+            {"parameter": flat, "value": 0.5},
+            {"parameter": flat, "value": {"default": 0.25, "loss": 1}, "trialJobId": "abcde"},
+            {"parameter": flat, "value": "{\"default\": 0.125}"},
+            {"id": "abcde", "state": "SUCCEEDED", "parameters": flat, "final": 2},
+            {"id": "fghij", "state": "FAILED", "parameters": flat, "final": null},
+        ]);
+        let numbers: Vec<_> =
+            read(&list).unwrap().iter().map(|sample| sample.value.number()).collect();
+        assert_eq!(numbers, [0.5, 0.25, 0.125, 2.0].map(Some));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        let good = json!({"lr": 0.1, "net": {"_name": "deep", "layers": 2}});
+        let with = |lr: Value, layers: Value| json!({"lr": lr, "net": {"_name": "deep", "layers": layers}});
+        #[rustfmt::skip]
+        let table = [
+            (json!({"a": 1}),                                             "", "expected a list of results, found an object"),
+            (json!([1]),                                                  "[0]", "expected {\"parameter\": {...}, \"value\": ...}, found a number"),
+            (json!([{"value": 1}]),                                       "[0]", "`parameter` is missing"),
+            (json!([{"parameter": good}]),                                "[0]", "`value` is missing"),
+            (json!([{"parameter": 3, "value": 1}]),                       "[0].parameter", "expected an object of parameters, found a number"),
+            (json!([{"parameter": good, "value": "good"}]),               "[0].value", "expected a number, or an object with the number `default`, found \"good\""),
+            (json!([{"parameters": good, "final": "NaN"}]),               "[0].final", "expected a number, or an object with the number `default`, found \"NaN\""),
+            (json!([{"parameter": good, "value": 1}, {"parameter": with(json!(0.1), json!(9)), "value": 1}]), "[1].parameter.net.layers", "9 is not an integer from 1 to 4"),
+            (json!([{"parameter": {"lr": 0.1}, "value": 1}]),             "[0].parameter.net", "is missing"),
+        ];
+        for (list, path, problem) in table {
+            let error = read(&list).unwrap_err();
+            assert_eq!((error.path.as_str(), error.problem.as_str()), (path, problem), "{list}");
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_its_sets_and_brackets_a_budget() {
+        let sets = json!({"sets": {"_type": "choice", "_value": [{"x": 1}, {"x": 2}]}});
+        let batch = SearchSpace::parse(&sets).unwrap();
+        let spec = TunerSpec::new("Batch", Map::new()).unwrap();
+        let learner = Learner { space: &batch, native: Some(&spec), budget: false };
+        assert_eq!(
+            samples(&json!([{"parameter": {"x": 2}, "value": 1}]), learner).unwrap().len(),
+            1
+        );
+        let error = samples(&json!([{"parameter": {"x": 3}, "value": 1}]), learner).unwrap_err();
+        assert_eq!(error.to_string(), "[0].parameter: is no set of the batch");
+        let given =
+            json!([{"parameter": {"lr": 0.1, "net": {"_name": "flat"}, BUDGET: 3}, "value": 1}]);
+        let space = space();
+        let learner = |budget| Learner { space: &space, native: None, budget };
+        assert_eq!(samples(&given, learner(true)).unwrap().len(), 1);
+        assert_eq!(samples(&given, learner(false)).unwrap_err().path, "[0].parameter.TRIAL_BUDGET");
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-z{}\":0-9]{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(
+                    prop_oneof![
+                        Just("parameter".to_owned()),
+                        Just("value".to_owned()),
+                        Just("lr".to_owned()),
+                        Just("net".to_owned()),
+                        "[a-z]{1,3}"
+                    ],
+                    inner,
+                    0..4
+                )
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_read_or_refused(list in any_json()) {
+            for sample in read(&list).unwrap_or_default() {
+                prop_assert_eq!(space().validate(&sample.parameters), Ok(()));
+                prop_assert!(sample.value.number().is_some_and(f64::is_finite));
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The tree-structured Parzen estimator (Bergstra and others, "Algorithms for Hyper-Parameter
+//! Optimization", 2011). Where `tpe_args` are given, with the choices of NNI 3.0's `nni/algorithms/hpo/tpe_tuner.py`, whose
+//! arguments they are; else as [`joint`] describes it, which finds more in as many trials (`docs/benchmarks.md`).
+//!
+//! Of NNI's: each parameter is looked at on its own. Its values in the good trials make one density, those in the
+//! others a second one; of some candidates from the first, the one is proposed whose ratio of the two
+//! is the largest. Trials that still run count with a made-up result, the lie, so that concurrent
+//! proposals do not crowd.
+
+mod density;
+mod joint;
+mod kernels;
+
+#[cfg(test)]
+mod tests;
+
+use rand_chacha::ChaCha8Rng;
+
+use self::density::{Categories, Mixture, Prior};
+use self::joint::Joint;
+use super::Error;
+use super::guided::{Model, Trials};
+use crate::search::class_args::Arguments;
+use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
+
+/// NNI's `TPE`: with `tpe_args` its own estimator, else the one over whole points, which finds more.
+#[derive(Debug)]
+pub(super) enum Estimator {
+    Nni(Tpe),
+    Joint(Joint),
+}
+
+impl Estimator {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let given = arguments.raw("tpe_args").is_some();
+        let nni = Tpe::from_arguments(arguments)?;
+        Ok(if given { Self::Nni(nni) } else { Self::Joint(Joint::default()) })
+    }
+}
+
+impl Model for Estimator {
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
+        match self {
+            Self::Nni(nni) => nni.suggest(space, trials, rng),
+            Self::Joint(joint) => joint.suggest(space, trials, rng),
+        }
+    }
+}
+
+/// NNI's `tpe_args`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Tpe {
+    /// `constant_liar_type`. `None`: running trials do not count.
+    liar: Option<Liar>,
+    /// `n_startup_jobs`: a parameter is drawn at random until so many trials had it.
+    startup: usize,
+    /// `n_ei_candidates`.
+    candidates: usize,
+    /// `linear_forgetting`: beyond so many trials, values weigh less.
+    forgetting: usize,
+    /// `prior_weight`: of the search space itself, in trials.
+    prior_weight: f64,
+    /// `gamma`: how many trials are good, as a factor of the root of their number.
+    gamma: f64,
+}
+
+/// The assumed result of a running trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Liar {
+    Best,
+    Worst,
+    Mean,
+}
+
+impl Default for Tpe {
+    fn default() -> Self {
+        Self {
+            liar: Some(Liar::Best),
+            startup: 20,
+            candidates: 24,
+            forgetting: 25,
+            prior_weight: 1.0,
+            gamma: 0.25,
+        }
+    }
+}
+
+impl Tpe {
+    /// Reads `tpe_args`.
+    pub(super) fn from_arguments(arguments: &mut Arguments<'_>) -> Result<Self, Error> {
+        let plain = Self::default();
+        let mut given = arguments.section("tpe_args")?;
+        let liar =
+            match given.word_or_null("constant_liar_type", &["best", "worst", "mean", "none"])? {
+                None => plain.liar,
+                Some("best") => Some(Liar::Best),
+                Some("worst") => Some(Liar::Worst),
+                Some("mean") => Some(Liar::Mean),
+                Some(_) => None,
+            };
+        let mut count = |name, least, plain| {
+            given
+                .integer(name, least..=1_000_000)
+                .map(|found| found.and_then(|number| usize::try_from(number).ok()).unwrap_or(plain))
+        };
+        let startup = count("n_startup_jobs", 0, plain.startup)?;
+        let candidates = count("n_ei_candidates", 1, plain.candidates)?;
+        let forgetting = count("linear_forgetting", 1, plain.forgetting)?;
+        let prior_weight = given.number("prior_weight", 0.0)?.unwrap_or(plain.prior_weight);
+        let gamma = given.number("gamma", 0.0)?.unwrap_or(plain.gamma);
+        given.finish("tpe_args")?;
+        Ok(Self { liar, startup, candidates, forgetting, prior_weight, gamma })
+    }
+
+    /// The loss that running trials are given; `None` if they do not count.
+    fn lie(&self, trials: &Trials) -> Option<f64> {
+        let liar = self.liar?;
+        let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
+        let lie = match liar {
+            Liar::Best => losses().reduce(f64::min),
+            Liar::Worst => losses().reduce(f64::max),
+            Liar::Mean => {
+                let (sum, count) =
+                    losses().fold((0.0, 0.0), |(sum, n), loss| (sum + loss, n + 1.0));
+                (count > 0.0).then(|| sum / count)
+            }
+        };
+        // Without any result all lies are alike, and their value does not matter.
+        Some(lie.unwrap_or(0.0))
+    }
+
+    /// The values of the good trials and those of the others, of values of which the better ones go first.
+    fn split(&self, mut ranked: Vec<Coordinate>) -> (Vec<Coordinate>, Vec<Coordinate>) {
+        let good = (self.gamma * count(ranked.len()).sqrt()).ceil().min(count(self.forgetting));
+        let above = ranked.split_off(ranked.len().min(whole(good)));
+        (ranked, above)
+    }
+
+    /// Returns the weight of each of `n` values: 1, but less and less for the first ones when there are many.
+    fn weights(&self, n: usize) -> Vec<f64> {
+        let ramp = n.saturating_sub(self.forgetting);
+        let start = 1.0 / count(n);
+        let step = if ramp > 1 { (1.0 - start) / count(ramp - 1) } else { 0.0 };
+        let weight =
+            |i| if i < ramp && n >= self.forgetting { start + step * count(i) } else { 1.0 };
+        (0..n).map(weight).collect()
+    }
+
+    fn coordinate(
+        &self,
+        domain: &Domain,
+        ranked: Vec<Coordinate>,
+        rng: &mut ChaCha8Rng,
+    ) -> Coordinate {
+        if ranked.len() < self.startup {
+            return domain.sample(rng);
+        }
+        let (below, above) = self.split(ranked);
+        match (domain, domain.options()) {
+            (Domain::Real(real), _) => {
+                let prior = Prior::of(real.shape, self.prior_weight);
+                let good = self.mixture(&below, prior);
+                let bad = self.mixture(&above, prior);
+                let candidates = good.sample(self.candidates, rng);
+                let ratio = |x: &f64| good.log_density(*x) - bad.log_density(*x);
+                Coordinate::Real(best(&candidates, ratio).copied().unwrap_or(prior.mu))
+            }
+            (_, options) => {
+                let options = options.unwrap_or(1);
+                let good = self.categories(&below, options);
+                let bad = self.categories(&above, options);
+                let candidates = good.sample(self.candidates, rng);
+                let ratio = |i: &u64| good.log_probability(*i) - bad.log_probability(*i);
+                Coordinate::Index(best(&candidates, ratio).copied().unwrap_or(0))
+            }
+        }
+    }
+
+    fn mixture(&self, values: &[Coordinate], prior: Prior) -> Mixture {
+        let values: Vec<f64> = values
+            .iter()
+            .filter_map(|value| match value {
+                Coordinate::Real(x) => Some(*x),
+                Coordinate::Index(_) => None,
+            })
+            .collect();
+        Mixture::around(&values, &self.weights(values.len()), prior)
+    }
+
+    fn categories(&self, values: &[Coordinate], options: u64) -> Categories {
+        let indices = values.iter().filter_map(|value| match value {
+            Coordinate::Index(i) => Some(*i),
+            Coordinate::Real(_) => None,
+        });
+        let weighted = indices.zip(self.weights(values.len()));
+        Categories::of(weighted, options, self.prior_weight)
+    }
+}
+
+impl Model for Tpe {
+    fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
+        let lies = self.lie(trials).into_iter();
+        let running = lies.flat_map(|lie| trials.running().map(move |point| (point, lie)));
+        let mut known: Vec<(&Point, f64)> = trials.done().chain(running).collect();
+        rank(&mut known);
+        let mut point: Point = Vec::with_capacity(space.dimensions().len());
+        for (index, dimension) in space.dimensions().iter().enumerate() {
+            if !space.is_present(index, &point) {
+                point.push(None);
+                continue;
+            }
+            let ranked = known.iter().filter_map(|(point, _)| point[index]).collect();
+            point.push(Some(self.coordinate(&dimension.domain, ranked, rng)));
+        }
+        point
+    }
+}
+
+/// Puts the smaller losses first; of equal ones the earlier goes first.
+fn rank<T>(records: &mut [(T, f64)]) {
+    records.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+}
+
+/// The first candidate with the largest ratio.
+fn best<T>(candidates: &[T], ratio: impl Fn(&T) -> f64) -> Option<&T> {
+    let scored = candidates.iter().map(|candidate| (candidate, ratio(candidate)));
+    scored.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(best, _)| best)
+}
+
+/// Terms smaller than the largest by this power of e vanish in a double's sum.
+const NEGLIGIBLE: f64 = 40.0;
+
+/// Logarithm of the sum of what `exponents` are the logarithms of.
+fn log_sum(exponents: &[f64]) -> f64 {
+    let largest = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if largest == f64::NEG_INFINITY {
+        return largest;
+    }
+    let relative = exponents.iter().map(|exponent| exponent - largest);
+    let sum: f64 = relative.filter(|e| *e > -NEGLIGIBLE).map(f64::exp).sum();
+    sum.ln() + largest
+}
+
+/// A number of things as a double.
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "no list has 2^53 items")]
+fn count(n: usize) -> f64 {
+    n as f64
+}
+
+/// A number of things that was computed as a double.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a list is never longer"
+)]
+fn whole(n: f64) -> usize {
+    n as usize
+}
+
+impl Prior {
+    /// The search space's own distribution. A uniform one becomes a wide normal one around its middle, cut
+    /// off at the bounds.
+    fn of(shape: Shape, weight: f64) -> Self {
+        match shape {
+            Shape::Normal { mu, sigma } => Self { mu, sigma, weight, bounds: None },
+            Shape::Uniform { low, high } => Self {
+                mu: f64::midpoint(low, high),
+                sigma: high - low,
+                weight,
+                bounds: Some((low, high)),
+            },
+        }
+    }
+}
