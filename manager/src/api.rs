@@ -20,6 +20,7 @@ mod portal;
 pub mod program;
 mod quota;
 pub mod rendezvous;
+mod request_headers;
 mod serve;
 pub mod session;
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{ArgGroup, Subcommand, ValueEnum};
+use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::ask::pages::{all_metrics, code_of, found};
 use super::ask::{Asked, Error, Place, experiments};
+use super::export::ExportForm;
 use super::out::print;
 use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
@@ -92,19 +93,6 @@ pub(super) enum ExperimentCommand {
         #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
         data_dir: Option<PathBuf>,
     },
-}
-
-/// Forms of an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ExportForm {
-    /// A line per trial.
-    Csv,
-    /// Every trial with every metric.
-    Json,
-    /// A folder that `tensorboard --logdir` shows.
-    Tensorboard,
-    /// A folder that `mlflow ui --backend-store-uri` shows.
-    Mlflow,
 }
 
 /// Does something about an experiment and returns the exit code.

@@ -7,11 +7,24 @@ use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::experiment::ExportForm;
 use crate::view;
 use crate::view::curve::points_of;
+
+/// Forms of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ExportForm {
+    /// A line per trial.
+    Csv,
+    /// Every trial with every metric.
+    Json,
+    /// A folder that `tensorboard --logdir` shows.
+    Tensorboard,
+    /// A folder that `mlflow ui --backend-store-uri` shows.
+    Mlflow,
+}
 
 /// A trial as in a list, and its metrics.
 type Trial = (Value, Vec<Value>);

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::check::{Canonical, resolve};
 use super::direction::{Direction, Statement, agree};
+use super::section::{Canonical, resolve};
 use super::section::{Problem, Section, kind};
 use crate::advisers::{Algorithm, Source};
 use crate::search::assessor::{self, AssessorSpec};

@@ -1,13 +1,12 @@
 //! A document in v2 form -> a checked spec and its canonical form.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::direction::{Direction, Statement};
-use super::section::{Problem, Section, kind};
+use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{
     ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document,
     notifications, service, units,
@@ -204,45 +203,6 @@ fn record_packages(
     Ok(wanted)
 }
 
-/// The canonical form as it grows. What is not set is not in it.
-pub(super) struct Canonical(pub(super) Map<String, Value>);
-
-impl Canonical {
-    pub(super) fn put(&mut self, name: &str, value: impl Serialize) {
-        let value = json!(value);
-        if !value.is_null() {
-            self.0.insert(name.to_owned(), value);
-        }
-    }
-}
-
-/// The fields that stand at the top level or in the training service.
-pub(super) struct Shared {
-    pub(super) command: Option<String>,
-    pub(super) code: Option<PathBuf>,
-    pub(super) gpus: Option<u32>,
-    pub(super) ip: Option<String>,
-    pub(super) debug: Option<bool>,
-}
-
-impl Shared {
-    pub(super) fn take(section: &mut Section, base: &Path) -> Result<Self, Problem> {
-        let command = section.string_or_unset("trialCommand")?;
-        let code = section.string_or_unset("trialCodeDirectory")?;
-        let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
-            u32::try_from(gpus)
-                .map_err(|_| section.fault("trialGpuNumber", format!("{gpus} GPUs are too many")))
-        });
-        Ok(Self {
-            command,
-            code: code.map(|code| resolve(&code, base)),
-            gpus: gpus.transpose()?,
-            ip: section.string("nniManagerIp")?,
-            debug: section.boolean("debug")?,
-        })
-    }
-}
-
 /// The objective.
 struct Objective {
     metric: Option<String>,
@@ -377,32 +337,4 @@ fn search_space(top: &mut Section, base: &Path, any_form: bool) -> Result<Search
     let json = document::parse(&bytes)
         .map_err(|what| Problem::new("the search space", what).in_other_file(&path))?;
     parse(&json, "", Some(&path))
-}
-
-/// An absolute path without `.`, `..` and symbolic links, as far as it exists; `~` is the home directory.
-pub(super) fn resolve(path: &str, base: &Path) -> PathBuf {
-    let home = || std::env::var_os("HOME").map(PathBuf::from);
-    let path = match path.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {
-            Some(home) => home.join(rest.trim_start_matches('/')),
-            None => PathBuf::from(path),
-        },
-        _ => PathBuf::from(path),
-    };
-    let mut resolved = PathBuf::from("/");
-    for part in base.join(path).components() {
-        match part {
-            Component::RootDir | Component::Prefix(_) | Component::CurDir => {}
-            Component::ParentDir => {
-                resolved.pop();
-            }
-            Component::Normal(name) => {
-                resolved.push(name);
-                if let Ok(real) = std::fs::canonicalize(&resolved) {
-                    resolved = real;
-                }
-            }
-        }
-    }
-    resolved
 }

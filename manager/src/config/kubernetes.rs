@@ -24,9 +24,9 @@ pub use self::mounts::MountSpec;
 pub use self::role::{Policy, RoleSpec, is_name};
 pub use self::storage::StorageSpec;
 pub use self::workload::WorkloadKind;
-use super::check::{Canonical, Shared, resolve};
+use super::inherited::{Inherited, Service, no_command};
+use super::section::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
-use super::service::{Inherited, Service, no_command};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 

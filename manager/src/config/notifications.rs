@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::check::resolve;
+use super::section::resolve;
 use super::section::{Problem, Section, kind};
 use crate::util::nearest::advice;
 

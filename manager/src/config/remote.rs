@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
-use super::check::{Canonical, Shared};
+use super::inherited::{Inherited, Service, no_command};
+use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
-use super::service::{Inherited, Service, no_command};
 
 /// NNI 3.0's `RemoteConfig`.
 const FIELDS: [&str; 8] = [

@@ -1,9 +1,10 @@
 //! One object of an experiment file: its fields by name, in any case and with or without underscores,
 //! each one checked for its type, and an error for what does not belong.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::{Error, Location};
 use crate::util::nearest::{advice, folded, nearest};
@@ -240,4 +241,71 @@ pub(super) fn kind(value: &Value) -> String {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }
+}
+
+/// The canonical form as it grows. What is not set is not in it.
+pub(super) struct Canonical(pub(super) Map<String, Value>);
+
+impl Canonical {
+    pub(super) fn put(&mut self, name: &str, value: impl Serialize) {
+        let value = json!(value);
+        if !value.is_null() {
+            self.0.insert(name.to_owned(), value);
+        }
+    }
+}
+
+/// The fields that stand at the top level or in the training service.
+pub(super) struct Shared {
+    pub(super) command: Option<String>,
+    pub(super) code: Option<PathBuf>,
+    pub(super) gpus: Option<u32>,
+    pub(super) ip: Option<String>,
+    pub(super) debug: Option<bool>,
+}
+
+impl Shared {
+    pub(super) fn take(section: &mut Section, base: &Path) -> Result<Self, Problem> {
+        let command = section.string_or_unset("trialCommand")?;
+        let code = section.string_or_unset("trialCodeDirectory")?;
+        let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
+            u32::try_from(gpus)
+                .map_err(|_| section.fault("trialGpuNumber", format!("{gpus} GPUs are too many")))
+        });
+        Ok(Self {
+            command,
+            code: code.map(|code| resolve(&code, base)),
+            gpus: gpus.transpose()?,
+            ip: section.string("nniManagerIp")?,
+            debug: section.boolean("debug")?,
+        })
+    }
+}
+
+/// An absolute path without `.`, `..` and symbolic links, as far as it exists; `~` is the home directory.
+pub(super) fn resolve(path: &str, base: &Path) -> PathBuf {
+    let home = || std::env::var_os("HOME").map(PathBuf::from);
+    let path = match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {
+            Some(home) => home.join(rest.trim_start_matches('/')),
+            None => PathBuf::from(path),
+        },
+        _ => PathBuf::from(path),
+    };
+    let mut resolved = PathBuf::from("/");
+    for part in base.join(path).components() {
+        match part {
+            Component::RootDir | Component::Prefix(_) | Component::CurDir => {}
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            Component::Normal(name) => {
+                resolved.push(name);
+                if let Ok(real) = std::fs::canonicalize(&resolved) {
+                    resolved = real;
+                }
+            }
+        }
+    }
+    resolved
 }

@@ -1,84 +1,17 @@
-//! The section `trainingService`: which platform, what it inherits from the top level, and the fields of
-//! `local`.
+//! The section `trainingService`: finds the platform and has its module read the fields.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::check::{Canonical, Shared};
+use super::inherited::Service;
 use super::kubernetes::WorkloadKind;
-use super::section::{Problem, Section, kind};
-use super::{LocalSpec, TrainingServiceSpec, kubernetes, plugin, remote};
+use super::section::{Problem, Section, Shared, kind};
+use super::{kubernetes, local, plugin, remote};
 use crate::util::nearest::folded;
-
-/// NNI 3.0's `LocalConfig`.
-const LOCAL_FIELDS: [&str; 10] = [
-    "platform",
-    "trialCommand",
-    "trialCodeDirectory",
-    "trialGpuNumber",
-    "nniManagerIp",
-    "debug",
-    "useActiveGpu",
-    "maxTrialNumberPerGpu",
-    "gpuIndices",
-    "reuseMode",
-];
 
 /// Platforms that NNI knows and this build does not.
 const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
-
-/// The section `trainingService`, with what it inherits.
-pub(super) struct Service {
-    pub(super) spec: TrainingServiceSpec,
-    /// The trial's command.
-    pub(super) command: String,
-    /// Every command, the trial's among them, and the field where it stands.
-    pub(super) commands: Vec<(String, String)>,
-    pub(super) code: PathBuf,
-    pub(super) gpus: Option<u32>,
-    pub(super) canonical: Value,
-}
-
-/// The fields that every platform's section may have, and what they inherit where they are missing.
-pub(super) struct Inherited {
-    pub(super) own: Shared,
-    /// The command and the field where it stands.
-    pub(super) command: Option<(String, String)>,
-    pub(super) code: PathBuf,
-    pub(super) gpus: Option<u32>,
-    pub(super) debug: bool,
-}
-
-impl Inherited {
-    /// Takes the fields from a platform's section.
-    pub(super) fn take(
-        section: &mut Section,
-        shared: &Shared,
-        shared_code: &Path,
-        base: &Path,
-    ) -> Result<Self, Problem> {
-        let own = Shared::take(section, base)?;
-        let owner =
-            |is_own: bool, name: &str| if is_own { section.at(name) } else { name.to_owned() };
-        let command_path = owner(own.command.is_some(), "trialCommand");
-        let code_path = owner(own.code.is_some(), "trialCodeDirectory");
-        let command = own.command.clone().or_else(|| shared.command.clone());
-        let code = own.code.clone().unwrap_or_else(|| shared_code.to_owned());
-        if !code.is_dir() {
-            let found = if code.exists() { "is no directory" } else { "does not exist" };
-            return Err(Problem::new(code_path, format!("{} {found}", code.display())));
-        }
-        let gpus = own.gpus.or(shared.gpus);
-        let debug = own.debug.or(shared.debug).unwrap_or(false);
-        Ok(Self { command: command.map(|command| (command_path, command)), own, code, gpus, debug })
-    }
-}
-
-/// That there is no command anywhere.
-pub(super) fn no_command() -> Problem {
-    Problem::new("trialCommand", "is missing; for example: python3 trial.py")
-}
 
 /// Reads the section `trainingService`.
 pub(super) fn service(
@@ -99,62 +32,12 @@ pub(super) fn service(
         Some(value) => value,
     };
     match platform(&value)? {
-        Platform::Local => local(value, shared, shared_code, base),
+        Platform::Local => local::section(value, shared, shared_code, base),
         Platform::Remote => remote::section(value, shared, shared_code, base),
         Platform::Plugin => plugin::section(value, shared, shared_code, base),
         Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
         Platform::Kubeflow => kubernetes::kubeflow(value, shared, shared_code, base),
     }
-}
-
-fn local(
-    value: Value,
-    shared: &Shared,
-    shared_code: &Path,
-    base: &Path,
-) -> Result<Service, Problem> {
-    let mut local = Section::open("trainingService", value, &LOCAL_FIELDS)?;
-    local.take("platform");
-    let Inherited { command, code, gpus, debug, .. } =
-        Inherited::take(&mut local, shared, shared_code, base)?;
-    let Some((command_path, command)) = command else { return Err(no_command()) };
-    let use_active_gpu = local.boolean("useActiveGpu")?;
-    let per_gpu = local.integer("maxTrialNumberPerGpu", 1)?.unwrap_or(1);
-    let gpu_indices = local.indices("gpuIndices")?;
-    let reuse = local.boolean("reuseMode")?.unwrap_or(false);
-    let with_gpus = gpus.is_some_and(|gpus| gpus > 0);
-    if with_gpus && use_active_gpu.is_none() {
-        let problem = "must be set when `trialGpuNumber` is: true if trials may use a GPU that others (such as a desktop) use, too";
-        return Err(local.fault("useActiveGpu", problem));
-    }
-    if !with_gpus && per_gpu != 1 {
-        let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
-        return Err(local.fault("maxTrialNumberPerGpu", problem));
-    }
-
-    let mut canonical = Canonical(Map::new());
-    canonical.put("platform", "local");
-    canonical.put("trialCommand", &command);
-    canonical.put("trialCodeDirectory", code.to_string_lossy());
-    canonical.put("trialGpuNumber", gpus);
-    canonical.put("debug", debug);
-    canonical.put("useActiveGpu", use_active_gpu);
-    canonical.put("maxTrialNumberPerGpu", per_gpu);
-    canonical.put("gpuIndices", &gpu_indices);
-    canonical.put("reuseMode", reuse);
-    Ok(Service {
-        spec: TrainingServiceSpec::Local(LocalSpec {
-            use_active_gpu,
-            max_trial_number_per_gpu: per_gpu,
-            gpu_indices,
-            code_snapshot: false,
-        }),
-        commands: vec![(command_path, command.clone())],
-        command,
-        code,
-        gpus,
-        canonical: Value::Object(canonical.0),
-    })
 }
 
 /// The platforms of this build.

@@ -11,6 +11,7 @@ mod evolution;
 mod gp;
 mod grid;
 mod guided;
+mod history;
 mod hyperband;
 pub mod import;
 mod random;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::super::service::{Inherited, no_command};
+use super::super::inherited::{Inherited, no_command};
 use super::{syntax, template};
-use crate::config::check::{Canonical, resolve};
+use crate::config::section::{Canonical, resolve};
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::syntax;
-use crate::config::check::resolve;
+use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::advice;
 

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::is_name;
 use super::syntax::{image, no_unknown, typed};
 use super::workload::{ROLE, WorkloadKind};
-use crate::config::check::resolve;
 use crate::config::document;
+use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 
 /// A Framework as its controller reads it.

@@ -1,28 +1,12 @@
-//! Which parameters were proposed already, and what to propose instead when one comes up again.
-
-use std::collections::HashSet;
-
-use serde_json::Value;
+//! Proposes other parameters instead of those that were proposed before.
 
 use super::grid::Grid;
+use super::history::History;
 use crate::search::search_space::{Domain, Parameters, Point, SearchSpace};
 
 /// The number of times that a colliding draw is replaced by another draw before the grid is walked. NNI walks at once;
 /// a few more draws keep a search random that has only begun to fill its space.
 const DRAWS: usize = 16;
-
-/// Parameters that were proposed, in a form that does not depend on the order of their names.
-#[derive(Debug, Clone, Default)]
-pub(super) struct History(HashSet<String>);
-
-impl History {
-    /// Remembers parameters; `false` if they were known.
-    pub(super) fn insert(&mut self, parameters: &Parameters) -> bool {
-        let mut text = String::new();
-        write_sorted(parameters, &mut text);
-        self.0.insert(text)
-    }
-}
 
 /// Keeps a tuner from proposing the same parameters twice, and notices when there are no more. After NNI
 /// 3.0's `nni/common/hpo_utils/dedup.py`.
@@ -72,27 +56,5 @@ impl Dedup {
         if self.may_collide {
             self.history.insert(parameters);
         }
-    }
-}
-
-/// Writes JSON with the members of every object in the order of their names.
-fn write_sorted(members: &Parameters, text: &mut String) {
-    let mut members: Vec<_> = members.iter().collect();
-    members.sort_by_key(|(name, _)| *name);
-    for (name, value) in members {
-        text.push_str(&Value::from(name.as_str()).to_string());
-        match value {
-            Value::Object(inner) => {
-                text.push('{');
-                write_sorted(inner, text);
-                text.push('}');
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => text.push_str(&value.to_string()),
-        }
-        text.push(',');
     }
 }

@@ -6,7 +6,7 @@
 //! third, and so on; a part that `q` rounds to one value is not divided further. Within an epoch the last
 //! parameter varies fastest, and combinations of an earlier epoch are passed over.
 
-use super::dedup::History;
+use super::history::History;
 use super::{Outcome, Proposal, Sample, Tuner};
 use crate::search::search_space::{Coordinate, Domain, Parameters, Point, Real, SearchSpace};
 

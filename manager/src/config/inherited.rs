@@ -1,0 +1,60 @@
+//! The fields that a platform's section inherits from the top level, and the result that every platform's section has.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::TrainingServiceSpec;
+use super::section::{Problem, Section, Shared};
+
+/// The section `trainingService`, with what it inherits.
+pub(super) struct Service {
+    pub(super) spec: TrainingServiceSpec,
+    /// The trial's command.
+    pub(super) command: String,
+    /// Every command, the trial's among them, and the field where it stands.
+    pub(super) commands: Vec<(String, String)>,
+    pub(super) code: PathBuf,
+    pub(super) gpus: Option<u32>,
+    pub(super) canonical: Value,
+}
+
+/// The fields that every platform's section may have, and what they inherit where they are missing.
+pub(super) struct Inherited {
+    pub(super) own: Shared,
+    /// The command and the field where it stands.
+    pub(super) command: Option<(String, String)>,
+    pub(super) code: PathBuf,
+    pub(super) gpus: Option<u32>,
+    pub(super) debug: bool,
+}
+
+impl Inherited {
+    /// Takes the fields from a platform's section.
+    pub(super) fn take(
+        section: &mut Section,
+        shared: &Shared,
+        shared_code: &Path,
+        base: &Path,
+    ) -> Result<Self, Problem> {
+        let own = Shared::take(section, base)?;
+        let owner =
+            |is_own: bool, name: &str| if is_own { section.at(name) } else { name.to_owned() };
+        let command_path = owner(own.command.is_some(), "trialCommand");
+        let code_path = owner(own.code.is_some(), "trialCodeDirectory");
+        let command = own.command.clone().or_else(|| shared.command.clone());
+        let code = own.code.clone().unwrap_or_else(|| shared_code.to_owned());
+        if !code.is_dir() {
+            let found = if code.exists() { "is no directory" } else { "does not exist" };
+            return Err(Problem::new(code_path, format!("{} {found}", code.display())));
+        }
+        let gpus = own.gpus.or(shared.gpus);
+        let debug = own.debug.or(shared.debug).unwrap_or(false);
+        Ok(Self { command: command.map(|command| (command_path, command)), own, code, gpus, debug })
+    }
+}
+
+/// That there is no command anywhere.
+pub(super) fn no_command() -> Problem {
+    Problem::new("trialCommand", "is missing; for example: python3 trial.py")
+}

@@ -1,0 +1,74 @@
+//! The fields of `platform: local`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::inherited::{Inherited, Service, no_command};
+use super::section::{Canonical, Problem, Section, Shared};
+use super::{LocalSpec, TrainingServiceSpec};
+
+/// NNI 3.0's `LocalConfig`.
+const LOCAL_FIELDS: [&str; 10] = [
+    "platform",
+    "trialCommand",
+    "trialCodeDirectory",
+    "trialGpuNumber",
+    "nniManagerIp",
+    "debug",
+    "useActiveGpu",
+    "maxTrialNumberPerGpu",
+    "gpuIndices",
+    "reuseMode",
+];
+
+/// Reads the section of `platform: local`.
+pub(super) fn section(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: &Path,
+) -> Result<Service, Problem> {
+    let mut local = Section::open("trainingService", value, &LOCAL_FIELDS)?;
+    local.take("platform");
+    let Inherited { command, code, gpus, debug, .. } =
+        Inherited::take(&mut local, shared, shared_code, base)?;
+    let Some((command_path, command)) = command else { return Err(no_command()) };
+    let use_active_gpu = local.boolean("useActiveGpu")?;
+    let per_gpu = local.integer("maxTrialNumberPerGpu", 1)?.unwrap_or(1);
+    let gpu_indices = local.indices("gpuIndices")?;
+    let reuse = local.boolean("reuseMode")?.unwrap_or(false);
+    let with_gpus = gpus.is_some_and(|gpus| gpus > 0);
+    if with_gpus && use_active_gpu.is_none() {
+        let problem = "must be set when `trialGpuNumber` is: true if trials may use a GPU that others (such as a desktop) use, too";
+        return Err(local.fault("useActiveGpu", problem));
+    }
+    if !with_gpus && per_gpu != 1 {
+        let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
+        return Err(local.fault("maxTrialNumberPerGpu", problem));
+    }
+
+    let mut canonical = Canonical(Map::new());
+    canonical.put("platform", "local");
+    canonical.put("trialCommand", &command);
+    canonical.put("trialCodeDirectory", code.to_string_lossy());
+    canonical.put("trialGpuNumber", gpus);
+    canonical.put("debug", debug);
+    canonical.put("useActiveGpu", use_active_gpu);
+    canonical.put("maxTrialNumberPerGpu", per_gpu);
+    canonical.put("gpuIndices", &gpu_indices);
+    canonical.put("reuseMode", reuse);
+    Ok(Service {
+        spec: TrainingServiceSpec::Local(LocalSpec {
+            use_active_gpu,
+            max_trial_number_per_gpu: per_gpu,
+            gpu_indices,
+            code_snapshot: false,
+        }),
+        commands: vec![(command_path, command.clone())],
+        command,
+        code,
+        gpus,
+        canonical: Value::Object(canonical.0),
+    })
+}
