@@ -18,6 +18,22 @@ pub(crate) struct Source {
     pub(crate) lines: usize,
 }
 
+impl Source {
+    /// The names of the modules on the way to this one: `["spool", "disk"]` for `src/spool/disk.rs`.
+    pub(crate) fn module_path(&self) -> Vec<String> {
+        let below = self.path.splitn(3, '/').nth(2).unwrap_or_default();
+        let path = below.trim_end_matches(".rs").split('/').map(str::to_owned);
+        path.filter(|name| name != "lib" && name != "main").collect()
+    }
+
+    /// A file at `path` below a crate's `src`, for the rules' own tests.
+    pub(crate) fn for_test(path: &str, code: &str) -> Self {
+        let module = path.split(['/', '.']).next().unwrap_or_default().to_owned();
+        let path = format!("krate/src/{path}");
+        Self { path, module, head: String::new(), code: code.to_owned(), lines: 1 }
+    }
+}
+
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
@@ -106,6 +122,60 @@ pub(crate) fn imports(code: &str) -> Vec<String> {
         }
     }
     found.retain(|name| !name.is_empty());
+    found
+}
+
+/// Every path that a text in the module `here` reaches through `crate::` or `super::`, from the crate's root on.
+pub(crate) fn import_paths(code: &str, here: &[String]) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for (at, word) in code.match_indices("crate::") {
+        found.extend(spelled(&code[at + word.len()..], &[]));
+    }
+    // `super::super::x`: only the first of them, with all that follow.
+    for (at, word) in code.match_indices("super::").filter(|(at, _)| !code[..*at].ends_with("::")) {
+        let mut rest = &code[at + word.len()..];
+        let mut parent = here.len().saturating_sub(1);
+        while let Some(further) = rest.strip_prefix("super::") {
+            rest = further;
+            parent = parent.saturating_sub(1);
+        }
+        found.extend(spelled(rest, &here[..parent]));
+    }
+    found
+}
+
+/// The paths that begin at `text`, each behind `base`: `a::{b, c::D}` as `a::b` and `a::c::D`.
+fn spelled(text: &str, base: &[String]) -> Vec<Vec<String>> {
+    if let Some(list) = text.strip_prefix('{') {
+        return elements(list).into_iter().flat_map(|element| spelled(element, base)).collect();
+    }
+    let first = name(text);
+    let path = [base, std::slice::from_ref(&first)].concat();
+    match text[first.len()..].strip_prefix("::") {
+        Some(rest) if !first.is_empty() => spelled(rest, &path),
+        _ => vec![path],
+    }
+}
+
+/// The elements of the list that ends with the brace which closes it.
+fn elements(list: &str) -> Vec<&str> {
+    let mut depth = 1;
+    let mut begin = 0;
+    let mut found = Vec::new();
+    for (at, character) in list.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 || (depth == 1 && character == ',') {
+            found.push(list[begin..at].trim_start());
+            begin = at + 1;
+        }
+        if depth == 0 {
+            break;
+        }
+    }
     found
 }
 

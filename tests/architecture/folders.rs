@@ -1,0 +1,78 @@
+//! The modules of one folder import one another in one direction only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::{Source, crates, import_paths, sources};
+
+/// A module as the names on its path below the crate: `["spool", "disk"]`.
+type ModulePath = Vec<String>;
+
+/// The imports between the children of one module, by the module's path.
+type Arrows = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
+
+/// Folders whose modules still import one another in a circle. A folder may leave this list and none may enter it.
+const CIRCLES: [&str; 3] =
+    ["agent spool", "manager config/kubernetes", "manager training_service/kubernetes"];
+
+#[test]
+fn modules_of_a_folder_import_in_one_direction() {
+    let mut found = Vec::new();
+    for krate in crates() {
+        for (folder, siblings) in circles(arrows(&sources(krate))) {
+            found.push(format!("{krate} {}", folder.join("/")));
+            println!("{krate} {}: {siblings:#?}", folder.join("/"));
+        }
+    }
+    assert_eq!(found, CIRCLES, "folders whose modules import one another in a circle");
+}
+
+fn arrows(files: &[Source]) -> Arrows {
+    let modules: BTreeSet<ModulePath> = files.iter().map(Source::module_path).collect();
+    let mut arrows = Arrows::new();
+    for file in files.iter().filter(|file| !file.code.is_empty()) {
+        let here = file.module_path();
+        for path in import_paths(&file.code, &here) {
+            // The longest beginning of the path that is a module; the rest of it are items.
+            let is_module = |end: &usize| modules.contains(&path[..*end]);
+            let Some(end) = (1..=path.len()).rev().find(is_module) else { continue };
+            let there = &path[..end];
+            let common = here.iter().zip(there).take_while(|(a, b)| a == b).count();
+            // A parent owns its children, and a child may know its parent's items: neither is an arrow.
+            if let (Some(from), Some(to)) = (here.get(common), there.get(common)) {
+                let siblings = arrows.entry(here[..common].to_vec()).or_default();
+                siblings.entry(from.clone()).or_default().insert(to.clone());
+            }
+        }
+    }
+    arrows
+}
+
+/// The arrows that are left in each folder once every module whose imports are settled is settled.
+fn circles(mut arrows: Arrows) -> Arrows {
+    for siblings in arrows.values_mut() {
+        loop {
+            let open: BTreeSet<String> = siblings.keys().cloned().collect();
+            siblings.retain(|_, targets| targets.iter().any(|target| open.contains(target)));
+            if siblings.len() == open.len() {
+                break;
+            }
+        }
+    }
+    arrows.retain(|_, siblings| !siblings.is_empty());
+    arrows
+}
+
+#[test]
+fn a_circle_is_found_at_any_depth() {
+    let file = |path: &str, code: &str| Source::for_test(path, code);
+    #[rustfmt::skip]
+    let table: [(&str, Vec<Source>, usize); 4] = [
+        ("one direction", vec![file("a/b.rs", "use super::c;"), file("a/c.rs", ""), file("a.rs", "")], 0),
+        ("siblings",      vec![file("a/b.rs", "use super::c::X;"), file("a/c.rs", "use crate::a::b;"), file("a.rs", "")], 1),
+        ("through a child", vec![file("a/b/d.rs", "use super::super::c;"), file("a/b.rs", ""), file("a/c.rs", "use crate::a::b::Y;"), file("a.rs", "")], 1),
+        ("parent and child", vec![file("a.rs", "use crate::a::b;"), file("a/b.rs", "use super::Z;")], 0),
+    ];
+    for (rule, files, expected) in table {
+        assert_eq!(circles(arrows(&files)).len(), expected, "{rule}");
+    }
+}
