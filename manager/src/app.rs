@@ -2,7 +2,6 @@
 //! order. It decides nothing.
 
 mod advisers;
-mod agent_program;
 mod error;
 mod idle;
 mod listener;
@@ -53,9 +52,9 @@ use crate::notifications;
 use crate::store::{self, Store};
 use crate::token::{Secret, UserToken};
 use crate::training_service::TrainingService;
-use crate::training_service::local::write_file;
 use crate::training_service::plugin::conformance::{self, Case, Verdict};
 use crate::util::clock::{Clock, SystemClock};
+use crate::util::files::write_file;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 use crate::view::Board;

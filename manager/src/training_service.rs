@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 
-pub mod azure_key;
+pub mod agent_program;
 pub mod kubernetes;
 pub mod local;
 pub mod plugin;
 pub mod remote;
-pub mod share;
 
 /// A trial job as wanted.
 #[derive(Debug, Clone, PartialEq)]
@@ -176,12 +175,12 @@ pub trait TrainingService: Send + Sync {
 
     /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
     /// comes as an event. A job that is gone is no error.
-    async fn cancel(&self, trial: &TrialJobId);
+    async fn stop(&self, trial: &TrialJobId);
 
     /// A job's agent has said that its command has ended and has been silent since, and the job is still there: ends
     /// what is left of it. Returns at once.
     async fn finish(&self, trial: &TrialJobId) {
-        self.cancel(trial).await;
+        self.stop(trial).await;
     }
 
     /// Returns the output of a job whose agent is not heard, straight from its machine: all of it, or what comes since

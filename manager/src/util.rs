@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod errors;
+pub mod files;
 pub mod ids;
 pub mod layout;
 pub mod local_socket;

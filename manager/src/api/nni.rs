@@ -317,7 +317,7 @@ async fn kill(
     headers: HeaderMap,
     Named(id): Named,
 ) -> Result<(), Refusal> {
-    Ok(shared.changes.make(&shared, &headers, Command::Kill(id)).await?)
+    Ok(shared.changes.make(&shared, &headers, Command::StopTrial(id)).await?)
 }
 
 #[derive(Deserialize)]

@@ -13,7 +13,7 @@ use crate::experiment::command::Refused;
 use crate::search::tuner;
 use crate::store;
 use crate::token;
-use crate::training_service::azure_key;
+use crate::training_service::kubernetes::azure_key;
 use crate::training_service::kubernetes::{client, preflight};
 use crate::training_service::local::gpus;
 

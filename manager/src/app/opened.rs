@@ -11,8 +11,8 @@ use super::{Error, Finished, Settings, restored};
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
-use crate::training_service::local::private_folder;
 use crate::util::clock::Clock;
+use crate::util::files::private_folder;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 

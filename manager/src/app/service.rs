@@ -7,19 +7,20 @@ use std::sync::Arc;
 use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
-use super::{Error, agent_program, reach};
+use super::{Error, reach};
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::config::{ExperimentSpec, LocalSpec, PluginSpec, RemoteSpec, TrainingServiceSpec};
 use crate::token::Secret;
+use crate::training_service::kubernetes::azure_key;
 use crate::training_service::kubernetes::client::{Access, Cluster, SECRETS, a_few_times};
+use crate::training_service::kubernetes::share::Share;
 use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::kubernetes::{self, KubernetesService, manifest, preflight};
 use crate::training_service::local::gpus::{self, Gpus, Wanted};
 use crate::training_service::local::{self, Local};
 use crate::training_service::plugin::{self, Plugin};
 use crate::training_service::remote::{self, Remote};
-use crate::training_service::share::Share;
-use crate::training_service::{JobEvents, TrainingService, azure_key};
+use crate::training_service::{JobEvents, TrainingService, agent_program};
 use crate::util::layout::ExperimentDir;
 
 /// The training service as it was found before anything of the experiment was made: an experiment that cannot run

@@ -170,7 +170,7 @@ pub async fn conduct(conductor: Dependencies) -> Result<ExperimentState, store::
         let stopping = run.state.stands() == ExperimentState::Stopping;
         let (handle, beat) = (run.deps.handle.clone(), run.next_beat());
         tokio::select! {
-            () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
+            () = handle.stopped(), if !stopping => run.perform(state::Event::ExperimentStopRequested).await?,
             () = handle.left(), if !stopping && !handle.is_to_stop() => {
                 // How long it has run counts for the next manager.
                 run.record_state(run.state.stands()).await?;
@@ -326,7 +326,7 @@ impl ExperimentTask {
         let job = self.jobs.get_mut(trial).filter(|job| job.given_up.is_none())?;
         info!(%trial, "the assessor gives the trial up: {reason}");
         job.given_up = Some(reason);
-        Some(state::Event::Cancel { trial: trial.clone(), reason: StopReason::EarlyStop })
+        Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
     }
 
     /// A tuner or an assessor outside has spoken.
@@ -441,10 +441,10 @@ impl ExperimentTask {
                         self.notify(Notice::Running { trial });
                     }
                 }
-                Effect::Stop { trial, reason } => {
+                Effect::StopTrial { trial, reason } => {
                     let mut stops = vec![(trial, Some(reason))];
-                    while let Some(Effect::Stop { trial, reason }) =
-                        effects.pop_front_if(|next| matches!(next, Effect::Stop { .. }))
+                    while let Some(Effect::StopTrial { trial, reason }) =
+                        effects.pop_front_if(|next| matches!(next, Effect::StopTrial { .. }))
                     {
                         stops.push((trial, Some(reason)));
                     }
@@ -452,9 +452,9 @@ impl ExperimentTask {
                     self.deps.inbox.patiently(|| self.deps.store.set_intents(&stops, now)).await?;
                     for (trial, reason) in stops {
                         if let Some(reason) = reason {
-                            self.order_stop(&trial, reason);
+                            self.push_stop_directive(&trial, reason);
                         }
-                        self.deps.service.cancel(&trial).await;
+                        self.deps.service.stop(&trial).await;
                     }
                 }
                 Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
@@ -471,10 +471,10 @@ impl ExperimentTask {
         Ok(())
     }
 
-    fn order_stop(&self, trial: &TrialJobId, reason: StopReason) {
+    fn push_stop_directive(&self, trial: &TrialJobId, reason: StopReason) {
         if let Some(job) = self.jobs.get(trial) {
             let stop = DirectiveBody::Stop { reason, grace_ms: None };
-            self.deps.handle.order(trial, &job.attempt, stop);
+            self.deps.handle.push_directive(trial, &job.attempt, stop);
         }
     }
 

@@ -204,12 +204,12 @@ impl State {
             Event::Gone { trial, gone, verdict, result } => {
                 self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
             }
-            Event::Cancel { trial, reason } => {
+            Event::StopRequested { trial, reason } => {
                 if !self.take_back(&trial, &mut effects) {
                     self.intend(&trial, reason, &mut effects);
                 }
             }
-            Event::Stop => {
+            Event::ExperimentStopRequested => {
                 if !matches!(self.stands, ExperimentState::Done | ExperimentState::Stopped) {
                     self.stands = ExperimentState::Stopping;
                     let mut live: Vec<_> = self.live.keys().cloned().collect();
@@ -391,7 +391,7 @@ impl State {
             && live.intent.is_none()
         {
             live.intent = Some(reason);
-            effects.push(Effect::Stop { trial: trial.clone(), reason });
+            effects.push(Effect::StopTrial { trial: trial.clone(), reason });
         }
     }
 

@@ -5,6 +5,7 @@
 //! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.
 
 pub mod admission_advice;
+pub mod azure_key;
 pub mod cleanup;
 pub mod client;
 pub mod disruption;
@@ -15,6 +16,7 @@ pub mod pending_reason;
 pub mod pod_end;
 mod podless;
 pub mod preflight;
+pub mod share;
 mod text;
 pub mod tracker;
 mod watching;
@@ -87,7 +89,7 @@ struct Shared {
     /// A deadline may be nearer than it was.
     nearer: Notify,
     /// Counts requests to end attempts.
-    cancelled: watch::Sender<u64>,
+    stop_requests: watch::Sender<u64>,
     /// The reason why the cluster is no longer waited for, if that is so.
     left: OnceLock<String>,
     requests: Semaphore,
@@ -110,7 +112,7 @@ impl KubernetesService {
             began: Instant::now(),
             listed: watch::Sender::new(false),
             nearer: Notify::new(),
-            cancelled: watch::Sender::new(0),
+            stop_requests: watch::Sender::new(0),
             left: OnceLock::new(),
             requests: Semaphore::new(REQUESTS),
             closing: CancellationToken::new(),
@@ -165,10 +167,10 @@ impl TrainingService for KubernetesService {
         // What an agent leaves behind goes with its pod; that is why it waits for the manager before.
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
-        let acts = self.shared.tracker().cancel(trial, self.shared.now());
+    async fn stop(&self, trial: &TrialJobId) {
+        let acts = self.shared.tracker().stop_trial(trial, self.shared.now());
         self.shared.nearer.notify_one();
-        self.shared.cancelled.send_modify(|count| *count += 1);
+        self.shared.stop_requests.send_modify(|count| *count += 1);
         self.shared.perform(acts);
     }
 
@@ -399,7 +401,7 @@ impl Shared {
         for (kind, object) in &objects {
             let mut pause = Duration::from_millis(250);
             loop {
-                let mut cancelled = self.cancelled.subscribe();
+                let mut stop_requests = self.stop_requests.subscribe();
                 if self.tracker().is_unwanted(name) {
                     return Err("it was stopped before it was submitted".to_owned());
                 }
@@ -422,7 +424,7 @@ impl Shared {
                 }
                 // The sender lives as long as we do.
                 let slept = async {
-                    drop(tokio::time::timeout(pause, cancelled.changed()).await);
+                    drop(tokio::time::timeout(pause, stop_requests.changed()).await);
                 };
                 if self.closing.run_until_cancelled(slept).await.is_none() {
                     return Err(LEFT.to_owned());

@@ -5,9 +5,8 @@
 //! back waits on that lock, which no other process can be mistaken for, unlike a process id.
 
 use std::collections::HashMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -28,6 +27,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 use self::gpus::Gpus;
 use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
 use crate::token::Secret;
+use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
 pub mod gpus;
@@ -280,7 +280,7 @@ impl TrainingService for Local {
         kept_verdict(&self.shared.settings.dir.trial(trial), attempt)
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
+    async fn stop(&self, trial: &TrialJobId) {
         if !self.shared.signal(trial, Signal::SIGTERM) {
             return;
         }
@@ -466,20 +466,6 @@ fn pid_of(child: &Child) -> Option<Pid> {
 
 fn shell_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
-}
-
-/// Makes a folder and those above it that are missing, for their owner only, whatever the umask is.
-pub fn private_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Writes a file whole: a reader sees the old text or the new one. `mode` holds from the first moment.
-pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(&temporary, path)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl TrainingService for Service {
 
     async fn recover(&self, _: &TrialJobId) {}
 
-    async fn cancel(&self, _: &TrialJobId) {}
+    async fn stop(&self, _: &TrialJobId) {}
 
     async fn output(
         &self,

@@ -24,7 +24,7 @@ impl ExperimentTask {
             return Ok(Err(Refused::Held(chain(&error))));
         }
         let checked = match command {
-            Command::Kill(trial) => self.kill(trial).await,
+            Command::StopTrial(trial) => self.stop_trial(trial).await,
             Command::Retry(trial) => self.retry(trial).await,
             Command::Flush(trial) => self.tell(trial, DirectiveBody::Flush).await,
             Command::LogLevel(trial, level) => {
@@ -49,7 +49,7 @@ impl ExperimentTask {
             }
             Ok(Asked::Order(trial, body)) => {
                 if let Some(job) = self.jobs.get(&trial) {
-                    self.deps.handle.order(&trial, &job.attempt, body);
+                    self.deps.handle.push_directive(&trial, &job.attempt, body);
                 }
             }
             Err(refused) => return Ok(Err(refused)),
@@ -57,10 +57,10 @@ impl ExperimentTask {
         Ok(Ok(()))
     }
 
-    async fn kill(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
+    async fn stop_trial(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
         let reason = StopReason::User;
-        let cancel = state::Event::Cancel { trial: trial.clone(), reason };
-        self.lives(trial).await.map(|_| Asked::Event(cancel))
+        let stop = state::Event::StopRequested { trial: trial.clone(), reason };
+        self.lives(trial).await.map(|_| Asked::Event(stop))
     }
 
     /// An order that is obeyed or forgotten: nothing depends on it.

@@ -142,7 +142,7 @@ impl ExperimentTask {
         self.record(trial, state, None, Some(attempt)).await?;
         // What the earlier one was ordered, this one has not heard.
         if let Some(reason) = self.state.intent(trial) {
-            self.order_stop(trial, reason);
+            self.push_stop_directive(trial, reason);
         }
         if runs {
             self.leases.expect(trial, false);
@@ -179,7 +179,7 @@ impl ExperimentTask {
             }
             Err(error) => {
                 // A disk that was waited for until the experiment was to stop: so it was the stop that ended it.
-                let stop = error.may_pass().then_some(state::Event::Stop);
+                let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
                 let message = chain(&error);
                 warn!(%trial, "the trial could not be submitted: {message}");
                 let gone =

@@ -133,10 +133,10 @@ impl ExperimentTask {
         let stops: Vec<_> = run.jobs.keys().cloned().collect();
         for trial in stops {
             if let Some(reason) = run.state.intent(&trial) {
-                run.order_stop(&trial, reason);
+                run.push_stop_directive(&trial, reason);
                 // Those that a manager's end interrupts were asked by it, and have their grace.
                 if reason != StopReason::ManagerShutdown {
-                    run.deps.service.cancel(&trial).await;
+                    run.deps.service.stop(&trial).await;
                 }
             }
         }

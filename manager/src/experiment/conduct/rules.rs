@@ -59,7 +59,7 @@ impl ExperimentTask {
         }
         let whole = limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(OUTLAST));
         let orders = DirectiveBody::StopRules { rules, lease_ms: ms(whole) };
-        self.deps.handle.order(trial, &job.attempt, orders);
+        self.deps.handle.push_directive(trial, &job.attempt, orders);
     }
 
     /// Returns the rule by which the assessor will stop the trial, and how long it holds.

@@ -163,13 +163,13 @@ mod tests {
         gone(&mut state, "a");
         propose(&mut state, 1, "b");
         state.steer(Steer::Again(trial("a")), Duration::ZERO);
-        let cancel = || Event::Cancel { trial: trial("a"), reason: StopReason::User };
-        let effects = state.step(cancel(), Duration::ZERO);
+        let stop = || Event::StopRequested { trial: trial("a"), reason: StopReason::User };
+        let effects = state.step(stop(), Duration::ZERO);
         let [Effect::RecordEnd { trial: ended, end }] = effects.as_slice() else {
             panic!("{effects:?}")
         };
         assert_eq!((ended, end.state), (&trial("a"), JobState::UserCanceled));
-        assert_eq!(state.step(cancel(), Duration::ZERO), [], "it is over");
+        assert_eq!(state.step(stop(), Duration::ZERO), [], "it is over");
         let last = gone(&mut state, "b");
         assert!(!last.iter().any(|effect| matches!(effect, Effect::Relaunch { .. })), "{last:?}");
         assert_eq!(state.stands(), ExperimentState::Done);
@@ -258,7 +258,7 @@ mod tests {
         let mut state = state(2, 9);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
-        state.step(Event::Stop, Duration::ZERO);
+        state.step(Event::ExperimentStopRequested, Duration::ZERO);
         assert_eq!(state.steer(limit(Some(9), None), Duration::ZERO), []);
         assert_eq!(state.steer(Steer::Again(trial("x")), Duration::ZERO), []);
     }

@@ -48,7 +48,7 @@ fn observe(number: u64, state: JobState, outcome: Outcome) -> Effect {
 }
 
 fn stop(number: u64, reason: StopReason) -> Effect {
-    Effect::Stop { trial: id(number), reason }
+    Effect::StopTrial { trial: id(number), reason }
 }
 
 fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
@@ -171,10 +171,10 @@ fn a_stop_ends_the_trials_and_starts_none() {
     let mut state = State::new(limits(2, 100));
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
-    let effects = state.step(Event::Stop, Duration::ZERO);
+    let effects = state.step(Event::ExperimentStopRequested, Duration::ZERO);
     let stopping = Effect::RecordState(ExperimentState::Stopping);
     assert_eq!(effects, [stop(0, StopReason::ManagerShutdown), stopping]);
-    assert_eq!(state.step(Event::Stop, Duration::ZERO), [], "said twice");
+    assert_eq!(state.step(Event::ExperimentStopRequested, Duration::ZERO), [], "said twice");
     assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the tuner's answer came too late");
     let gone =
         Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: Some(1.0.into()) };
@@ -407,7 +407,7 @@ proptest! {
                     Effect::Observe { parameter_id: None, .. } => {
                         unreachable!("nobody adds trials here");
                     }
-                    Effect::Stop { .. }
+                    Effect::StopTrial { .. }
                     | Effect::RecordRunning { .. }
                     | Effect::RecordState(_)
                     | Effect::Tell(_)
@@ -423,7 +423,7 @@ proptest! {
             let event = match moves.next() {
                 Some(Move::Start(n)) => pick(n).map(|trial| Event::Started { trial }),
                 Some(Move::Cancel(n)) => {
-                    pick(n).map(|trial| Event::Cancel { trial, reason: StopReason::User })
+                    pick(n).map(|trial| Event::StopRequested { trial, reason: StopReason::User })
                 }
                 Some(Move::Pass(seconds)) => {
                     now += Duration::from_secs(seconds);
@@ -431,7 +431,7 @@ proptest! {
                 }
                 Some(Move::Stop) => {
                     stopped = true;
-                    Some(Event::Stop)
+                    Some(Event::ExperimentStopRequested)
                 }
                 Some(Move::Succeed(n)) => pick(n).map(|trial| end(trial, Cause::Succeeded)),
                 Some(Move::Fail(n)) => pick(n).map(|trial| end(trial, Cause::Exit)),
@@ -449,7 +449,7 @@ proptest! {
             todo.extend(state.step(event, now));
             if moves.len() == 0 && !stopped {
                 stopped = true;
-                todo.extend(state.step(Event::Stop, now));
+                todo.extend(state.step(Event::ExperimentStopRequested, now));
                 // Proposals that were asked for before the stop may still be under way.
                 todo.retain(|effect| !matches!(effect, Effect::Launch { .. }));
             }

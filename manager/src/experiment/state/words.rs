@@ -104,14 +104,14 @@ pub enum Event {
         result: Option<MetricValue>,
     },
     /// A stop of one trial is requested.
-    Cancel {
+    StopRequested {
         /// Which trial.
         trial: TrialJobId,
         /// Why.
         reason: StopReason,
     },
     /// A stop of the experiment is requested.
-    Stop,
+    ExperimentStopRequested,
     /// Time has passed: deadlines are looked at.
     Tick,
 }
@@ -157,7 +157,7 @@ pub enum Effect {
         trial: TrialJobId,
     },
     /// Record the intent, then stop the trial.
-    Stop {
+    StopTrial {
         /// Which trial.
         trial: TrialJobId,
         /// Why.

@@ -13,7 +13,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search::search_space::Parameters;
-use crate::training_service::share::{Share, azure_data};
+use crate::training_service::kubernetes::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
 
 /// Label with the experiment's id, on everything of ours.

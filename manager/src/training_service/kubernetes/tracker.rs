@@ -197,7 +197,7 @@ impl Tracker {
     }
 
     /// A stop of a trial is requested.
-    pub fn cancel(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+    pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         self.stop(&name, now)
     }

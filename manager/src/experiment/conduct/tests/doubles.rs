@@ -12,7 +12,7 @@ use crate::training_service::{self, Adopted, JobEvent, TrialJobSpec};
 
 #[derive(Default)]
 pub(super) struct Service {
-    pub(super) cancelled: Mutex<Vec<TrialJobId>>,
+    pub(super) stopped: Mutex<Vec<TrialJobId>>,
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
@@ -59,8 +59,8 @@ impl TrainingService for Service {
         self.deliver_rest().await;
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
-        self.cancelled.lock().unwrap().push(trial.clone());
+    async fn stop(&self, trial: &TrialJobId) {
+        self.stopped.lock().unwrap().push(trial.clone());
     }
 
     async fn finish(&self, trial: &TrialJobId) {

@@ -203,7 +203,7 @@ fn a_lost_tuner_leaves_a_search_to_resume() {
 fn a_tuner_that_thinks_holds_up_no_stop() {
     let mut state = governed(Policy::default());
     state.step(succeeded(0, 1.0), Duration::ZERO);
-    state.step(Event::Stop, Duration::ZERO);
+    state.step(Event::ExperimentStopRequested, Duration::ZERO);
     assert_eq!(state.stands(), ExperimentState::Stopped);
     assert_eq!(state.step(proposed(1), Duration::ZERO), [], "too late");
 }
@@ -212,7 +212,7 @@ fn a_tuner_that_thinks_holds_up_no_stop() {
 fn what_was_given_up_teaches_by_its_last_result() {
     for (reason, learned) in [(StopReason::EarlyStop, true), (StopReason::User, false)] {
         let mut state = governed(Policy::default());
-        state.step(Event::Cancel { trial: id(0), reason }, Duration::ZERO);
+        state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
         let gone = Event::Gone {
             trial: id(0),
             gone: unknown_end(),

@@ -6,8 +6,8 @@ use super::{Common, experiment_name, parameters, registry_name, set_default, wor
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::share::{self, Share};
 use crate::training_service::kubernetes::workload::workload;
-use crate::training_service::share::{self, Share};
 
 /// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
 pub(super) const GRACE_S: u64 = 30;

@@ -74,7 +74,7 @@ fn the_end_is_told_once() {
     assert_eq!(tracker.workload_gone("fa"), []);
     tracker.listing();
     assert_eq!(tracker.listing_done(), []);
-    assert_eq!(tracker.cancel(&trial("a"), at(9)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(9)), []);
     assert_eq!(tracker.next_deadline(), None);
 }
 
@@ -111,8 +111,8 @@ fn a_refusal_is_the_end() {
 fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
     let mut tracker = made();
     tracker.workload("fa", Standing::Running, at(1));
-    assert_eq!(tracker.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
-    assert_eq!(tracker.cancel(&trial("a"), at(6)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(6)), []);
     assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
     assert_eq!(tracker.tick(at(5)), []);
     assert_eq!(tracker.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
@@ -134,7 +134,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
     assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
     // After a stop of the user's, that is why.
     let mut tracker = made();
-    tracker.cancel(&trial("a"), at(5));
+    tracker.stop_trial(&trial("a"), at(5));
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
     let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
     assert_eq!(ended, [gone(None, "stopped on request")]);
@@ -144,7 +144,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
 fn a_stop_before_it_is_made_waits_for_that() {
     let mut tracker = tracker();
     assert!(!tracker.is_unwanted("fa"));
-    assert_eq!(tracker.cancel(&trial("a"), at(1)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(1)), []);
     assert!(tracker.is_unwanted("fa"));
     assert_eq!(tracker.submitted("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
 }
@@ -428,7 +428,7 @@ fn batch_job() -> Tracker {
 fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
     let mut tracker = batch_job();
     assert_eq!(tracker.workload("ja", Standing::Running, at(1)), []);
-    assert_eq!(tracker.cancel(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
     assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
     assert_eq!(tracker.workload_gone("ja"), [], "it is awaited once");
     assert_eq!(tracker.pods_gone("ja"), [gone(None, "stopped on request")]);

@@ -10,7 +10,7 @@ const HEAD: u64 = 64 << 10;
 const INTERP: u32 = 3;
 
 /// Why a program will not run in every image. `None`: nothing speaks against it, as far as one can tell from here.
-pub(super) fn unfit(program: &Path) -> Option<&'static str> {
+pub fn unfit(program: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     // Who cannot read it learns so when it is asked for.
     File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
