@@ -13,6 +13,7 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 pub mod agent_program;
 pub mod kubernetes;
 pub mod local;
+pub mod platform;
 pub mod plugin;
 pub mod remote;
 
@@ -131,34 +132,23 @@ pub enum Adopted {
 /// The output of a job, piece by piece, as the job prints it.
 pub type Output = BoxStream<'static, Vec<u8>>;
 
-/// Why a job could not be submitted.
+/// The reason that a job could not be submitted: an error of the service's own.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file or folder of the job.
-    #[error("cannot write {}", .path.display())]
-    Write {
-        /// Which.
-        path: std::path::PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The agent program.
-    #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
-    StartAgent {
-        /// Which.
-        program: std::path::PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+#[error(transparent)]
+pub struct SubmitError(Box<dyn std::error::Error + Send + Sync>);
+
+impl SubmitError {
+    /// Returns the error as a training service hands it on.
+    pub fn new(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self(Box::new(error))
+    }
 }
 
 /// Runs trial jobs somewhere.
 #[async_trait]
 pub trait TrainingService: Send + Sync {
     /// Starts a job. The caller has recorded the attempt before, so that a crash in between is seen.
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error>;
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError>;
 
     /// Takes over a job that an earlier manager submitted: looks for it, delivers what it left behind,
     /// and watches it if it lives.

@@ -67,7 +67,11 @@ async fn state(
         closing: stop.clone(),
         closed: stop,
         streams: TaskTracker::new(),
-        place: api::Place { port, folder: dir.path().to_owned() },
+        place: api::Place {
+            port,
+            folder: dir.path().to_owned(),
+            has_trial_files: spec.training_service.section().is_local(),
+        },
     })
 }
 

@@ -26,7 +26,7 @@ pub use self::storage::StorageSpec;
 pub use self::workload::WorkloadKind;
 use super::check::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
-use super::service::{Inherited, Service, no_command};
+use super::service::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 
@@ -117,6 +117,30 @@ pub struct KubernetesSpec {
     /// `barrierImage` (ours): pods wait for one another with `frameworkbarrier` from this image. `None`: they
     /// meet at the manager.
     pub barrier_image: Option<String>,
+}
+
+impl ServiceSection for KubernetesSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.advertise.as_deref()
+    }
+
+    fn needs_code(&self) -> bool {
+        self.storage.needs_code()
+    }
+
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        match (wanted, self.needs_code()) {
+            (true, true) | (false, false) => Ok(()),
+            (true, false) => Err(
+                "is true, but trials take the code from where `trainingService.storage` says; leave one of them out",
+            ),
+            (false, true) => Err(ALWAYS_COPIED),
+        }
+    }
+
+    fn limit_start_up(&mut self, limit: Duration) {
+        self.start_up_deadline = self.start_up_deadline.min(limit);
+    }
 }
 
 /// The way of the agent into a pod.

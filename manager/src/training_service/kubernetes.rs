@@ -13,6 +13,7 @@ pub mod image;
 pub mod kueue;
 pub mod manifest;
 pub mod pending_reason;
+pub mod platform;
 pub mod pod_end;
 mod podless;
 pub mod preflight;
@@ -39,7 +40,7 @@ use self::manifest::Common;
 use self::tracker::{Act, Tracker};
 use self::watching::Watched;
 use self::workload::{StopRequest, Workload, workload};
-use super::{Adopted, Error, JobEvents, Output, TrainingService, TrialJobSpec};
+use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
 
 /// Requests that may be under way at a time.
 const REQUESTS: usize = 16;
@@ -138,7 +139,7 @@ impl KubernetesService {
 
 #[async_trait]
 impl TrainingService for KubernetesService {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         let shared = &self.shared;
         let name = manifest::workload_name(&shared.settings.common.experiment, &job.attempt);
         shared.tracker().submit(&name, job.trial.clone(), job.attempt.clone(), shared.now());

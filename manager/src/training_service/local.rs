@@ -25,12 +25,13 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
-use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
+use super::{Adopted, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec};
 use crate::token::Secret;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
 pub mod gpus;
+mod platform;
 
 /// The time that an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
 /// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
@@ -78,6 +79,29 @@ pub struct Settings {
     pub secret: Arc<Secret>,
     /// Where the end of each job is told.
     pub events: JobEvents,
+}
+
+/// The reason that a job could not be submitted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder of the job.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent program.
+    #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
+    StartAgent {
+        /// Its path.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
 }
 
 #[derive(Debug)]
@@ -217,25 +241,8 @@ impl Shared {
 
 #[async_trait]
 impl TrainingService for Local {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let dir = shared.prepare(job)?;
-        let mut command = shared.command(job, &dir);
-        if let Some(visible) = shared.gpus().take(&job.trial) {
-            // The numbers are nvidia-smi's, which goes by the bus; CUDA by itself puts the fastest first (CUDA C++
-            // Programming Guide, "CUDA Environment Variables").
-            command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        }
-        let child = command.spawn().map_err(|source| {
-            shared.gpus().give_back(&job.trial);
-            Error::StartAgent { program: shared.settings.agent.clone(), source }
-        })?;
-        if let Some(pid) = pid_of(&child) {
-            shared.agents().insert(job.trial.clone(), pid);
-        }
-        let job = job.clone();
-        self.shared.tasks.spawn(async move { watch_child(&shared, child, job).await });
-        Ok(())
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
+        self.shared.submit(job).map_err(SubmitError::new)
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
@@ -310,6 +317,28 @@ impl TrainingService for Local {
 }
 
 impl Shared {
+    /// Starts an agent for a job.
+    fn submit(self: &Arc<Self>, job: &TrialJobSpec) -> Result<(), Error> {
+        let shared = Arc::clone(self);
+        let dir = shared.prepare(job)?;
+        let mut command = shared.command(job, &dir);
+        if let Some(visible) = shared.gpus().take(&job.trial) {
+            // The numbers are nvidia-smi's, which goes by the bus; CUDA by itself puts the fastest first (CUDA C++
+            // Programming Guide, "CUDA Environment Variables").
+            command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        }
+        let child = command.spawn().map_err(|source| {
+            shared.gpus().give_back(&job.trial);
+            Error::StartAgent { program: shared.settings.agent.clone(), source }
+        })?;
+        if let Some(pid) = pid_of(&child) {
+            shared.agents().insert(job.trial.clone(), pid);
+        }
+        let job = job.clone();
+        self.tasks.spawn(async move { watch_child(&shared, child, job).await });
+        Ok(())
+    }
+
     /// Takes a trial for one of ours that an earlier manager has started.
     fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
         self.renew_token(trial);

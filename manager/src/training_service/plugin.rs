@@ -26,7 +26,7 @@ pub use self::handshake::{clean_up, probe};
 use self::job::{Job, Order};
 use self::link::{Link, Program, Started};
 use self::wire::{Key, Message};
-use super::{Adopted, JobEvents, JobNews, Output, TrainingService, TrialJobSpec};
+use super::{Adopted, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::config::PluginSpec;
 use crate::token::Secret;
 use crate::util::files::{private_folder, write_file};
@@ -37,6 +37,7 @@ mod handshake;
 mod job;
 mod link;
 mod parameters;
+mod platform;
 mod wire;
 
 /// The longest that an answer may take, by request.
@@ -368,7 +369,7 @@ impl Shared {
 
 #[async_trait]
 impl TrainingService for Plugin {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), super::Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         let key = self.shared.key(&job.trial, &job.attempt);
         self.shared.begin(key, Some(job.clone()));
         Ok(())

@@ -21,7 +21,9 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 use self::board::{Board, Job};
 use self::session::{Luggage, Session, request};
 use self::ssh::Ssh;
-use super::{Adopted, JobEvent, JobEvents, JobNews, JobWaits, TrainingService, TrialJobSpec};
+use super::{
+    Adopted, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService, TrialJobSpec,
+};
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
 use crate::token::Secret;
@@ -29,6 +31,7 @@ use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
 mod board;
+mod platform;
 mod session;
 mod ssh;
 
@@ -373,7 +376,7 @@ const PLACE: &str = "machine";
 
 #[async_trait]
 impl TrainingService for Remote {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), super::Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         self.shared.board().waiting.push_back(job.clone());
         self.shared.place();
         Ok(())

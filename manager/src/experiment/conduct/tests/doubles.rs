@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Proposal, Sample, Tuner};
-use crate::training_service::{self, Adopted, JobEvent, TrialJobSpec};
+use crate::training_service::{Adopted, JobEvent, SubmitError, TrialJobSpec};
 
 #[derive(Default)]
 pub(super) struct Service {
@@ -41,7 +41,7 @@ impl Service {
 
 #[async_trait]
 impl TrainingService for Service {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), training_service::Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         self.submitted.lock().unwrap().push(job.attempt.clone());
         Ok(())
     }
