@@ -71,14 +71,25 @@ pub struct JobEvent {
     pub message: Option<String>,
     /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
-    /// The platform's words, where it took the job's machine away: its reason and its words.
-    pub taken: Option<String>,
+    /// The disruption that took the job's machine away: the platform's reason and its words.
+    pub disruption: Option<String>,
+    /// True if the service calls the job a success, whatever its agent saw: a controller ends the other pods of a job
+    /// once enough of them have succeeded.
+    pub succeeded: bool,
 }
 
 impl JobEvent {
     /// It is gone, and the service knows no more.
     pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
-        Self { trial, attempt, exit_code: None, message: None, class: None, taken: None }
+        Self {
+            trial,
+            attempt,
+            exit_code: None,
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        }
     }
 }
 

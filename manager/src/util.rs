@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod errors;
+pub mod excerpt;
 pub mod files;
 pub mod ids;
 pub mod layout;

@@ -4,6 +4,7 @@
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
+mod kind;
 mod kubeflow;
 mod mounts;
 mod role;
@@ -20,10 +21,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+pub use self::kind::WorkloadKind;
 pub use self::mounts::MountSpec;
-pub use self::role::{Policy, RoleSpec, is_name};
+pub use self::role::{Policy, RoleSpec};
 pub use self::storage::StorageSpec;
-pub use self::workload::WorkloadKind;
+pub use self::syntax::is_name;
 use super::check::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
 use super::service::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};

@@ -12,13 +12,13 @@ pub mod disruption;
 pub mod image;
 pub mod kueue;
 pub mod manifest;
+pub mod outcome;
 pub mod pending_reason;
 pub mod platform;
 pub mod pod_end;
 mod podless;
 pub mod preflight;
 pub mod share;
-mod text;
 pub mod tracker;
 mod watching;
 pub mod workload;
@@ -464,7 +464,7 @@ impl Shared {
     /// The pod whose metrics are the trial's, and the name of its container.
     async fn reporter(&self, name: &str) -> Option<(String, String)> {
         let Settings { cluster, common, .. } = &self.settings;
-        let container = manifest::reporting_container(&common.spec, self.kind.container());
+        let container = manifest::reporting_container(common);
         if let Some(pod) = self.kind.reporter(&common.spec, name, &[]) {
             return Some((pod, container));
         }

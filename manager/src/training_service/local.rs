@@ -384,12 +384,12 @@ async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
             }
             let message = if code == KEEPER_ERROR { shared.complaint(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { trial, attempt, exit_code: Some(code), message, class: None, taken: None }
+            JobEvent { exit_code: Some(code), message, ..JobEvent::unexplained(trial, attempt) }
         }
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { trial, attempt, exit_code: None, message, class: None, taken: None }
+            JobEvent { message, ..JobEvent::unexplained(trial, attempt) }
         }
     };
     shared.tell(event).await;

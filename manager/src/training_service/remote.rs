@@ -365,8 +365,8 @@ impl Shared {
             return;
         }
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        let taken = None;
-        self.news(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class, taken }));
+        let unexplained = JobEvent::unexplained(trial, attempt);
+        self.news(JobNews::Gone(JobEvent { exit_code, message, class, ..unexplained }));
         self.place();
     }
 }

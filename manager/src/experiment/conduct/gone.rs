@@ -80,8 +80,8 @@ impl ExperimentTask {
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
             let found = result::pick(metrics, &attempt, self.deps.spec.objective.as_deref());
-            let JobEvent { exit_code, message, class, taken, .. } = event;
-            let gone = Gone { exit_code, message, class, taken };
+            let JobEvent { exit_code, message, class, disruption, succeeded, .. } = event;
+            let gone = Gone { exit_code, message, class, disruption, succeeded };
             let intent = self.state.intent(&trial);
             let verdict = match ending::preempted(intent, verdict.as_ref(), &gone) {
                 Some(own) => Some(self.judged(&trial, &attempt, own).await?),

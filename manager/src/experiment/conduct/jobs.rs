@@ -182,8 +182,13 @@ impl ExperimentTask {
                 let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
                 let message = chain(&error);
                 warn!(%trial, "the trial could not be submitted: {message}");
-                let gone =
-                    Gone { exit_code: None, message: Some(message), class: None, taken: None };
+                let gone = Gone {
+                    exit_code: None,
+                    message: Some(message),
+                    class: None,
+                    disruption: None,
+                    succeeded: false,
+                };
                 let trial = trial.clone();
                 let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
                 stop.into_iter().chain([gone]).collect()

@@ -124,7 +124,13 @@ mod tests {
     }
 
     fn gone(state: &mut State, name: &str) -> Vec<Effect> {
-        let gone = Gone { exit_code: Some(1), message: None, class: None, taken: None };
+        let gone = Gone {
+            exit_code: Some(1),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        };
         let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
         state.step(event, Duration::ZERO)
     }

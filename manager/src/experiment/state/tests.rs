@@ -65,13 +65,19 @@ fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
 }
 
 fn unknown_end() -> Gone {
-    Gone { exit_code: None, message: None, class: None, taken: None }
+    Gone { exit_code: None, message: None, class: None, disruption: None, succeeded: false }
 }
 
 fn succeeded(number: u64, value: f64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(0), message: None, class: None, taken: None },
+        gone: Gone {
+            exit_code: Some(0),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
     }
@@ -80,7 +86,13 @@ fn succeeded(number: u64, value: f64) -> Event {
 fn failed(number: u64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(3), message: None, class: None, taken: None },
+        gone: Gone {
+            exit_code: Some(3),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
     }
@@ -218,7 +230,13 @@ fn how_often_a_trial_was_tried_again_outlives_the_manager() {
     for (retries, tried_again) in [(1, false), (2, true)] {
         let policy = Policy { retries, ..Policy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
-        let gone = Gone { exit_code: None, message: None, class: None, taken: None };
+        let gone = Gone {
+            exit_code: None,
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        };
         // Its end is unknown: the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);

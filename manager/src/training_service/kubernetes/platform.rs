@@ -179,6 +179,7 @@ fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manife
         share,
         experiment: id.clone(),
         namespace: cluster.namespace().to_owned(),
+        container_name: workload(spec.workload).container(),
         objective: None,
         has_ca: false,
         spec: spec.clone(),

@@ -128,14 +128,7 @@ impl Bed {
 }
 
 fn gone(exit_code: Option<i32>) -> JobEvent {
-    JobEvent {
-        trial: trial(),
-        attempt: attempt(),
-        exit_code,
-        message: None,
-        class: None,
-        taken: None,
-    }
+    JobEvent { exit_code, ..JobEvent::unexplained(trial(), attempt()) }
 }
 
 #[tokio::test]

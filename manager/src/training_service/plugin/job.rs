@@ -225,12 +225,13 @@ impl Job {
             Reason::Preempted | Reason::NodeLost | Reason::StartFailed => Some(Class::Transient),
             Reason::Exit | Reason::Cancelled | Reason::Revoked | Reason::Unknown => None,
         });
-        let taken = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
+        let disruption = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
         JobEvent {
             exit_code: gone.exit.shell_code(),
             message: words(),
             class,
-            taken: taken.flatten(),
+            disruption: disruption.flatten(),
+            succeeded: gone.exit.shell_code() == Some(0) && words().is_some(),
             ..self.unexplained()
         }
     }
