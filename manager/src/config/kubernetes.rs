@@ -4,6 +4,7 @@
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
+mod kind;
 mod kubeflow;
 mod mounts;
 mod role;
@@ -20,13 +21,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+pub use self::kind::WorkloadKind;
 pub use self::mounts::MountSpec;
-pub use self::role::{Policy, RoleSpec, is_name};
+pub use self::role::{Policy, RoleSpec};
 pub use self::storage::StorageSpec;
-pub use self::workload::WorkloadKind;
-use super::inherited::{Inherited, Service, no_command};
-use super::section::{Canonical, Shared, resolve};
-use super::section::{Problem, Section, kind};
+pub use self::syntax::is_name;
+use super::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
+use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 
@@ -117,6 +118,30 @@ pub struct KubernetesSpec {
     /// `barrierImage` (ours): pods wait for one another with `frameworkbarrier` from this image. `None`: they
     /// meet at the manager.
     pub barrier_image: Option<String>,
+}
+
+impl ServiceSection for KubernetesSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.advertise.as_deref()
+    }
+
+    fn needs_code(&self) -> bool {
+        self.storage.needs_code()
+    }
+
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        match (wanted, self.needs_code()) {
+            (true, true) | (false, false) => Ok(()),
+            (true, false) => Err(
+                "is true, but trials take the code from where `trainingService.storage` says; leave one of them out",
+            ),
+            (false, true) => Err(ALWAYS_COPIED),
+        }
+    }
+
+    fn limit_start_up(&mut self, limit: Duration) {
+        self.start_up_deadline = self.start_up_deadline.min(limit);
+    }
 }
 
 /// The way of the agent into a pod.

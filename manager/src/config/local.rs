@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::inherited::{Inherited, Service, no_command};
+use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Problem, Section, Shared};
 use super::{LocalSpec, TrainingServiceSpec};
 
@@ -21,6 +21,21 @@ const LOCAL_FIELDS: [&str; 10] = [
     "gpuIndices",
     "reuseMode",
 ];
+
+impl ServiceSection for LocalSpec {
+    fn needs_code(&self) -> bool {
+        self.code_snapshot
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        self.code_snapshot = wanted;
+        Ok(())
+    }
+}
 
 /// Reads the section of `platform: local`.
 pub(super) fn section(

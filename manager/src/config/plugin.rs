@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
-use super::inherited::{Inherited, Service, no_command};
+use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
 
@@ -32,6 +32,13 @@ pub struct PluginSpec {
     pub advertise: Option<String>,
 }
 
+impl ServiceSection for PluginSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.advertise.as_deref()
+    }
+}
+
+/// Reads the section.
 pub(super) fn section(
     value: Value,
     shared: &Shared,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
-use super::inherited::{Inherited, Service, no_command};
+use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
 
@@ -46,6 +46,8 @@ pub struct RemoteSpec {
     /// `machineList`, at least one; their names differ.
     pub machines: Vec<MachineSpec>,
 }
+
+impl ServiceSection for RemoteSpec {}
 
 /// A machine of `machineList`.
 #[derive(Debug, Clone, PartialEq, Eq)]

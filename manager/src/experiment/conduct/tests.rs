@@ -394,7 +394,7 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
         assert!(begun.elapsed() < BOUND, "no order to stop: {ack:?}");
         tokio::task::yield_now().await;
     }
-    while bed.service.cancelled.lock().unwrap().is_empty() {
+    while bed.service.stopped.lock().unwrap().is_empty() {
         assert!(begun.elapsed() < BOUND, "the service is not asked");
         tokio::task::yield_now().await;
     }
@@ -453,7 +453,7 @@ async fn late_reports_are_merged_by_the_table() {
                 let bodies: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
                 assert_eq!(bodies, [&rule, &stop], "{says}: the rule, then the order");
                 assert_eq!(
-                    *bed.service.cancelled.lock().unwrap(),
+                    *bed.service.stopped.lock().unwrap(),
                     std::slice::from_ref(&trial.id),
                     "{says}"
                 );

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::client::Resource;
 use super::pending_reason::{condition, is, text};
-use super::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// The versions of Kueue's API that are read, the one to be preferred first: up to 0.14 it serves the second alone.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];

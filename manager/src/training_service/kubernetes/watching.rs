@@ -5,9 +5,9 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use tracing::warn;
 
-use super::client::{EVENTS, PODS, Seen, Thing};
+use super::client::{EVENTS, PODS, Seen, WatchedObject};
+use super::outcome::JobPhase;
 use super::tracker::{Act, Tracker};
-use super::workload::Standing;
 use super::{
     Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
 };
@@ -55,13 +55,14 @@ impl Shared {
             let acts = match watched {
                 Watched::Workload => self.workload(&mut tracker, seen),
                 Watched::Pod | Watched::Event | Watched::Queue => match seen {
-                    Seen::There(thing) => {
-                        let image = self.image(watched, &thing);
+                    Seen::There(object) => {
+                        let image = self.image(watched, &object);
                         let image = image.and_then(|(name, image)| tracker.image(name, image));
-                        news_of(watched, &mut tracker, &thing).into_iter().chain(image).collect()
+                        news_of(watched, &mut tracker, &object).into_iter().chain(image).collect()
                     }
-                    Seen::Gone(thing) if watched == Watched::Pod => {
-                        tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+                    Seen::Gone(object) if watched == Watched::Pod => {
+                        tracker
+                            .pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
                         Vec::new()
                     }
                     Seen::Begin | Seen::Complete | Seen::Gone(_) | Seen::Trouble(_) => Vec::new(),
@@ -77,12 +78,12 @@ impl Shared {
     }
 
     /// Returns the workload and the image of a pod whose metrics are its trial's.
-    fn image<'a>(&self, watched: Watched, pod: &'a Thing) -> Option<(&'a str, String)> {
+    fn image<'a>(&self, watched: Watched, pod: &'a WatchedObject) -> Option<(&'a str, String)> {
         let spec = &self.settings.common.spec;
         let name = pending_reason::workload_of(&pod.name);
         let reporter = self.kind.reporter(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == Watched::Pod && *reporter == pod.name)?;
-        let container = manifest::reporting_container(spec, self.kind.container());
+        let container = manifest::reporting_container(&self.settings.common);
         Some((name, image::of_pod(&pod.body, &container)?))
     }
 
@@ -94,38 +95,38 @@ impl Shared {
                 Vec::new()
             }
             Seen::Complete => tracker.listing_done(),
-            Seen::There(thing) => {
-                let standing = self.kind.standing(&thing.body, &self.settings.common.spec);
-                let runs = standing == Standing::Running;
-                let acts = tracker.workload(&thing.name, standing, self.now());
+            Seen::There(object) => {
+                let phase = self.kind.phase(&object.body, &self.settings.common.spec);
+                let runs = phase == JobPhase::Running;
+                let acts = tracker.workload(&object.name, phase, self.now());
                 if runs {
                     self.nearer.notify_one();
                 }
                 acts
             }
-            Seen::Gone(thing) => tracker.workload_gone(&thing.name),
+            Seen::Gone(object) => tracker.workload_gone(&object.name),
             Seen::Trouble(_) => Vec::new(),
         }
     }
 }
 
 /// Enters what was seen of a pod, an event or a queue.
-fn news_of(watched: Watched, tracker: &mut Tracker, thing: &Thing) -> Vec<Act> {
+fn news_of(watched: Watched, tracker: &mut Tracker, object: &WatchedObject) -> Vec<Act> {
     match watched {
         Watched::Workload => Vec::new(),
         Watched::Pod => {
-            if pod_end::read(&thing.body).is_some() {
-                tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+            if pod_end::read(&object.body).is_some() {
+                tracker.pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
             }
             let (why, disruption) =
-                (pending_reason::of_pod(&thing.body), disruption::of_pod(&thing.body));
-            tracker.pod(&thing.name, why, disruption)
+                (pending_reason::of_pod(&object.body), disruption::of_pod(&object.body));
+            tracker.pod(&object.name, why, disruption)
         }
-        Watched::Event => match pending_reason::of_event(&thing.body) {
+        Watched::Event => match pending_reason::of_event(&object.body) {
             Some((pod, why)) => tracker.waits(pending_reason::workload_of(&pod), Some(why)),
             None => Vec::new(),
         },
-        Watched::Queue => match thing.owner.as_deref().zip(kueue::why(&thing.body)) {
+        Watched::Queue => match object.owner.as_deref().zip(kueue::why(&object.body)) {
             Some((name, why)) => tracker.waits(name, Some(why)),
             None => Vec::new(),
         },

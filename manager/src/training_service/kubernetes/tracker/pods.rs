@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
+use crate::training_service::kubernetes::outcome::{Decider, Outcome};
 use crate::training_service::kubernetes::pending_reason::workload_of;
-use crate::training_service::kubernetes::workload::{Decider, Outcome};
 use crate::training_service::{JobImage, JobNews};
 
 impl Tracker {
@@ -31,7 +31,7 @@ pub(super) struct Pods {
     /// Every pod that was seen.
     known: HashSet<String>,
     /// Pods that the platform takes away, or has taken, and what it says of it.
-    taken: HashMap<String, Disruption>,
+    disruptions: HashMap<String, Disruption>,
     /// Pods that end or have ended, as they were seen last: a pod that was deleted is gone before its workload says that it
     /// failed.
     ended: HashMap<String, Value>,
@@ -39,11 +39,11 @@ pub(super) struct Pods {
 
 impl Pods {
     /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
-    pub(super) fn seen(&mut self, pod: &str, taken: Option<Disruption>) {
+    pub(super) fn seen(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.known.insert(pod.to_owned());
-        match taken {
-            Some(taken) => self.taken.insert(pod.to_owned(), taken),
-            None => self.taken.remove(pod),
+        match disruption {
+            Some(disruption) => self.disruptions.insert(pod.to_owned(), disruption),
+            None => self.disruptions.remove(pod),
         };
     }
 
@@ -71,9 +71,10 @@ impl Pods {
     pub(super) fn explain(&self, name: &str, outcome: Outcome) -> Outcome {
         let pod_of = |by: &Decider| format!("{name}-{}-{}", by.role, by.index);
         let pod = outcome.decided_by.as_ref().map(pod_of);
-        let seen = pod.filter(|_| outcome.taken.is_none()).and_then(|pod| self.taken.get(&pod));
+        let seen =
+            pod.filter(|_| outcome.disruption.is_none()).and_then(|pod| self.disruptions.get(&pod));
         match seen {
-            Some(taken) => outcome.but_taken(taken.clone()),
+            Some(disruption) => outcome.with_disruption(disruption.clone()),
             None => outcome,
         }
     }
@@ -81,7 +82,7 @@ impl Pods {
     /// Forgets the pods of a workload.
     pub(super) fn forget(&mut self, name: &str) {
         self.known.retain(|pod| workload_of(pod) != name);
-        self.taken.retain(|pod, _| workload_of(pod) != name);
+        self.disruptions.retain(|pod, _| workload_of(pod) != name);
         self.ended.retain(|pod, _| workload_of(pod) != name);
     }
 }

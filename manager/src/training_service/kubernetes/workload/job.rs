@@ -8,16 +8,17 @@
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::{Outcome, Standing, StopRequest, Workload, queue_labels};
+use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
+use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 use crate::training_service::kubernetes::pod_end;
-use crate::training_service::kubernetes::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// Jobs, as the API names them.
 pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
@@ -60,8 +61,8 @@ impl Workload for Job {
         vec![(role.name.clone(), example_pod(common, template, &format!("{name}-0")))]
     }
 
-    fn standing(&self, object: &Value, _spec: &KubernetesSpec) -> Standing {
-        standing(object)
+    fn phase(&self, object: &Value, _spec: &KubernetesSpec) -> JobPhase {
+        phase(object)
     }
 
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
@@ -202,35 +203,35 @@ pub(super) fn pod_template(
 }
 
 /// Reads where a Job stands.
-fn standing(object: &Value) -> Standing {
+fn phase(object: &Value) -> JobPhase {
     let status = object.get("status").filter(|status| status.is_object());
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let Some(status) = status.filter(|status| status.as_object().is_some_and(|s| !s.is_empty()))
     else {
-        return if suspended { Standing::Suspended } else { Standing::Unseen };
+        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return Standing::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
     }
     if let Some(failed) = holds("Failed") {
-        return Standing::Completed(failure(failed));
+        return JobPhase::Completed(failure(failed));
     }
     if let Some(failing) = holds("FailureTarget") {
         // While it is suspended nothing more comes: a pod that was stopped for its queue had ended in a failure.
-        return if suspended { Standing::Completed(failure(failing)) } else { Standing::Ending };
+        return if suspended { JobPhase::Completed(failure(failing)) } else { JobPhase::Ending };
     }
     if holds("SuccessCriteriaMet").is_some() {
-        return Standing::Ending;
+        return JobPhase::Ending;
     }
     match (suspended, count("active"), count("ready")) {
-        (true, ..) => Standing::Suspended,
-        (false, active, ready) if active > 0 && ready >= active => Standing::Running,
-        (false, active, ready) if active > 0 && ready > 0 => Standing::Starting,
-        (false, ..) => Standing::Waiting,
+        (true, ..) => JobPhase::Suspended,
+        (false, active, ready) if active > 0 && ready >= active => JobPhase::Running,
+        (false, active, ready) if active > 0 && ready > 0 => JobPhase::Starting,
+        (false, ..) => JobPhase::Waiting,
     }
 }
 
@@ -265,7 +266,7 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
         exit_code: end.exit_code,
         message: end.message,
         class: end.class,
-        taken: end.taken,
+        disruption: end.disruption,
         needs_pods: false,
         ..outcome
     }

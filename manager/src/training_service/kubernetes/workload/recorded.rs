@@ -86,7 +86,7 @@ fn see(
     match line["kind"].as_str() {
         Some(seen) if seen == kind.resource().kind && gone => tracker.workload_gone("tkx"),
         Some(seen) if seen == kind.resource().kind => {
-            tracker.workload("tkx", kind.standing(object, spec), Duration::ZERO)
+            tracker.workload("tkx", kind.phase(object, spec), Duration::ZERO)
         }
         Some("Pod") => {
             let name = text(&object["metadata"], "name");
