@@ -137,8 +137,8 @@ pub struct Running {
 
 /// An experiment that has come to its end and is still served.
 pub struct Ended {
-    /// Where it stands.
-    pub stands: ExperimentState,
+    /// Its state.
+    pub state: ExperimentState,
     /// Everything it recorded.
     pub store: Store,
     server: Served,
@@ -370,7 +370,7 @@ impl Running {
         if let Some(notifier) = self.notifier {
             notifications::warn_of_rest(notifier.finish().await, &self.id);
         }
-        let stands = match conducted.map_err(|_| Error::Lost)? {
+        let state = match conducted.map_err(|_| Error::Lost)? {
             Err(source @ store::Error::Displaced { .. }) => {
                 return Err(Error::Displaced { id: self.id, source });
             }
@@ -380,10 +380,10 @@ impl Running {
             conducted => conducted?,
         };
         // Jobs of an experiment that goes on are the next manager's; what has stopped or is done has none.
-        if !stands.goes_on() {
+        if !state.is_active() {
             self.service.close().await;
         }
-        Ok(Ended { stands, store: self.store, server: self.server })
+        Ok(Ended { state, store: self.store, server: self.server })
     }
 }
 

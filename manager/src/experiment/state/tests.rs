@@ -326,7 +326,7 @@ fn that_the_time_is_up_is_told_also_when_no_more_trial_was_to_come() {
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
     state.step(proposed(1), Duration::ZERO);
-    assert_eq!(state.stands(), ExperimentState::NoMoreTrial);
+    assert_eq!(state.state(), ExperimentState::NoMoreTrial);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
     let message = "maxExperimentDuration is over: nothing more is started, and the 2 trials that run are let end";
@@ -433,7 +433,7 @@ proptest! {
                     | Effect::Retry { .. } => {}
                 }
             }
-            let over = matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped);
+            let over = matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped);
             if over {
                 break;
             }
@@ -474,7 +474,7 @@ proptest! {
         }
         prop_assert!(recorded.values().all(|times| *times == 1), "an end recorded twice");
         prop_assert!(observed.values().all(|times| *times == 1), "a proposal observed twice");
-        if matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
+        if matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped) {
             prop_assert_eq!(state.live(), 0, "over, and something lives");
         }
     }
