@@ -11,12 +11,12 @@
 //! 2. A trial's end follows its final result, and reaches the program once.
 //! 3. A program that is lost takes no trial with it.
 
-mod door;
+mod answer_deadline;
+mod ask_and_tell;
 mod history;
 mod launch;
-mod look;
 mod nni;
-mod patience;
+mod preflight;
 mod process;
 mod registry;
 mod wire;
@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
-pub use self::look::{look, look_for, look_for_program};
+pub use self::preflight::{look, look_for, look_for_program};
 pub use self::registry::find_nni_config;
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;

@@ -52,7 +52,7 @@ impl Presence {
                 () = self.closed.cancelled() => break,
                 Some(_) = servers.join_next() => {}
                 _ = looks.tick() => {
-                    self.store.look_at_place().await;
+                    self.store.check_identity().await;
                     // A folder whose database is gone is not the one that agents belong to.
                     if self.store.is_in_place() {
                         self.restore_url();

@@ -144,10 +144,10 @@ impl Inbox {
     /// Waits until a store that refused something can be written. A nearly full disk takes a little and not more: so
     /// it is not asked at once.
     pub(super) async fn mended(&mut self, store: &Store) -> Result<(), store::Error> {
-        let ailment = store.ailment();
-        let why = ailment.as_ref().map(|error| chain(error));
+        let write_error = store.write_error();
+        let why = write_error.as_ref().map(|error| chain(error));
         self.listen(why.as_deref().unwrap_or("the store refused what an agent has left")).await;
-        match ailment {
+        match write_error {
             Some(error) if self.leaves() => Err(error),
             _ => self.patiently(|| store.probe()).await,
         }

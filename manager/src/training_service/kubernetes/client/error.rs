@@ -72,7 +72,7 @@ pub enum Error {
     },
     /// It does not know us.
     #[error(
-        "the cluster at {server} does not accept who we are ({message}): the certificate or token in the kubeconfig may have expired"
+        "the cluster at {server} rejected our credentials ({message}): the certificate or token in the kubeconfig may have expired"
     )]
     NotKnown {
         /// Which API server.
@@ -81,7 +81,7 @@ pub enum Error {
         message: String,
     },
     /// The kubeconfig's source of our credentials does not give them: a program, a file.
-    #[error("who we are cannot be told to the cluster at {server}: {message}")]
+    #[error("cannot load credentials for the cluster at {server}: {message}")]
     Credentials {
         /// Which API server.
         server: String,
@@ -295,7 +295,7 @@ mod tests {
     fn codes_are_told_apart() {
         #[rustfmt::skip]
         let table = [
-            (401, false, true,  "does not accept who we are"),
+            (401, false, true,  "rejected our credentials"),
             (403, false, true,  "does not allow it: exceeded quota"),
             (404, false, false, "exceeded quota"),
             (409, true,  true,  "is in trouble (409)"),
