@@ -29,6 +29,7 @@ use self::wire::{Key, Message};
 use super::{Adopted, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::config::PluginSpec;
 use crate::token::Secret;
+use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
@@ -69,7 +70,7 @@ pub struct Settings {
     pub spec: PluginSpec,
     /// Working directory of the program.
     pub code_directory: PathBuf,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// Its name.
     pub name: Option<String>,
@@ -89,7 +90,7 @@ pub struct Settings {
     pub secret_variables: Vec<String>,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
-    /// Where the end of each job is told.
+    /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
@@ -199,7 +200,7 @@ fn url_file(settings: &Settings, state_dir: &Path) -> Result<PathBuf, Error> {
 
 /// Keeps a process running until the service is closed.
 async fn keep(shared: Arc<Shared>) {
-    let mut pause = RESTART_PAUSES.0;
+    let mut backoff = Backoff::new(RESTART_PAUSES.0, RESTART_PAUSES.1);
     loop {
         let began = Instant::now();
         let why = match shared.open().await {
@@ -210,14 +211,14 @@ async fn keep(shared: Arc<Shared>) {
             return;
         }
         if began.elapsed() > STEADY_LIFE {
-            pause = RESTART_PAUSES.0;
+            backoff.reset();
         }
+        let pause = backoff.next_pause();
         warn!("{why}; the plugin is started again in {} s", pause.as_secs());
         shared.set_trouble(why);
         if shared.ended.run_until_cancelled(sleep(pause)).await.is_none() {
             return;
         }
-        pause = (pause * 2).min(RESTART_PAUSES.1);
     }
 }
 

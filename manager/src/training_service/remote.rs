@@ -27,6 +27,7 @@ use super::{
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
 use crate::token::Secret;
+use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
@@ -47,7 +48,7 @@ const STOP_AGAIN: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// The agent program.
     pub agent: PathBuf,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// Its folder.
     pub dir: ExperimentDir,
@@ -63,7 +64,7 @@ pub struct Settings {
     pub url: String,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
-    /// Where the end of each job is told.
+    /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
@@ -73,9 +74,9 @@ pub enum Error {
     /// A file that the machines are to have.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -133,7 +134,7 @@ impl Remote {
 async fn keep(shared: &Arc<Shared>, number: usize) {
     let machine = &shared.settings.machines[number];
     let ssh = Ssh::new(machine, shared.sockets.path(), number);
-    let mut pause = RECONNECT_PAUSES.0;
+    let mut backoff = Backoff::new(RECONNECT_PAUSES.0, RECONNECT_PAUSES.1);
     loop {
         let begun = Instant::now();
         let why = match session(shared, number, &ssh).await {
@@ -143,10 +144,9 @@ async fn keep(shared: &Arc<Shared>, number: usize) {
         shared.assignments().disconnected(number, why);
         shared.tell_waiting();
         if begun.elapsed() > STEADY_SESSION {
-            pause = RECONNECT_PAUSES.0;
+            backoff.reset();
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_PAUSES.1);
+        sleep(backoff.next_pause()).await;
     }
 }
 
