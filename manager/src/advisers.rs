@@ -45,7 +45,7 @@ pub const DEFAULT_PYTHON: &str = "python3";
 /// An algorithm that NNI's dispatcher makes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Algorithm {
-    /// Which.
+    /// The source.
     pub source: Source,
     /// `classArgs`.
     pub class_args: Map<String, Value>,
@@ -117,7 +117,7 @@ pub enum Program {
 pub struct Setting {
     /// The program.
     pub program: Program,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: String,
     /// The search space, as written.
     pub space: Value,
@@ -138,12 +138,12 @@ pub struct Setting {
 pub enum Order {
     /// Parameters are wanted for this proposal.
     Propose {
-        /// Which proposal.
+        /// The proposal.
         id: u64,
     },
     /// A trial tries these parameters, now or since before the manager was started.
     Launched {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// The proposal. `None`: a person's parameters.
         proposal: Option<u64>,
@@ -152,7 +152,7 @@ pub enum Order {
     },
     /// A running trial has an intermediate result.
     Step {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Position among its intermediate results, from 0.
         sequence: u64,
@@ -161,7 +161,7 @@ pub enum Order {
     },
     /// A trial ended.
     Ended {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// How.
         state: JobState,
@@ -179,7 +179,7 @@ pub enum Order {
 pub enum AdviserEvent {
     /// An answer to [`Order::Propose`].
     Proposed {
-        /// Which proposal.
+        /// The proposal.
         id: u64,
         /// The answer.
         proposal: Proposal,
@@ -188,7 +188,7 @@ pub enum AdviserEvent {
     Ready,
     /// A trial is hopeless.
     Kill {
-        /// Which.
+        /// The trial.
         trial: TrialJobId,
         /// Why, if the program says.
         reason: Option<String>,

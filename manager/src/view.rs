@@ -1,4 +1,4 @@
-//! What an experiment looks like: its trials with their results, kept in memory and brought up to date from
+//! The view of an experiment: its trials with their results, kept in memory and brought up to date from
 //! the store's own record of what changed, so that no page asks for everything again. It decides nothing
 //! and writes nothing.
 

@@ -1,4 +1,4 @@
-//! How texts reach a program outside and come back: over a WebSocket that it opens, or over its standard
+//! The wire to a program outside: over a WebSocket that it opens, or over its standard
 //! input and output. It understands nothing of what is said.
 //!
 //! A task of its own writes the messages: a program that does not listen holds up no other.

@@ -1,4 +1,4 @@
-//! Who may ask what: trials show their own token, users the experiment's.
+//! Authorisation: trials show their own token, users the experiment's.
 //!
 //! | the manager listens on | asked to read           | asked to change something |
 //! | ---------------------- | ----------------------- | ------------------------- |

@@ -1,4 +1,4 @@
-//! Whether the manager is well, for probes and people.
+//! The health of the manager, for probes and people.
 
 use axum::Json;
 use axum::extract::State;

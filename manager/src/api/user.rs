@@ -1,4 +1,4 @@
-//! What users ask, below `/api/v1`: the experiment, its trials, their curves and output, and to change
+//! The routes of users, below `/api/v1`: the experiment, its trials, their curves and output, and to change
 //! something about them. What it all looks like is in [`view`](crate::view).
 
 mod act;

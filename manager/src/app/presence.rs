@@ -1,4 +1,4 @@
-//! What agents and command lines look for in the experiment's folder, kept there for as long as the manager runs: its
+//! The files by which agents and command lines find the manager in the experiment's folder, kept there for as long as the manager runs: its
 //! address and its socket. A cleaner of temporary folders removes both from under a search that lasts for days.
 
 use std::io;

@@ -1,5 +1,5 @@
-//! Whether a database is older than what it has confirmed to agents, as a restored backup is, and what `resume` makes
-//! of that. Tells it and changes nothing: agents say by themselves what they were told was stored (`store/gap.rs`).
+//! The detection of a database that is older than what it has confirmed to agents, as a restored backup is, when `resume`
+//! opens it. Tells it and changes nothing: agents say by themselves what they were told was stored (`store/gap.rs`).
 
 use std::collections::HashSet;
 use std::fs;

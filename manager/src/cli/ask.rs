@@ -1,4 +1,4 @@
-//! Who answers the command line: the experiment's manager where one runs, else its store.
+//! The choice of who answers the command line: the experiment's manager where one runs, else its store.
 
 pub(super) mod complete;
 pub(super) mod named;

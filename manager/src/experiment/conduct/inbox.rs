@@ -1,4 +1,4 @@
-//! What reaches an experiment's task: reports, and what people ask. It decides nothing about either, except while the
+//! The events for an experiment's task: reports and commands. It decides nothing about either, except while the
 //! task waits for a disk: then senders must not wait with it. Signs of life are folded, reports kept, commands refused
 //! with the reason, and a stop is listened for.
 //!

@@ -1,4 +1,4 @@
-//! What an experiment waits for: errors that pass, and a store that takes all it is given. [`super::inbox`] does the
+//! The errors that an experiment waits for, since they pass, and the watch of a store that takes all it is given. [`super::inbox`] does the
 //! waiting.
 
 use tokio::sync::watch;

@@ -1,4 +1,4 @@
-//! PURE: what a person changes in an experiment that runs.
+//! PURE: the changes of a user to an experiment that runs.
 
 use std::time::Duration;
 

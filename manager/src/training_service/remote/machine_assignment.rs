@@ -1,4 +1,4 @@
-//! PURE: which trial is on which machine, which waits, and what each machine was asked.
+//! PURE: the assignment of trials to machines, the trials that wait, and the requests to each machine.
 
 use std::collections::{HashMap, VecDeque};
 
