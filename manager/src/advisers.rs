@@ -11,12 +11,12 @@
 //! 2. A trial's end follows its final result, and reaches the program once.
 //! 3. A program that is lost takes no trial with it.
 
-mod door;
+mod answer_deadline;
+mod ask_and_tell;
 mod history;
 mod launch;
-mod look;
 mod nni;
-mod patience;
+mod preflight;
 mod process;
 mod registry;
 mod wire;
@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trial_protocol::{MetricValue, TrialJobId};
 
-pub use self::look::{look, look_for, look_for_program};
+pub use self::preflight::{look, look_for, look_for_program};
 pub use self::registry::find_nni_config;
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -45,7 +45,7 @@ pub const DEFAULT_PYTHON: &str = "python3";
 /// An algorithm that NNI's dispatcher makes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Algorithm {
-    /// Which.
+    /// The source.
     pub source: Source,
     /// `classArgs`.
     pub class_args: Map<String, Value>,
@@ -117,7 +117,7 @@ pub enum Program {
 pub struct Setting {
     /// The program.
     pub program: Program,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: String,
     /// The search space, as written.
     pub space: Value,
@@ -138,12 +138,12 @@ pub struct Setting {
 pub enum Order {
     /// Parameters are wanted for this proposal.
     Propose {
-        /// Which proposal.
+        /// The proposal.
         id: u64,
     },
     /// A trial tries these parameters, now or since before the manager was started.
     Launched {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// The proposal. `None`: a person's parameters.
         proposal: Option<u64>,
@@ -152,7 +152,7 @@ pub enum Order {
     },
     /// A running trial has an intermediate result.
     Step {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Position among its intermediate results, from 0.
         sequence: u64,
@@ -161,7 +161,7 @@ pub enum Order {
     },
     /// A trial ended.
     Ended {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// How.
         state: JobState,
@@ -179,7 +179,7 @@ pub enum Order {
 pub enum AdviserEvent {
     /// An answer to [`Order::Propose`].
     Proposed {
-        /// Which proposal.
+        /// The proposal.
         id: u64,
         /// The answer.
         proposal: Proposal,
@@ -188,7 +188,7 @@ pub enum AdviserEvent {
     Ready,
     /// A trial is hopeless.
     Kill {
-        /// Which.
+        /// The trial.
         trial: TrialJobId,
         /// Why, if the program says.
         reason: Option<String>,

@@ -79,12 +79,12 @@ pub struct State {
     /// The training service, once it runs: what a trial prints whose agent is not heard is asked of it.
     pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// Where all this is.
-    pub place: Place,
+    pub place: ServerInfo,
 }
 
-/// Where a manager is.
+/// The place of a manager: its port and its folder.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct ServerInfo {
     /// The port that it listens on. `None`: there is no listener.
     pub port: Option<u16>,
     /// The experiment's folder.

@@ -50,7 +50,7 @@ use crate::notifications;
 use crate::store::{self, Store};
 use crate::token::{Secret, UserToken};
 use crate::training_service::platform::{BoxError, CheckContext, StartContext, platform};
-use crate::training_service::plugin::conformance::{self, Case, Verdict};
+use crate::training_service::plugin::conformance::{self, Case, CaseResult};
 use crate::training_service::{TrainingService, agent_program};
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::files::write_file;
@@ -211,7 +211,7 @@ async fn begin(
         handle: handle.clone(),
         clock: Arc::clone(&clock),
         service: Arc::clone(&runs),
-        place: api::Place {
+        place: api::ServerInfo {
             port: Some(address.port()),
             folder: dir.path().to_owned(),
             has_trial_files: spec.training_service.section().is_local(),
@@ -321,7 +321,7 @@ fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
     let Some(port) = port else { return axum::Router::new() };
     api::router(api::State {
         gate: state.gate.of_machine(),
-        place: api::Place { port: Some(port), ..state.place.clone() },
+        place: api::ServerInfo { port: Some(port), ..state.place.clone() },
         ..state.clone()
     })
 }
@@ -352,7 +352,7 @@ pub async fn try_case(
     case: Case,
     spec: &PluginSpec,
     agent: Option<PathBuf>,
-) -> Result<Verdict, Error> {
+) -> Result<CaseResult, Error> {
     let agent = agent_program::find(agent.as_deref()).map_err(BoxError::from)?;
     Ok(conformance::try_case(case, spec, agent).await.map_err(BoxError::from)?)
 }

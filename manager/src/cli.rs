@@ -72,7 +72,7 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// Go on with an experiment that was interrupted.
+    /// Resume an interrupted experiment.
     Resume {
         /// Its id, as `run` showed it.
         id: String,
@@ -83,7 +83,7 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// Look whether the experiment of a file can run here: the file, its code, the place where its trials run.
+    /// Check whether an experiment file can run here: the file, its code, the place where its trials run.
     ///
     /// Exit code: 0 if nothing fails, 1 if something does, 2 if the file is refused.
     Doctor {
@@ -131,14 +131,14 @@ enum Command {
         /// Which, by its id or its number.
         trial: ask::named::TrialName,
         #[command(flatten)]
-        asked: ask::Asked,
+        asked: ask::OutputArgs,
     },
     /// Watch a search: its numbers, and the trials that run with their curves, memory and GPUs.
     Top {
         /// Which; the same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
-        place: ask::Place,
+        place: ask::ExperimentArgs,
     },
     /// Show the portal in the browser, logged in; without a browser, print an address that lets one in.
     Open {
@@ -148,7 +148,7 @@ enum Command {
         #[arg(long)]
         print: bool,
         #[command(flatten)]
-        place: ask::Place,
+        place: ask::ExperimentArgs,
     },
     /// Show the pages of an experiment without a manager, until interrupted.
     Serve {
@@ -161,7 +161,7 @@ enum Command {
         #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
         port: u16,
         #[command(flatten)]
-        place: ask::Place,
+        place: ask::ExperimentArgs,
     },
     /// Print what a shell needs to complete this program's arguments.
     Completions {
@@ -173,7 +173,7 @@ enum Command {
     #[command(hide = true, alias = "list")]
     Ls {
         #[command(flatten)]
-        asked: ask::Asked,
+        asked: ask::OutputArgs,
     },
     /// Print the version of this program.
     Version,
@@ -204,7 +204,7 @@ enum Command {
     },
 }
 
-/// The fate of the trials that run.
+/// The treatment of running trials on SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnTerm {
     /// They are stopped, as by Ctrl-C.
@@ -257,7 +257,7 @@ struct Common {
     /// [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
-    /// The fate of the trials that run when this program gets SIGTERM.
+    /// What happens to running trials on SIGTERM: stop or leave.
     #[arg(long, value_enum, default_value_t = OnTerm::Stop, env = "TRIAL_MANAGER_ON_TERM")]
     on_term: OnTerm,
 }
@@ -285,19 +285,21 @@ pub fn main() -> ExitCode {
         }
     };
     let asked = match cli.command {
-        Command::Doctor { file, probe, common } => Asked::Doctor(file, probe, common),
+        Command::Doctor { file, probe, common } => Invocation::Doctor(file, probe, common),
         Command::Clean { id, data_dir, cluster } => {
             return clean::clean(&data_dir_of(data_dir, &id), &id, cluster);
         }
         Command::Run { file, keep_serving, common } => match config::load(&file) {
-            Ok(spec) => Asked::Run(common, What::New(Box::new(spec)), keep_serving),
+            Ok(spec) => Invocation::Run(common, What::New(Box::new(spec)), keep_serving),
             Err(error) => return fail(&error, BAD_INPUT),
         },
         Command::Resume { id, keep_serving, common } => {
-            Asked::Run(common, What::Resume(id), keep_serving)
+            Invocation::Run(common, What::Resume(id), keep_serving)
         }
-        Command::Experiment(command) => Asked::Experiment(command),
-        Command::Ls { asked } => Asked::Experiment(experiment::ExperimentCommand::Ls { asked }),
+        Command::Experiment(command) => Invocation::Experiment(command),
+        Command::Ls { asked } => {
+            Invocation::Experiment(experiment::ExperimentCommand::Ls { asked })
+        }
         Command::Version => {
             let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
             return match out::written(line.as_bytes()) {
@@ -305,11 +307,11 @@ pub fn main() -> ExitCode {
                 Err(error) => fail(&error, NOTHING_SUCCEEDED),
             };
         }
-        Command::Trial(command) => Asked::Trial(command),
-        Command::Metrics { trial, asked } => Asked::Metrics(trial, asked),
-        Command::Top { id, place } => Asked::Top(place.of(id)),
-        Command::Open { id, print, place } => Asked::Open(print, place.of(id)),
-        Command::Serve { id, host, port, place } => Asked::Serve(host, port, place.of(id)),
+        Command::Trial(command) => Invocation::Trial(command),
+        Command::Metrics { trial, asked } => Invocation::Metrics(trial, asked),
+        Command::Top { id, place } => Invocation::Top(place.of(id)),
+        Command::Open { id, print, place } => Invocation::Open(print, place.of(id)),
+        Command::Serve { id, host, port, place } => Invocation::Serve(host, port, place.of(id)),
         Command::Completions { shell } => {
             let program = std::env::args().next().unwrap_or_default();
             let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);
@@ -319,9 +321,9 @@ pub fn main() -> ExitCode {
             };
         }
         Command::Conformance { settings, agent, case, command } => {
-            Asked::Conformance(settings, agent, case, command)
+            Invocation::Conformance(settings, agent, case, command)
         }
-        Command::NniNode { arguments } => Asked::NniNode(arguments),
+        Command::NniNode { arguments } => Invocation::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
             return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);
         }
@@ -341,20 +343,20 @@ pub fn main() -> ExitCode {
 }
 
 /// A command that takes a while.
-enum Asked {
+enum Invocation {
     Run(Common, What, bool),
     Doctor(PathBuf, bool, Common),
     Conformance(Option<PathBuf>, Option<PathBuf>, String, Vec<String>),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
-    Metrics(ask::named::TrialName, ask::Asked),
-    Top(ask::Place),
-    Open(bool, ask::Place),
-    Serve(String, u16, ask::Place),
+    Metrics(ask::named::TrialName, ask::OutputArgs),
+    Top(ask::ExperimentArgs),
+    Open(bool, ask::ExperimentArgs),
+    Serve(String, u16, ask::ExperimentArgs),
     NniNode(Vec<String>),
 }
 
-impl Asked {
+impl Invocation {
     async fn answer(self) -> u8 {
         match self {
             Self::Run(common, what, keep_serving) => {

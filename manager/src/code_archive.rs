@@ -42,25 +42,25 @@ pub enum Error {
     /// The directory, or one of its `.nniignore` files.
     #[error("cannot list the code directory {}", .root.display())]
     List {
-        /// Which.
+        /// The root.
         root: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: ignore::Error,
     },
     /// A file in it.
     #[error("cannot read {}; make it readable, or name it in .nniignore", .path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file that became shorter.
     #[error("{} changed while it was read; start the experiment again", .path.display())]
     Changed {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
     /// A link that leads out.
@@ -70,7 +70,7 @@ pub enum Error {
         .path.display(), .target.display()
     )]
     LinkOut {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Where to.
         target: PathBuf,
@@ -82,7 +82,7 @@ pub enum Error {
         .root.display()
     )]
     TooLarge {
-        /// Which.
+        /// The root.
         root: PathBuf,
         /// The amount that was found.
         found: String,
@@ -98,7 +98,7 @@ pub enum Error {
         .root.display()
     )]
     TooMany {
-        /// Which.
+        /// The root.
         root: PathBuf,
         /// The number that was found.
         found: usize,
@@ -110,9 +110,9 @@ pub enum Error {
     /// The archive itself.
     #[error("cannot write the code archive {}", .path.display())]
     Write {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

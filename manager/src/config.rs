@@ -181,7 +181,7 @@ pub struct LocalSpec {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}{problem}", .file.display(), .at.map(|at| format!("{at}: ")).unwrap_or_default())]
 pub struct Error {
-    /// Which file.
+    /// The file.
     pub file: PathBuf,
     /// Where in it. `None`: it is said in `problem`, not known, or the whole file.
     pub at: Option<Location>,

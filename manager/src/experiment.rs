@@ -29,9 +29,9 @@ pub mod state;
 pub enum Event {
     /// Reports of the facts lane were stored for the first time, in this order.
     Reported {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
-        /// Which attempt of it.
+        /// Its attempt.
         attempt: AttemptId,
         /// The reports; empty for a heartbeat.
         fresh: Vec<Report>,

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use self::channel::{Channel, Letter, Means};
+use self::channel::{Channel, Means, PendingNotification};
 use self::event::About;
 use crate::config::NotificationsSpec;
 use crate::store::{self, Store};
@@ -82,14 +82,14 @@ impl Notifier {
     pub fn start(config: &NotifierConfig) -> Self {
         let ending = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let mut boxes = Vec::new();
+        let mut queues = Vec::new();
         for means in Means::of(config) {
-            let (letters, delivered) = mpsc::unbounded_channel();
-            boxes.push(letters);
+            let (pending, delivered) = mpsc::unbounded_channel();
+            queues.push(pending);
             let channel = Channel::new(config.clone(), means);
             tasks.spawn(channel.run(delivered, ending.clone()));
         }
-        tasks.spawn(watch_store(config.clone(), boxes, ending.clone()));
+        tasks.spawn(watch_store(config.clone(), queues, ending.clone()));
         Self { tasks, ending }
     }
 
@@ -118,15 +118,15 @@ pub async fn tell_what_is_left(config: &NotifierConfig) -> Result<usize, store::
 /// Tells that the store is ill, and that it is well again.
 async fn watch_store(
     config: NotifierConfig,
-    boxes: Vec<mpsc::UnboundedSender<Letter>>,
+    queues: Vec<mpsc::UnboundedSender<PendingNotification>>,
     ending: CancellationToken,
 ) -> usize {
-    let mut ailment = config.store.watch_ailment();
+    let mut write_error = config.store.watch_write_error();
     let mut health =
         health::Health::begin(config.degraded.as_ref().is_some_and(|mark| mark.exists()));
     loop {
         let now = tokio::time::Instant::now();
-        let ill = ailment.borrow_and_update().as_ref().map(store::Error::to_string);
+        let ill = write_error.borrow_and_update().as_ref().map(store::Error::to_string);
         if let Some(news) = health.step(ill, now) {
             let event = event::health(&config.about, &news, config.clock.now_ms());
             match news {
@@ -138,9 +138,9 @@ async fn watch_store(
                         warn!("{}: {error}", mark.display());
                     }
                     if config.spec.events.contains(&event.kind) {
-                        for letters in &boxes {
+                        for pending in &queues {
                             // A channel that has ended needs no more news.
-                            drop(letters.send(Letter::unkept(&event)));
+                            drop(pending.send(PendingNotification::unkept(&event)));
                         }
                     }
                 }
@@ -162,7 +162,7 @@ async fn watch_store(
         let next = health.next_look(now);
         tokio::select! {
             () = ending.cancelled() => return 0,
-            changed = ailment.changed() => if changed.is_err() { return 0 },
+            changed = write_error.changed() => if changed.is_err() { return 0 },
             () = tokio::time::sleep(next) => {}
         }
     }

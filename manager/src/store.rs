@@ -10,14 +10,13 @@
 //! SQL lives here and nowhere else. The store must not decide anything about trials, and knows no clock:
 //! times come in as values.
 
-mod ailment;
 mod code;
 mod error;
+mod file_identity;
 mod gap;
 mod image;
 mod nni_profile;
 mod notifications;
-mod place;
 mod query;
 mod read;
 mod reports;
@@ -28,6 +27,7 @@ mod sessions;
 mod tests;
 mod trials;
 mod upkeep;
+mod write_error;
 mod writer;
 
 use std::path::Path;
@@ -40,10 +40,10 @@ use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
 pub use code::CodeRow;
 pub use error::{Class, Error};
+use file_identity::FileIdentity;
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow};
-use place::Place;
-pub use query::{AttemptRow, Change, Glance, LogPart};
+pub use query::{AttemptRow, Change, LogPart, TrialSummaryRow};
 use read::Readers;
 pub use rows::{
     Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,
@@ -77,9 +77,9 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let opened = schema::open_writer(path)?;
         let (queue, receiver) = mpsc::channel(QUEUE);
-        let place = Place::of(path)
+        let place = FileIdentity::of(path)
             .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
-        let shared = Arc::new(Shared { place: Some(place), ..Shared::default() });
+        let shared = Arc::new(Shared { identity: Some(place), ..Shared::default() });
         let told = Arc::clone(&shared);
         let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()

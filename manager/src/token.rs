@@ -1,5 +1,5 @@
-//! Who may speak for a trial: a secret per experiment, and tokens made from it. Who may speak for its user
-//! is told by a token of their own, [`UserToken`].
+//! The tokens of trials: a secret per experiment, and tokens made from it. The experiment's user has a
+//! token of their own, [`UserToken`].
 //!
 //! A trial's token names its experiment, its trial and its end in clear and carries an HMAC-SHA256 over them, so that
 //! checking needs nothing but the secret: no table of tokens, and none to lose on a restart. It opens its own
@@ -93,7 +93,7 @@ pub enum Error {
     File {
         /// The action that was tried.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -106,7 +106,7 @@ pub enum Error {
         .path.display()
     )]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its size.
         found: usize,
@@ -118,7 +118,7 @@ pub enum Error {
         .path.display()
     )]
     NoToken {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// The system gave no random bytes.

@@ -1,4 +1,4 @@
-//! Where trial jobs run. A training service starts jobs, says when they are gone, and stops them; it knows
+//! The training services, which run trial jobs. A training service starts jobs, says when they are gone, and stops them; it knows
 //! nothing of experiments, tuners or the store.
 
 use std::fmt;
@@ -22,9 +22,9 @@ pub mod remote;
 pub struct TrialJobSpec {
     /// The experiment.
     pub experiment: ExperimentId,
-    /// Which trial.
+    /// The trial.
     pub trial: TrialJobId,
-    /// Which attempt of it.
+    /// Its attempt.
     pub attempt: AttemptId,
     /// Position of the trial in its experiment, from 0.
     pub sequence: u64,
@@ -61,9 +61,9 @@ impl fmt::Debug for Token {
 /// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEvent {
-    /// Which trial.
+    /// The trial.
     pub trial: TrialJobId,
-    /// Which attempt of it.
+    /// Its attempt.
     pub attempt: AttemptId,
     /// Exit code of the job's first process (the agent), as a shell shows it, where known.
     pub exit_code: Option<i32>,
@@ -96,9 +96,9 @@ impl JobEvent {
 /// Why a job that was submitted does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobWaits {
-    /// Which trial.
+    /// The trial.
     pub trial: TrialJobId,
-    /// Which attempt of it.
+    /// Its attempt.
     pub attempt: AttemptId,
     /// For a person.
     pub why: String,
@@ -107,9 +107,9 @@ pub struct JobWaits {
 /// The image that a job runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobImage {
-    /// Which trial.
+    /// The trial.
     pub trial: TrialJobId,
-    /// Which attempt of it.
+    /// Its attempt.
     pub attempt: AttemptId,
     /// The image with its digest, as the platform names it: `docker.io/library/busybox@sha256:…`.
     pub image: String,

@@ -1,5 +1,6 @@
 //! Small tools that know nothing of a search: time, errors, identifiers, paths, names.
 
+pub mod backoff;
 pub mod clock;
 pub mod errors;
 pub mod excerpt;

@@ -1,4 +1,4 @@
-//! What an experiment looks like: its trials with their results, kept in memory and brought up to date from
+//! The view of an experiment: its trials with their results, kept in memory and brought up to date from
 //! the store's own record of what changed, so that no page asks for everything again. It decides nothing
 //! and writes nothing.
 
@@ -163,11 +163,8 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
 /// process has its database open to write, if that is known.
 pub fn left(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
     let id = &row.id;
-    (row.ended_at_ms.is_none() && open == Some(false)).then(|| {
-        format!(
-            "nobody runs it, its manager was killed; `trial-manager resume {id}` goes on with it"
-        )
-    })
+    (row.ended_at_ms.is_none() && open == Some(false))
+        .then(|| format!("its manager was killed; run `trial-manager resume {id}`"))
 }
 
 /// The best of the succeeded trials; of equals, the first.

@@ -72,7 +72,7 @@ fn garbage_is_told_of_and_passed_over() {
     let bed = TestBed::new();
     let outcome = search(&bed, "garbage", "echo score={{x}}").run(&bed);
     outcome.expect_done(4, 0);
-    assert!(outcome.stderr.contains("said what is not understood"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("unexpected message from"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
         "{}",
         late.stderr
     );
-    assert!(late.stderr.contains("nobody runs experiment"), "{}", late.stderr);
+    assert!(late.stderr.contains("has no manager"), "{}", late.stderr);
     gate.open(1);
     let id = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     Outcome::of_resume(&bed, id.to_str().unwrap()).expect_done(1, 0);

@@ -171,7 +171,7 @@ fn who_looks_at_a_search_whose_manager_was_killed_is_told_so() {
     };
     let looks = [&["experiment", "ls"][..], &["experiment", "show"], &["top"]];
     for words in looks {
-        assert!(!said(words).contains("nobody runs it"), "{words:?}: it runs");
+        assert!(!said(words).contains("its manager was killed"), "{words:?}: it runs");
     }
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
@@ -179,11 +179,11 @@ fn who_looks_at_a_search_whose_manager_was_killed_is_told_so() {
     let id = id.to_str().unwrap();
     for words in looks {
         let shown = said(words).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(shown.contains("nobody runs it"), "{words:?}: {shown}");
+        assert!(shown.contains("its manager was killed"), "{words:?}: {shown}");
         assert!(shown.contains(&format!("trial-manager resume {id}")), "{words:?}: {shown}");
     }
     gate.open(1);
     Outcome::of_resume(&bed, id).expect_done(1, 0);
-    assert!(!said(&["experiment", "ls"]).contains("nobody runs it"));
+    assert!(!said(&["experiment", "ls"]).contains("its manager was killed"));
     bed.wait_until_empty();
 }

@@ -79,7 +79,7 @@ fn whoever_watches_is_told_when_the_manager_goes_away() {
     wait_for("what was seen last, which stays", BOUND, || {
         let drawn = terminal.drawn();
         let (_, after) = drawn.rsplit_once("\u{1b}[?1049l")?;
-        after.contains("nobody runs it").then_some(())
+        after.contains("its manager was killed").then_some(())
     });
     until(&far, "the reason", |lines| {
         let last = lines.last().map_or("", String::as_str);

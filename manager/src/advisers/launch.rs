@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tracing::info;
 
-use super::door::Door;
+use super::ask_and_tell::AskAndTell;
 use super::history::Conversation;
 use super::nni::{Dialogue, Duties};
 use super::wire::Wire;
@@ -94,7 +94,7 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
                     .stdout(Stdio::piped())
                     .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
                 let what = format!("the tuner's command (`{}`)", words.join(" "));
-                (command, Wire::Closed, what, Box::new(Door::new(greeting.clone())))
+                (command, Wire::Closed, what, Box::new(AskAndTell::new(greeting.clone())))
             }
         };
     for name in &setting.secret_variables {

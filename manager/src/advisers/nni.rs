@@ -1,4 +1,4 @@
-//! PURE: what the manager and NNI's dispatcher say to each other (NNI 3.0: `nni/runtime/msg_dispatcher.py`,
+//! PURE: the dialogue of the manager and NNI's dispatcher (NNI 3.0: `nni/runtime/msg_dispatcher.py`,
 //! `nni/runtime/tuner_command_channel`).
 //!
 //! # Order

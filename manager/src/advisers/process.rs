@@ -14,9 +14,9 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
+use super::answer_deadline::{SilenceAction, SilenceTimer};
 use super::history::{Conversation, History, Turn};
 use super::launch::{Launched, launch, length};
-use super::patience::{SilenceAction, SilenceTimer};
 use super::wire::{Incoming, Wire};
 use super::{AdviserEvent, Order, Setting};
 use crate::search::tuner::Proposal;
@@ -251,7 +251,7 @@ impl Session {
                             }
                             Err(problem) => {
                                 self.answers.heard(self.last_word);
-                                warn!("{} said what is not understood: {problem}: {}", self.what, shown(&text));
+                                warn!("unexpected message from {}: {problem}: {}", self.what, shown(&text));
                             }
                         }
                     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use trial_protocol::{MetricValue, TrialJobId};
 
-use super::door::Door;
+use super::ask_and_tell::AskAndTell;
 use super::history::{Conversation, History, Turn};
 use super::nni::{Dialogue, Duties, python_json};
 use super::{AdviserEvent, Order, Sample};
@@ -277,7 +277,7 @@ fn an_advisor_hears_only_of_its_own_trials() {
 fn the_door_says_what_its_page_says() {
     let greeting = json!({"experiment": "abc", "seed": 1}).as_object().unwrap().clone();
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
-    let mut door = Door::new(greeting);
+    let mut door = AskAndTell::new(greeting);
     let hello: Value = serde_json::from_str(&door.greet(&mut history).say[0]).unwrap();
     assert_eq!(
         hello,
@@ -335,7 +335,7 @@ proptest! {
         let mut history = History::new(json!({}));
         history.take(&Order::Propose { id: 0 });
         let talkers: [Box<dyn Conversation>; 2] =
-            [Box::new(Dialogue::new(BOTH)), Box::new(Door::new(serde_json::Map::new()))];
+            [Box::new(Dialogue::new(BOTH)), Box::new(AskAndTell::new(serde_json::Map::new()))];
         for mut talker in talkers {
             talker.greet(&mut history);
             for text in &texts {

@@ -1,4 +1,4 @@
-//! How texts reach a program outside and come back: over a WebSocket that it opens, or over its standard
+//! The wire to a program outside: over a WebSocket that it opens, or over its standard
 //! input and output. It understands nothing of what is said.
 //!
 //! A task of its own writes the messages: a program that does not listen holds up no other.
@@ -27,7 +27,7 @@ const MAX_LINE_BYTES: usize = 16 << 20;
 /// The way to one program.
 pub(super) enum Wire {
     /// It has not connected yet; a task waits for it.
-    Door(JoinSet<Option<Socket>>),
+    Listening(JoinSet<Option<Socket>>),
     /// It has connected.
     Socket(Box<SplitStream<Socket>>, MessageWriter),
     /// Its standard input and output.
@@ -77,7 +77,7 @@ impl Wire {
         let url = format!("ws://{}{path}", listener.local_addr()?);
         let mut waiting = JoinSet::new();
         waiting.spawn(accept(listener, path));
-        Ok((Self::Door(waiting), url))
+        Ok((Self::Listening(waiting), url))
     }
 
     /// The pipes of a program that has just been started.
@@ -96,7 +96,7 @@ impl Wire {
     /// Waits for what comes next. May be dropped at any time without a loss.
     pub(super) async fn next(&mut self) -> Incoming {
         let came = match self {
-            Self::Door(waiting) => match waiting.join_next().await {
+            Self::Listening(waiting) => match waiting.join_next().await {
                 Some(Ok(Some(socket))) => {
                     let (mut sink, stream) = socket.split();
                     let mouth = MessageWriter::new(|mut unsaid| async move {

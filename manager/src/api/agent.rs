@@ -1,4 +1,4 @@
-//! What agents ask: to take in their reports.
+//! The route by which agents deliver their reports.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Who may ask what: trials show their own token, users the experiment's.
+//! Authorisation: trials show their own token, users the experiment's.
 //!
 //! | the manager listens on | asked to read           | asked to change something |
 //! | ---------------------- | ----------------------- | ------------------------- |
@@ -152,7 +152,7 @@ impl Gate {
         let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
         if self.0.user.reveal().is_err() {
             return Error::Unauthorized(format!(
-                "nobody can be let in: the file {file} in the experiment's folder is gone or cannot be read; put it back, or \
+                "no user can sign in: the file {file} in the experiment's folder is gone or cannot be read; put it back, or \
                  stop the experiment, and `trial-manager resume` makes a new one"
             ));
         }

@@ -1,4 +1,4 @@
-//! Whether the manager is well, for probes and people.
+//! The health of the manager, for probes and people.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +13,7 @@ pub(super) async fn healthz(
     State(Shared { state, .. }): State<Shared>,
 ) -> (StatusCode, Json<Value>) {
     let version = env!("CARGO_PKG_VERSION");
-    match state.store.ailment() {
+    match state.store.write_error() {
         None => (StatusCode::OK, Json(json!({"status": "ok", "version": version}))),
         Some(reason) => {
             let reason = reason.to_string();

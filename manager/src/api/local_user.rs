@@ -1,4 +1,4 @@
-//! Whose process is at the other end of a connection over the loopback interface. NNI's client shows no token: what the
+//! The user whose process is at the other end of a connection over the loopback interface. NNI's client shows no token: what the
 //! manager's own user asks over this machine's loopback interface counts as the user's, for such a process could
 //! read the token's file as well.
 

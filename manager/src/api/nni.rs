@@ -23,7 +23,7 @@ use trial_protocol::{MetricKind, Stream, TrialJobId};
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::answers::Allowance;
 use super::auth::User;
-use super::user::{Asked, Change, Named, attempt, large_json_body, speaker, whole_log};
+use super::user::{Change, CheckedQuery, TrialPath, attempt, large_json_body, speaker, whole_log};
 use super::{Error, Shared};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::experiment::result::speaks_of;
@@ -141,7 +141,7 @@ async fn not_here(_: User) -> Response {
 async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let errors: Vec<String> =
-        shared.state.store.ailment().iter().map(ToString::to_string).collect();
+        shared.state.store.write_error().iter().map(ToString::to_string).collect();
     Ok(Json(json!({"status": row.state, "errors": errors})))
 }
 
@@ -176,7 +176,7 @@ async fn update(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Asked(query): Asked<UpdateQuery>,
+    CheckedQuery(query): CheckedQuery<UpdateQuery>,
     request: Request,
 ) -> Result<(), Refusal> {
     let body = large_json_body(request).await?;
@@ -283,7 +283,7 @@ struct JobsQuery {
 async fn jobs(
     _: User,
     State(shared): State<Shared>,
-    Asked(query): Asked<JobsQuery>,
+    CheckedQuery(query): CheckedQuery<JobsQuery>,
 ) -> Result<Json<Value>, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let wanted = |trial: &TrialSummary| {
@@ -303,7 +303,7 @@ fn logs(shared: &Shared) -> Option<PathBuf> {
 async fn job(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
 ) -> Result<Json<Value>, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?;
@@ -314,7 +314,7 @@ async fn kill(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
 ) -> Result<(), Refusal> {
     Ok(shared.changes.make(&shared, &headers, Command::StopTrial(id)).await?)
 }
@@ -328,7 +328,7 @@ async fn all_metrics(
     _: User,
     State(shared): State<Shared>,
     Extension(allowance): Extension<Allowance>,
-    Asked(query): Asked<MetricQuery>,
+    CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trials = snapshot.trials.iter().map(|trial| trial.as_ref().clone()).collect();
@@ -338,9 +338,9 @@ async fn all_metrics(
 async fn one_metrics(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
     Extension(allowance): Extension<Allowance>,
-    Asked(query): Asked<MetricQuery>,
+    CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?.clone();
@@ -352,7 +352,7 @@ async fn range_metrics(
     State(shared): State<Shared>,
     UrlPath((min, max)): UrlPath<(String, String)>,
     Extension(allowance): Extension<Allowance>,
-    Asked(query): Asked<MetricQuery>,
+    CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, Refusal> {
     let number = |text: &str| {
         let number = text.parse::<u64>();
@@ -442,7 +442,7 @@ async fn file(
     _: User,
     State(shared): State<Shared>,
     UrlPath((_, file)): UrlPath<(String, String)>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
     Extension(allowance): Extension<Allowance>,
 ) -> Result<Response, Refusal> {
     match file.as_str() {

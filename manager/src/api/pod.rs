@@ -1,4 +1,4 @@
-//! What an agent asks for before it starts its trial, where it shares no disk with the manager: the code, the
+//! The requests of an agent before it starts its trial, where it shares no disk with the manager: the code, the
 //! parameters, and the addresses of the trial's other pods. Each with the trial's own token.
 
 use std::sync::{Arc, Mutex, PoisonError};

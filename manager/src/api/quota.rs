@@ -1,4 +1,4 @@
-//! What one trial may ask of us at a time. An agent of ours stays far below; one that does not must not
+//! The quota of requests of one trial. An agent of ours stays far below; one that does not must not
 //! take the place of all others.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! PURE: where the pods of each trial are, until all of them know.
+//! PURE: the addresses of the pods of each trial, until all of them know.
 //!
 //! # Invariants
 //!

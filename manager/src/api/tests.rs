@@ -5,7 +5,7 @@ mod follow;
 mod nni;
 mod pods;
 mod portal;
-mod unheard;
+mod silent_agent_output;
 mod user;
 mod waiting;
 
@@ -25,7 +25,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 use super::auth::{Gate, Reach};
 use super::body::BODY_LIMIT_BYTES;
 use super::session::Sessions;
-use super::{Place, Pods, State, router};
+use super::{Pods, ServerInfo, State, router};
 use crate::code_archive::CodeArchive;
 use crate::experiment::{Event, Handle};
 use crate::ingest::Intake;
@@ -78,7 +78,7 @@ impl Bed {
         let closing = CancellationToken::new();
         let (told, service) = (handle.clone(), Arc::default());
         let place =
-            Place { port: Some(8080), folder: folder.path().join("e"), has_trial_files: true };
+            ServerInfo { port: Some(8080), folder: folder.path().join("e"), has_trial_files: true };
         let state = State {
             intake,
             store,

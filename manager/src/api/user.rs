@@ -1,25 +1,25 @@
-//! What users ask, below `/api/v1`: the experiment, its trials, their curves and output, and to change
+//! The routes of users, below `/api/v1`: the experiment, its trials, their curves and output, and to change
 //! something about them. What it all looks like is in [`view`](crate::view).
 
 mod act;
-mod asked;
 pub(super) mod document;
 mod experiment;
 mod files;
 mod follow;
 mod log;
+mod query_extractor;
+mod silent_agent_output;
 mod trials;
-mod unheard;
 
 use axum::Router;
 use axum::routing::{get, post, put};
 
 use super::Shared;
 pub(super) use act::{Change, Changes};
-pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
+pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
 pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
 
 /// The users' routes.

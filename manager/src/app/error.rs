@@ -1,4 +1,4 @@
-//! Why an experiment could not be run, and who can mend it.
+//! The reasons that an experiment could not be run, and whether the user can mend them.
 
 use std::io;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub enum Error {
         .data_dir.display()
     )]
     NoSuchExperiment {
-        /// Which.
+        /// The id.
         id: ExperimentId,
         /// Where.
         data_dir: PathBuf,
@@ -46,7 +46,7 @@ pub enum Error {
         .database.display()
     )]
     RecordLost {
-        /// Which.
+        /// The id.
         id: ExperimentId,
         /// Its database.
         database: PathBuf,
@@ -60,20 +60,20 @@ pub enum Error {
     /// A folder or file under the data directory.
     #[error("cannot write {}; {}", .path.display(), data_dir_hint(.source.kind()))]
     DataDir {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The address.
     #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
     Listen {
-        /// Which address.
+        /// The address.
         host: String,
-        /// Which port.
+        /// The port.
         port: u16,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -104,7 +104,7 @@ pub enum Error {
          `trial-manager resume {id}` takes them over"
     )]
     Left {
-        /// Which.
+        /// The id.
         id: ExperimentId,
         /// The write that failed.
         #[source]
@@ -116,7 +116,7 @@ pub enum Error {
          place, and what trials printed since is in their own folders, if those are left"
     )]
     Displaced {
-        /// Which.
+        /// The id.
         id: ExperimentId,
         /// Where the database was.
         #[source]

@@ -1,4 +1,4 @@
-//! How the manager is reached: by which URL, and encrypted with which certificate, if at all.
+//! The manager's endpoint: its URL, and its certificate if connections are encrypted.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Where those work who tell others of an experiment, while it runs and once it is done.
+//! The delivery of notifications, while an experiment runs and once it is done.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What agents and command lines look for in the experiment's folder, kept there for as long as the manager runs: its
+//! The files by which agents and command lines find the manager in the experiment's folder, kept there for as long as the manager runs: its
 //! address and its socket. A cleaner of temporary folders removes both from under a search that lasts for days.
 
 use std::io;
@@ -52,7 +52,7 @@ impl Presence {
                 () = self.closed.cancelled() => break,
                 Some(_) = servers.join_next() => {}
                 _ = looks.tick() => {
-                    self.store.look_at_place().await;
+                    self.store.check_identity().await;
                     // A folder whose database is gone is not the one that agents belong to.
                     if self.store.is_in_place() {
                         self.restore_url();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
 /// The manager's address and certificate as trials get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct AdvertisedAddress {
     /// Host name or address, where it is ours to certify.
     pub(super) host: Option<String>,
     /// The base URL.
@@ -39,7 +39,7 @@ pub(super) fn told(
     listener: SocketAddr,
     encrypted: bool,
     server: Option<&str>,
-) -> Result<Told, BadAddress> {
+) -> Result<AdvertisedAddress, BadAddress> {
     let scheme = if encrypted { "https" } else { "http" };
     let bad = |given: &str| BadAddress::Given { given: given.to_owned() };
     if let Some(given) = advertise {
@@ -48,14 +48,14 @@ pub(super) fn told(
             let place = rest.split(['/', '?', '#']).next().and_then(split);
             let good = matches!(scheme, "http" | "https") && place.is_some();
             return if good {
-                Ok(Told { host: None, url: given.to_owned() })
+                Ok(AdvertisedAddress { host: None, url: given.to_owned() })
             } else {
                 Err(bad(given))
             };
         }
         let (host, port) = split(given).ok_or_else(|| bad(given))?;
         let port = port.unwrap_or(listener.port());
-        return Ok(Told {
+        return Ok(AdvertisedAddress {
             url: format!("{scheme}://{}:{port}", bracketed(&host)),
             host: Some(host),
         });
@@ -72,7 +72,7 @@ pub(super) fn told(
     };
     let host = ip.to_string();
     let url = format!("{scheme}://{}:{}", bracketed(&host), listener.port());
-    Ok(Told { host: Some(host), url })
+    Ok(AdvertisedAddress { host: Some(host), url })
 }
 
 /// Returns the address to listen on where the user names none. Trials on this machine need no more than the loopback

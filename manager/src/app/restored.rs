@@ -1,5 +1,5 @@
-//! Whether a database is older than what it has confirmed to agents, as a restored backup is, and what `resume` makes
-//! of that. Tells it and changes nothing: agents say by themselves what they were told was stored (`store/gap.rs`).
+//! The detection of a database that is older than what it has confirmed to agents, as a restored backup is, when `resume`
+//! opens it. Tells it and changes nothing: agents say by themselves what they were told was stored (`store/gap.rs`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::util::layout::ExperimentDir;
 
 /// The trials that the folders of an experiment know more of than its database does.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Ahead {
+struct StoreBehindAgents {
     /// Trials that had not ended when the copy was made, and reported more since.
     reported: Vec<String>,
     /// Trials that began after the copy was made: the database does not know them.
@@ -27,10 +27,10 @@ pub(super) async fn announce(store: &Store, dir: &ExperimentDir) -> Result<(), s
     Ok(())
 }
 
-async fn look(store: &Store, dir: &ExperimentDir) -> Result<Ahead, store::Error> {
+async fn look(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, store::Error> {
     let trials = store.trials().await?;
     let known: HashSet<&str> = trials.iter().map(|trial| trial.id.as_str()).collect();
-    let mut ahead = Ahead::default();
+    let mut ahead = StoreBehindAgents::default();
     for trial in trials.iter().filter(|trial| !trial.state.is_final()) {
         let attempt = dir.trial(&trial.id).spool().join(trial.attempt.as_str());
         let stored = store.attempt_state(&trial.id, &trial.attempt).await?.facts_through;
@@ -55,7 +55,7 @@ fn acknowledged(attempt: &Path) -> Option<u64> {
     fs::read_to_string(attempt.join("facts.ack")).ok()?.trim().parse().ok()
 }
 
-impl Ahead {
+impl StoreBehindAgents {
     /// Returns what is told of it. `None`: the database is as new as the folders.
     fn words(&self) -> Option<String> {
         let mut sentences = vec![
@@ -95,7 +95,7 @@ mod tests {
             (&["a"],      &["c", "d"], &["send again", "Trials: a.", "not counted", "Trials: c, d."]),
         ];
         for (reported, unknown, expected) in table {
-            let ahead = Ahead { reported: names(reported), unknown: names(unknown) };
+            let ahead = StoreBehindAgents { reported: names(reported), unknown: names(unknown) };
             let words = ahead.words();
             assert_eq!(words.is_some(), !expected.is_empty(), "{ahead:?}");
             for part in expected {

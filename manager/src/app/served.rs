@@ -51,7 +51,7 @@ impl Served {
     pub(super) fn look_after(&mut self, store: Store) {
         let stopped = self.closed.clone();
         self.servers.spawn(async move {
-            stopped.run_until_cancelled(store.try_while_ill()).await;
+            stopped.run_until_cancelled(store.retry_while_failing()).await;
             Ok(())
         });
     }

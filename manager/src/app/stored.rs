@@ -67,7 +67,7 @@ async fn state(
         closing: stop.clone(),
         closed: stop,
         streams: TaskTracker::new(),
-        place: api::Place {
+        place: api::ServerInfo {
             port,
             folder: dir.path().to_owned(),
             has_trial_files: spec.training_service.section().is_local(),

@@ -1,4 +1,4 @@
-//! Who answers the command line: the experiment's manager where one runs, else its store.
+//! The choice of who answers the command line: the experiment's manager where one runs, else its store.
 
 pub(super) mod complete;
 pub(super) mod named;
@@ -19,7 +19,7 @@ use crate::util::layout::ExperimentDir;
 
 /// Which experiment, and where.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Place {
+pub(super) struct ExperimentArgs {
     /// The experiment [default: the only one that has not ended, else the newest].
     #[arg(long, short, value_name = "ID", env = "TRIAL_MANAGER_EXPERIMENT")]
     pub(super) experiment: Option<ExperimentId>,
@@ -39,15 +39,15 @@ pub(super) struct Place {
 
 /// The same, and how what is asked for is shown.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Asked {
+pub(super) struct OutputArgs {
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: ExperimentArgs,
     /// The format of the output.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub(super) output: Format,
 }
 
-impl Asked {
+impl OutputArgs {
     /// The experiment that a command names outranks the option.
     #[must_use]
     pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
@@ -73,7 +73,9 @@ pub(super) enum Error {
     #[error("there is no experiment under {}; --data-dir looks elsewhere", .0.display())]
     None(PathBuf),
     /// The experiment has no pages now.
-    #[error("nobody serves experiment {0}; `trial-manager serve --experiment {0}` shows its pages")]
+    #[error(
+        "no server is running for experiment {0}; `trial-manager serve --experiment {0}` shows its pages"
+    )]
     NotServed(ExperimentId),
     /// There are several.
     #[error("several experiments run: {0}; choose one with --experiment")]
@@ -94,7 +96,7 @@ pub(super) enum Error {
     #[error("cannot write the answer")]
     Output(#[source] std::io::Error),
     /// The experiment has no manager to change anything.
-    #[error("nobody runs experiment {0}; `trial-manager resume {0}` goes on with it")]
+    #[error("experiment {0} has no manager; run `trial-manager resume {0}`")]
     NotRunning(ExperimentId),
     /// Nothing is left to change.
     #[error("experiment {0} is DONE: there is nothing to stop or to change")]
@@ -152,7 +154,7 @@ impl Error {
 }
 
 /// An experiment on this machine.
-pub(super) struct Found {
+pub(super) struct StoredExperiment {
     /// Its id.
     pub(super) id: ExperimentId,
     /// The row of its store, or the reason why that cannot be read.
@@ -160,7 +162,7 @@ pub(super) struct Found {
 }
 
 /// The experiments on this machine, the newest last.
-pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
+pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
     let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
     // NNI's client has a link `_latest` there.
     let folders = folders.filter(|folder| folder.file_type().is_ok_and(|kind| !kind.is_symlink()));
@@ -173,10 +175,10 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
                 Ok(store) => store.experiment().await,
                 Err(error) => Err(error),
             };
-            found.push(Found { id, row });
+            found.push(StoredExperiment { id, row });
         }
     }
-    let created = |found: &Found| {
+    let created = |found: &StoredExperiment| {
         let row = found.row.as_ref().ok().and_then(Option::as_ref);
         row.map_or(0, |row| row.created_at_ms)
     };
@@ -184,7 +186,7 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<Found> {
     found
 }
 
-impl Place {
+impl ExperimentArgs {
     /// The experiment that a command names outranks the option.
     #[must_use]
     pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
@@ -203,8 +205,7 @@ impl Place {
             return Ok((id.clone(), dir));
         }
         let mut all = experiments(&data_dir).await;
-        let goes_on =
-            |found: &&Found| matches!(&found.row, Ok(Some(row)) if row.ended_at_ms.is_none());
+        let goes_on = |found: &&StoredExperiment| matches!(&found.row, Ok(Some(row)) if row.ended_at_ms.is_none());
         let running: Vec<_> = all.iter().filter(goes_on).map(|found| found.id.clone()).collect();
         let id = match running.as_slice() {
             [only] => only.clone(),

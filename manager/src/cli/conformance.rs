@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show};
 use crate::app;
 use crate::config::{self, PluginSpec};
-use crate::training_service::plugin::conformance::{Case, Verdict};
+use crate::training_service::plugin::conformance::{Case, CaseResult};
 
 /// Tries the cases that contain the text `only` on a plugin, prints a table as it goes, and returns the exit code.
 pub(super) async fn conformance(
@@ -30,9 +30,9 @@ pub(super) async fn conformance(
     let mut failed = 0;
     for &case in &cases {
         let (word, why) = match app::try_case(case, &spec, agent.clone()).await {
-            Ok(Verdict::Passed) => ("ok", String::new()),
-            Ok(Verdict::Skipped(why)) => ("-", format!(": not tried, {why}")),
-            Ok(Verdict::Failed(why)) => {
+            Ok(CaseResult::Passed) => ("ok", String::new()),
+            Ok(CaseResult::Skipped(why)) => ("-", format!(": not tried, {why}")),
+            Ok(CaseResult::Failed(why)) => {
                 failed += 1;
                 ("FAIL", format!(": {why}"))
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::ask::pages::{all_metrics, code_of, found};
-use super::ask::{Asked, Error, Place, experiments};
+use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
 use super::export::ExportForm;
 use super::out::print;
 use super::table;
@@ -25,23 +25,23 @@ pub(super) enum ExperimentCommand {
     #[command(alias = "list")]
     Ls {
         #[command(flatten)]
-        asked: Asked,
+        asked: OutputArgs,
     },
     /// Show how an experiment stands.
     Show {
         /// Which; the same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
-        asked: Asked,
+        asked: OutputArgs,
     },
     /// Stop an experiment's trials and leave it resumable.
     Stop {
         /// Which; the same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
-    /// Bound an experiment that runs otherwise.
+    /// Change the limits of a running experiment.
     #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
     Limit {
         /// Trials at a time.
@@ -54,14 +54,14 @@ pub(super) enum ExperimentCommand {
         #[arg(long, value_name = "TIME", group = "limits")]
         max_experiment_duration: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Let an experiment's tuner learn results from elsewhere.
     Import {
         /// A list of {"parameter": ..., "value": ...} as NNI has it, or what `export --format json` wrote. JSON or YAML.
         file: PathBuf,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Change what an experiment that runs searches.
     Update {
@@ -69,7 +69,7 @@ pub(super) enum ExperimentCommand {
         #[arg(long, value_name = "FILE")]
         search_space: PathBuf,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Write what an experiment found.
     Export {
@@ -83,7 +83,7 @@ pub(super) enum ExperimentCommand {
         #[arg(long)]
         to: Option<PathBuf>,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Remove an experiment that does not run, with all it recorded.
     Rm {
@@ -143,7 +143,7 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
 /// The fields of an experiment in a list, beside its address.
 const LISTED: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
 
-async fn list(asked: &Asked) -> Result<(), Error> {
+async fn list(asked: &OutputArgs) -> Result<(), Error> {
     if let Some(url) = &asked.place.manager {
         let mut one = asked.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
         if let Some(members) = one.as_object_mut() {
@@ -176,13 +176,13 @@ async fn list(asked: &Asked) -> Result<(), Error> {
     print(asked.output, &rows.collect(), table::experiments)
 }
 
-async fn about(asked: &Asked) -> Result<(), Error> {
+async fn about(asked: &OutputArgs) -> Result<(), Error> {
     let shown = asked.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
     print(asked.output, &shown, table::experiment)
 }
 
 async fn change(
-    place: &Place,
+    place: &ExperimentArgs,
     method: &str,
     path: &str,
     body: Option<&Value>,
@@ -192,7 +192,7 @@ async fn change(
 }
 
 /// Hands over what a file holds. A refusal names the file.
-async fn give(place: &Place, method: &str, path: &str, file: &Path) -> Result<(), Error> {
+async fn give(place: &ExperimentArgs, method: &str, path: &str, file: &Path) -> Result<(), Error> {
     let document = config::read(file)?;
     match place.manager().await?.ask(method, path, Some(&document)).await {
         Ok(_) => Ok(()),
@@ -203,7 +203,7 @@ async fn give(place: &Place, method: &str, path: &str, file: &Path) -> Result<()
     }
 }
 
-async fn exported(form: ExportForm, to: Option<PathBuf>, place: &Place) -> u8 {
+async fn exported(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs) -> u8 {
     let to = to.as_deref().filter(|to| *to != Path::new("-"));
     let written = async {
         let client = place.client().await?;

@@ -1,4 +1,4 @@
-//! What an experiment found, in forms that other programs read: CSV, JSON, TensorBoard's and MLflow's folders. It asks
+//! The export of results in forms that other programs read: CSV, JSON, TensorBoard's and MLflow's folders. It asks
 //! for nothing; it writes what it is given.
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use trial_protocol::TrialJobId;
 
-use super::ask::{Error, Place};
+use super::ask::{Error, ExperimentArgs};
 use crate::api::client::{self, Client};
 
 /// Time between two tries to go on, and how many are made.
@@ -26,7 +26,7 @@ enum Look {
 
 /// Prints one stream of a trial's output.
 pub(super) async fn follow(
-    place: &Place,
+    place: &ExperimentArgs,
     mut client: Client,
     trial: &TrialJobId,
     stream: &str,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::ask::{Error, Place};
+use super::ask::{Error, ExperimentArgs};
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
 use crate::util::files::write_file;
 
@@ -19,7 +19,7 @@ use crate::util::files::write_file;
 const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);
 
 /// Opens the portal, or prints where it is; the program's exit code.
-pub(super) async fn open(place: &Place, print: bool) -> u8 {
+pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
     match shown(place, print).await {
         Ok(()) => DONE,
         Err(error) => {
@@ -29,7 +29,7 @@ pub(super) async fn open(place: &Place, print: bool) -> u8 {
     }
 }
 
-async fn shown(place: &Place, print: bool) -> Result<(), Error> {
+async fn shown(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
     let (client, url) = place.portal().await?;
     let answer = client.ask("POST", "/api/v1/session/ticket", None).await?;
     let path = answer.get("path").and_then(Value::as_str).unwrap_or("/login");

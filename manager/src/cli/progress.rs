@@ -1,4 +1,4 @@
-//! What a person sees while an experiment runs: on a terminal a bar, elsewhere how it stands when a trial has ended,
+//! The progress of a running experiment, for a person: on a terminal a bar, elsewhere how it stands when a trial has ended,
 //! once a minute at most; and a line per event that matters. Everything goes to standard error; standard output is for the result.
 
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! What is printed at an experiment's end: a table for a person, or one JSON object for a program.
+//! The report at an experiment's end: a table for a person, or one JSON object for a program.
 
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, OBJECTIVE};

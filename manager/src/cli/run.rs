@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::ask::Format;
 use super::progress::Progress;
 use super::report::{self, Summary};
-use super::signals::{Heard, Signals};
+use super::signals::{EndSignal, Signals};
 use super::{
     BAD_INPUT, Common, DONE, FAULT, INTERRUPTED, LEFT, NOTHING_SUCCEEDED, OnTerm, data_dir, show,
 };
@@ -99,7 +99,7 @@ pub(super) async fn attend(
                     progress.leave(&running.id);
                     return code;
                 }
-                if heard == Heard::Terminate && on_term == OnTerm::Leave {
+                if heard == EndSignal::Terminate && on_term == OnTerm::Leave {
                     asked = Some(LEFT);
                     running.handle.leave();
                 } else {

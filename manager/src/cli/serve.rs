@@ -2,13 +2,13 @@
 
 use std::io::Write as _;
 
-use super::ask::{Error, Place};
+use super::ask::{Error, ExperimentArgs};
 use super::signals::Signals;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show};
 use crate::app;
 
 /// Serves the experiment's pages and returns the exit code.
-pub(super) async fn serve(place: &Place, host: &str, port: u16) -> u8 {
+pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
     let viewing = async {
         let (id, dir) = place.dir().await?;
         let viewing = app::view(&id, &dir, host, port).await?;

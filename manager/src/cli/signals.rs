@@ -8,9 +8,9 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Which signal came.
+/// A signal that asks the program to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum EndSignal {
     /// TERM: from a program that moves or ends services.
     Terminate,
     /// INT or HUP: of a person at a terminal.
@@ -40,11 +40,11 @@ impl Signals {
     }
 
     /// Waits for the next one.
-    pub(super) async fn next(&mut self) -> Heard {
+    pub(super) async fn next(&mut self) -> EndSignal {
         tokio::select! {
-            _ = self.terminate.recv() => Heard::Terminate,
-            () = heard(&mut self.interrupt) => Heard::Interrupt,
-            () = heard(&mut self.hang_up) => Heard::Interrupt,
+            _ = self.terminate.recv() => EndSignal::Terminate,
+            () = heard(&mut self.interrupt) => EndSignal::Interrupt,
+            () = heard(&mut self.hang_up) => EndSignal::Interrupt,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! PURE: what the API says, as tables for a person. Foreign text is made printable.
+//! PURE: the answers of the API as tables for a person. Foreign text is made printable.
 
 use std::fmt::Write as _;
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use trial_protocol::ExperimentId;
 use unicode_width::UnicodeWidthChar as _;
 
-use super::ask::{Error, Place};
+use super::ask::{Error, ExperimentArgs};
 use super::out::{text_style, written};
 use super::progress::printable;
 use super::screen::{Done, Screen, Size};
@@ -39,7 +39,7 @@ const BAR: usize = 10;
 const WIDE: usize = 80;
 
 /// Shows the search until it ends, the user presses q or a signal comes, and returns the exit code.
-pub(super) async fn top(place: &Place) -> u8 {
+pub(super) async fn top(place: &ExperimentArgs) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
@@ -60,7 +60,7 @@ pub(super) async fn top(place: &Place) -> u8 {
     }
 }
 
-async fn watch(place: &Place) -> Result<(), Error> {
+async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut drawing = Drawing::of(&client).await?;
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
@@ -95,7 +95,7 @@ async fn watch(place: &Place) -> Result<(), Error> {
 }
 
 /// Looks again. A manager that cannot be reached may have ended, or have come back elsewhere.
-async fn look(place: &Place, client: &mut Client) -> Result<Drawing, Error> {
+async fn look(place: &ExperimentArgs, client: &mut Client) -> Result<Drawing, Error> {
     match Drawing::of(client).await {
         Err(Error::Client(client::Error::Unreachable { .. })) => {
             *client = place.client().await?;

@@ -8,7 +8,7 @@ use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::named::TrialName;
 use super::ask::pages::{all_metrics, found};
-use super::ask::{Asked, Error, Place};
+use super::ask::{Error, ExperimentArgs, OutputArgs};
 use super::experiment::exit_code;
 use super::out::{print, written};
 use super::progress::counted;
@@ -58,21 +58,21 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         limit: Option<usize>,
         #[command(flatten)]
-        asked: Asked,
+        asked: OutputArgs,
     },
     /// Show one trial.
     Show {
         /// Which, by its id or its number.
         trial: TrialName,
         #[command(flatten)]
-        asked: Asked,
+        asked: OutputArgs,
     },
     /// Say why a trial stands where it does: verdict, evidence, timeline.
     Why {
         /// Which, by its id or its number.
         trial: TrialName,
         #[command(flatten)]
-        asked: Asked,
+        asked: OutputArgs,
     },
     /// Print a trial's output.
     Logs {
@@ -85,14 +85,14 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         stderr: bool,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// List the files that a trial left, and their folder.
     Files {
         /// Which, by its id or its number.
         trial: TrialName,
         #[command(flatten)]
-        asked: Asked,
+        asked: OutputArgs,
     },
     /// Stop trials.
     Kill {
@@ -100,7 +100,7 @@ pub(super) enum TrialCommand {
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Have the agents of trials send what they still gather.
     Flush {
@@ -108,7 +108,7 @@ pub(super) enum TrialCommand {
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Have the agents of trials log from a level on, until they are told otherwise.
     LogLevel {
@@ -119,7 +119,7 @@ pub(super) enum TrialCommand {
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
     /// Run trials that have ended once more: now, or by `resume` where the experiment has no manager.
     Retry {
@@ -130,7 +130,7 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         failed: bool,
         #[command(flatten)]
-        place: Place,
+        place: ExperimentArgs,
     },
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
 }
 
 /// Shows a trial's metrics and returns the exit code.
-pub(super) async fn metrics(trial: &TrialName, asked: &Asked) -> u8 {
+pub(super) async fn metrics(trial: &TrialName, asked: &OutputArgs) -> u8 {
     let shown = async {
         let client = asked.place.client().await?;
         let id = trial.find(&client).await?;
@@ -176,13 +176,13 @@ pub(super) async fn metrics(trial: &TrialName, asked: &Asked) -> u8 {
     exit_code(shown.await)
 }
 
-async fn trials(asked: &Asked, query: &str, limit: Option<usize>) -> Result<(), Error> {
+async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
     let rows = found(&asked.place.client().await?, query, limit).await?;
     print(asked.output, &Value::Array(rows), table::trials)
 }
 
 async fn one(
-    asked: &Asked,
+    asked: &OutputArgs,
     trial: &TrialName,
     table: impl FnOnce(&Value, TextStyle) -> String,
 ) -> Result<(), Error> {
@@ -192,7 +192,12 @@ async fn one(
     print(asked.output, &answer, table)
 }
 
-async fn logs(place: &Place, trial: &TrialName, follow: bool, stream: &str) -> Result<(), Error> {
+async fn logs(
+    place: &ExperimentArgs,
+    trial: &TrialName,
+    follow: bool,
+    stream: &str,
+) -> Result<(), Error> {
     let client = place.client().await?;
     let trial = trial.find(&client).await?;
     if follow {
@@ -203,7 +208,7 @@ async fn logs(place: &Place, trial: &TrialName, follow: bool, stream: &str) -> R
     written(&bytes)
 }
 
-async fn files(asked: &Asked, trial: &TrialName) -> Result<(), Error> {
+async fn files(asked: &OutputArgs, trial: &TrialName) -> Result<(), Error> {
     let client = asked.place.client().await?;
     let path = format!("/api/v1/trials/{}/files", trial.find(&client).await?);
     let answer = client.ask("GET", &path, None).await?;
@@ -211,7 +216,7 @@ async fn files(asked: &Asked, trial: &TrialName) -> Result<(), Error> {
 }
 
 async fn each(
-    place: &Place,
+    place: &ExperimentArgs,
     trials: Vec<TrialName>,
     verb: &str,
     body: Option<&Value>,
@@ -245,7 +250,7 @@ async fn ask_each(
 }
 
 /// Has ended trials run once more: now by their manager, or, where there is none, by the next `resume`.
-async fn retry(place: &Place, trials: &[TrialName], failed: bool) -> Result<(), Error> {
+async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Result<(), Error> {
     let client = place.client().await?;
     let ids = if failed {
         let failed = found(&client, "state=FAILED", None).await?;

@@ -1,4 +1,4 @@
-//! What of a directory of code goes into the archive: everything that its `.nniignore` files leave in (the
+//! The files of a directory of code that go into the archive: everything that its `.nniignore` files leave in (the
 //! syntax and the nesting of `.gitignore`), in a fixed order.
 //!
 //! It reads names and sizes, never contents.

@@ -21,7 +21,7 @@ pub enum TunerChoice {
     Native(TunerSpec),
     /// One that NNI's dispatcher runs.
     Nni {
-        /// Which.
+        /// The algorithm.
         algorithm: Algorithm,
         /// `true` if it also stops trials.
         advisor: bool,

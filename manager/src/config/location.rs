@@ -1,4 +1,4 @@
-//! PURE: where a field stands in a file's text. The text is read a second time for it, and only when something is wrong: a checked
+//! PURE: the place of a field in a file's text. The text is read a second time for it, and only when something is wrong: a checked
 //! document knows no lines.
 
 use std::fmt;

@@ -143,8 +143,7 @@ pub(super) fn notifications(
         }
     };
     if webhook.is_none() && command.is_none() {
-        let problem =
-            "tells nobody; give a webhookUrl (or webhookUrlFile, webhookUrlVariable) or a command";
+        let problem = "has no channel; give a webhookUrl (or webhookUrlFile, webhookUrlVariable) or a command";
         return Err(Problem::new("notifications", problem));
     }
     Ok(Some((NotificationsSpec { events, webhook, command }, Value::Object(canonical))))
@@ -249,8 +248,8 @@ mod tests {
     fn what_cannot_be_meant_is_refused_by_name() {
         #[rustfmt::skip]
         let table = [
-            (json!({}),                                        "notifications", "tells nobody"),
-            (json!({"events": ["experiment_ended"]}),          "notifications", "tells nobody"),
+            (json!({}),                                        "notifications", "has no channel"),
+            (json!({"events": ["experiment_ended"]}),          "notifications", "has no channel"),
             (json!({"command": ""}),                           "notifications.command", "must not be empty"),
             (json!({"webhookUrl": "example.org"}),             "notifications.webhookUrl", "http://"),
             (json!({"webhookUrl": "https://"}),                "notifications.webhookUrl", "is no URL: empty host"),

@@ -22,7 +22,7 @@ const REGISTRY: &str = "registered_algorithms.yml";
 pub(super) struct NotRegistered {
     /// The field, such as `tuner.name`.
     pub(super) path: String,
-    /// Where it was looked for.
+    /// The path where it was looked for.
     pub(super) note: String,
 }
 

@@ -1,4 +1,4 @@
-//! Who advises an experiment: its tuner and its assessor, built in or outside, behind one face. What is built
+//! The advisers of an experiment: its tuner and its assessor, built in or outside, behind one face. What is built
 //! in answers at once; what is outside answers later, through [`Advice::heard`]. It decides nothing itself.
 
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What a person may ask of an experiment that runs, and why it may be refused.
+//! The commands of users to an experiment that runs, and the reasons to refuse them.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub enum Refused {
     /// Only of a trial that has not ended something can be wanted.
     #[error("trial {trial} has ended already: it is {state}")]
     Ended {
-        /// Which.
+        /// The trial.
         trial: TrialJobId,
         /// How.
         state: JobState,
@@ -73,7 +73,7 @@ pub enum Refused {
     /// Only a trial that has ended can be run again.
     #[error("trial {trial} has not ended: it is {state}; stop it first")]
     NotEnded {
-        /// Which.
+        /// The trial.
         trial: TrialJobId,
         /// Where it stands.
         state: JobState,

@@ -1,4 +1,4 @@
-//! PURE: how a trial ended.
+//! PURE: the conclusion from a job's end, the agent's verdict and our intent to the trial's final state.
 //!
 //! # Who is believed
 //!
@@ -79,7 +79,7 @@ pub fn succeeded_without(
 pub struct End {
     /// A final state.
     pub state: JobState,
-    /// Why, for a person.
+    /// The reason, for a person.
     pub message: Option<String>,
     /// The trial's exit code as a shell shows it, where known.
     pub exit_code: Option<i32>,

@@ -1,4 +1,4 @@
-//! PURE: which agents have fallen silent. No clock: time comes in as a value.
+//! PURE: the leases of agents. No clock: time comes in as a value.
 //!
 //! Silence is measured in time in which we could have heard something. [`Leases::passed`] is to be told of
 //! every stretch of time when it is over; of one that was longer than it should have been, because this

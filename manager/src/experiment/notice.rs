@@ -1,4 +1,4 @@
-//! What a person who watches an experiment is told.
+//! The notices for a person who watches an experiment.
 
 use trial_protocol::TrialJobId;
 
@@ -11,21 +11,21 @@ use super::state::ExperimentState;
 pub enum Notice {
     /// A trial's agent started the command.
     Running {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
     },
     /// A trial that was submitted does not run yet.
     Waits {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Its position.
         sequence: u64,
-        /// Why.
+        /// The cause.
         why: String,
     },
     /// A trial's agent is not heard any more.
     Lost {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Its position.
         sequence: u64,
@@ -34,14 +34,14 @@ pub enum Notice {
     },
     /// A lost trial's agent is heard again.
     Found {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Its position.
         sequence: u64,
     },
     /// A trial ended.
     Ended {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Its position.
         sequence: u64,

@@ -1,4 +1,4 @@
-//! PURE: which of a trial's metrics are its results, and which trial is the best.
+//! PURE: the results among a trial's metrics, and the best trial.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ enum Fate {
 
 /// Something to tell, and what became of it.
 #[derive(Debug, Clone)]
-pub(super) struct Letter {
+pub(super) struct PendingNotification {
     id: String,
     event: Value,
     tries: u32,
@@ -67,7 +67,7 @@ pub(super) struct Letter {
     fate: Fate,
 }
 
-impl Letter {
+impl PendingNotification {
     /// Returns the notification of an event that the store cannot hold.
     pub(super) fn unkept(event: &Event) -> Self {
         let (id, event) = (event.id.clone(), event.value.clone());
@@ -84,18 +84,18 @@ impl Letter {
 pub(super) struct Channel {
     config: NotifierConfig,
     means: Means,
-    letters: Vec<Letter>,
+    pending: Vec<PendingNotification>,
 }
 
 impl Channel {
     pub(super) fn new(config: NotifierConfig, means: Means) -> Self {
-        Self { config, means, letters: Vec::new() }
+        Self { config, means, pending: Vec::new() }
     }
 
     /// Tells until it is to end and for a while afterwards; how much is left then.
     pub(super) async fn run(
         mut self,
-        mut delivered: mpsc::UnboundedReceiver<Letter>,
+        mut delivered: mpsc::UnboundedReceiver<PendingNotification>,
         ending: CancellationToken,
     ) -> usize {
         let told = async {
@@ -110,12 +110,12 @@ impl Channel {
             () = told => {}
             () = bound => {}
         }
-        self.letters.iter().filter(|letter| letter.fate == Fate::Open).count()
+        self.pending.iter().filter(|notification| notification.fate == Fate::Open).count()
     }
 
     async fn until_ending(
         &mut self,
-        delivered: &mut mpsc::UnboundedReceiver<Letter>,
+        delivered: &mut mpsc::UnboundedReceiver<PendingNotification>,
         ending: &CancellationToken,
     ) {
         let waker = self.config.waker.clone();
@@ -130,43 +130,50 @@ impl Channel {
                 let now = Instant::now();
                 last = Some(now + LINGER);
                 // However long its pause was to be: once more, now.
-                for letter in self.letters.iter_mut().filter(|letter| letter.fate == Fate::Open) {
-                    letter.due = now;
+                for notification in
+                    self.pending.iter_mut().filter(|notification| notification.fate == Fate::Open)
+                {
+                    notification.due = now;
                 }
             }
             while let Some(at) = self.due() {
                 self.attend(at).await;
                 self.collect(delivered).await;
             }
-            if last.is_some_and(|last| self.letters.iter().all(|letter| letter.due > last)) {
+            if last
+                .is_some_and(|last| self.pending.iter().all(|notification| notification.due > last))
+            {
                 return;
             }
-            let next = self.letters.iter().map(|letter| letter.due).min();
+            let next = self.pending.iter().map(|notification| notification.due).min();
             let next = next.unwrap_or_else(|| Instant::now() + NEVER);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 _ = waker.changed() => {}
-                Some(letter) = delivered.recv() => self.letters.push(letter),
+                Some(notification) = delivered.recv() => self.pending.push(notification),
                 () = ending.cancelled(), if !closing => {}
             }
         }
     }
 
     /// Takes what is new.
-    async fn collect(&mut self, delivered: &mut mpsc::UnboundedReceiver<Letter>) {
-        while let Ok(letter) = delivered.try_recv() {
-            self.letters.push(letter);
+    async fn collect(&mut self, delivered: &mut mpsc::UnboundedReceiver<PendingNotification>) {
+        while let Ok(notification) = delivered.try_recv() {
+            self.pending.push(notification);
         }
-        let surplus = self.letters.iter().filter(|letter| !letter.kept).count();
+        let surplus = self.pending.iter().filter(|notification| !notification.kept).count();
         for _ in UNKEPT..surplus {
-            let Some(oldest) = self.letters.iter().position(|letter| !letter.kept) else { break };
-            self.letters.remove(oldest);
+            let Some(oldest) = self.pending.iter().position(|notification| !notification.kept)
+            else {
+                break;
+            };
+            self.pending.remove(oldest);
         }
         match self.config.store.notifications(self.means.name()).await {
             Ok(rows) => {
                 for row in rows {
-                    if self.letters.iter().all(|letter| letter.id != row.id) {
-                        self.letters.push(Letter::kept(row));
+                    if self.pending.iter().all(|notification| notification.id != row.id) {
+                        self.pending.push(PendingNotification::kept(row));
                     }
                 }
             }
@@ -177,38 +184,43 @@ impl Channel {
     /// The first that something is to be done about.
     fn due(&self) -> Option<usize> {
         let now = Instant::now();
-        self.letters.iter().position(|letter| letter.due <= now)
+        self.pending.iter().position(|notification| notification.due <= now)
     }
 
     async fn attend(&mut self, at: usize) {
-        let letter = self.letters[at].clone();
-        if letter.fate == Fate::Open {
-            let tries = letter.tries + 1;
-            let outcome = self.tell(&letter).await;
+        let notification = self.pending[at].clone();
+        if notification.fate == Fate::Open {
+            let tries = notification.tries + 1;
+            let outcome = self.tell(&notification).await;
             let name = self.means.name();
-            let event = letter.event.get("event").and_then(Value::as_str).unwrap_or_default();
-            let entry = &mut self.letters[at];
+            let event = notification.event.get("event").and_then(Value::as_str).unwrap_or_default();
+            let entry = &mut self.pending[at];
             entry.tries = tries;
             match pace::next(outcome, tries) {
                 Next::Told => {
-                    info!(id = letter.id, "the {name} has taken {event}");
+                    info!(id = notification.id, "the {name} has taken {event}");
                     entry.fate = Fate::Told;
                 }
                 Next::GivenUp(why) => {
-                    warn!(id = letter.id, "the {name} will not be told of {event}: {why}");
+                    warn!(id = notification.id, "the {name} will not be told of {event}: {why}");
                     entry.fate = Fate::GivenUp(why);
                 }
                 Next::Again(pause, why) => {
                     if tries == 1 {
                         warn!(
-                            id = letter.id,
+                            id = notification.id,
                             "the {name} was not told of {event}, which is tried again: {why}"
                         );
                     }
                     entry.due = Instant::now() + pause;
-                    if letter.kept {
+                    if notification.kept {
                         // In memory it is known all the same.
-                        drop(self.config.store.notification_tried(&letter.id, name, tries).await);
+                        drop(
+                            self.config
+                                .store
+                                .notification_tried(&notification.id, name, tries)
+                                .await,
+                        );
                     }
                     return;
                 }
@@ -219,29 +231,33 @@ impl Channel {
 
     /// Notes what became of one.
     async fn note(&mut self, at: usize) {
-        let letter = &self.letters[at];
-        let problem = match &letter.fate {
+        let notification = &self.pending[at];
+        let problem = match &notification.fate {
             Fate::Open => return,
             Fate::Told => None,
             Fate::GivenUp(why) => Some(why.as_str()),
         };
-        if letter.kept {
+        if notification.kept {
             let (store, now) = (&self.config.store, self.config.clock.now_ms());
-            let noted = store.settle_notification(&letter.id, self.means.name(), now, problem);
+            let noted =
+                store.settle_notification(&notification.id, self.means.name(), now, problem);
             let bound = Instant::now() + NOTE_AGAIN;
             if !matches!(timeout_at(bound, noted).await, Ok(Ok(()))) {
-                self.letters[at].due = Instant::now() + NOTE_AGAIN;
+                self.pending[at].due = Instant::now() + NOTE_AGAIN;
                 return;
             }
         }
-        self.letters.remove(at);
+        self.pending.remove(at);
     }
 
-    async fn tell(&self, letter: &Letter) -> Outcome {
+    async fn tell(&self, notification: &PendingNotification) -> Outcome {
         match &self.means {
-            Means::Webhook(spec) => webhook::post(spec, &letter.id, &letter.event).await,
+            Means::Webhook(spec) => {
+                webhook::post(spec, &notification.id, &notification.event).await
+            }
             Means::Program(line) => {
-                program::run(line, &self.config.directory, &letter.id, &letter.event).await
+                program::run(line, &self.config.directory, &notification.id, &notification.event)
+                    .await
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What others are told, as JSON: the same for a server and for a program.
+//! The notifications as JSON: the same for a server and for a program.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! PURE: when a store that fails now and then is called ill, and when well. An illness is told at once; that it is
+//! PURE: the moments at which a store that fails now and then is called ill, and well. An illness is told at once; that it is
 //! over only after it has stayed away for a while, so that one that comes and goes is told of twice and not a
 //! hundred times.
 

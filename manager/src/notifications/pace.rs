@@ -1,4 +1,4 @@
-//! PURE: what follows from a try to tell something: it was taken, it is tried again after a pause, or it is given
+//! PURE: the consequence of a try to deliver a notification: it was taken, it is tried again after a pause, or it is given
 //! up.
 
 use std::time::Duration;
@@ -11,8 +11,8 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_mins(5);
 /// The outcome of a try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was taken.
-    Disruption,
+    /// The receiver has taken it.
+    Delivered,
     /// Not now; why. Another try may help.
     NotNow(String),
     /// Never; why.
@@ -33,7 +33,7 @@ pub(super) enum Next {
 /// Returns the next step after the outcome of try number `tries`, from 1.
 pub(super) fn next(outcome: Outcome, tries: u32) -> Next {
     match outcome {
-        Outcome::Disruption => Next::Told,
+        Outcome::Delivered => Next::Told,
         Outcome::Never(why) => Next::GivenUp(why),
         Outcome::NotNow(why) if tries >= TRIES => {
             Next::GivenUp(format!("{why}; it was tried {tries} times"))
@@ -64,7 +64,7 @@ mod tests {
         }
         assert_eq!(pauses[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert!((3600..2 * 3600).contains(&pauses.iter().sum::<u64>()), "{pauses:?}");
-        assert_eq!(next(Outcome::Disruption, 24), Next::Told);
+        assert_eq!(next(Outcome::Delivered, 24), Next::Told);
         let never = Outcome::Never("gone".to_owned());
         assert_eq!(next(never, 1), Next::GivenUp("gone".to_owned()));
     }

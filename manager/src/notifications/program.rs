@@ -98,7 +98,7 @@ async fn run_for(
         Ok(Ok(status)) if status.success() => {
             // What it left in the background is wanted.
             group.0 = None;
-            Outcome::Disruption
+            Outcome::Delivered
         }
         Ok(Ok(status)) => Outcome::NotNow(format!("it ended with {status}{}", shown(&last))),
         Ok(Err(error)) => Outcome::NotNow(format!("it was lost: {error}")),
@@ -147,7 +147,7 @@ mod tests {
     async fn a_program_gets_the_event() {
         let line = "cat | wc -c > out; echo $TRIALKEEPER_EVENT $TRIALKEEPER_EVENT_ID $TRIALKEEPER_EXPERIMENT >> out";
         let (outcome, out) = told(LONG, line).await;
-        assert_eq!(outcome, Outcome::Disruption);
+        assert_eq!(outcome, Outcome::Delivered);
         let (count, rest) = out.split_once('\n').unwrap();
         assert!(count.trim().parse::<usize>().unwrap() > 1 << 18, "{count}");
         assert_eq!(rest, "experiment_ended i7 e\n");
@@ -158,9 +158,9 @@ mod tests {
         let failed = |why: &str| Outcome::NotNow(why.to_owned());
         #[rustfmt::skip]
         let table = [
-            ("one that does not read",       "true",                              Outcome::Disruption),
-            ("one that closes its input",    "exec <&-; true",                    Outcome::Disruption),
-            ("one that leaves another",      "sleep 2 & exit 0",                 Outcome::Disruption),
+            ("one that does not read",       "true",                              Outcome::Delivered),
+            ("one that closes its input",    "exec <&-; true",                    Outcome::Delivered),
+            ("one that leaves another",      "sleep 2 & exit 0",                 Outcome::Delivered),
             ("one that fails",               "echo 'no\tway' >&2; exit 3",        failed("it ended with exit status: 3: no way")),
             ("one that fails and is held",   "sleep 600 & echo no >&2; exit 3",    failed("it ended with exit status: 3: no")),
             ("one that is killed",           "kill -9 $$",                        failed("it ended with signal: 9 (SIGKILL)")),

@@ -52,7 +52,7 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Outcome
 fn judge(status: u16) -> Outcome {
     let said = format!("the server answers {status}");
     match status {
-        200..=299 => Outcome::Disruption,
+        200..=299 => Outcome::Delivered,
         408 | 425 | 429 | 500..=599 => Outcome::NotNow(said),
         300..=399 => Outcome::Never(format!("{said}; redirections are not followed")),
         _ => Outcome::Never(said),
@@ -142,7 +142,7 @@ mod tests {
             (999, "never"),
         ] {
             let found = match judge(status) {
-                Outcome::Disruption => "taken",
+                Outcome::Delivered => "taken",
                 Outcome::NotNow(_) => "later",
                 Outcome::Never(_) => "never",
             };
@@ -238,6 +238,6 @@ mod tests {
             panic!("anybody may say so");
         };
         assert!(why.contains("certificate") && !why.contains("s3cret"), "{why}");
-        assert_eq!(post(&at(&url, Some(&ca_file)), "id", &Value::Null).await, Outcome::Disruption);
+        assert_eq!(post(&at(&url, Some(&ca_file)), "id", &Value::Null).await, Outcome::Delivered);
     }
 }

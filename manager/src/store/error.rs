@@ -1,4 +1,4 @@
-//! What can go wrong with the store, and what the caller may do about it.
+//! The errors of the store, and what the caller may do about each.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub enum Error {
     /// The file or its folder cannot be used at all.
     #[error("cannot open the database {}; does its folder exist, may this user write there, and is there room?", .path.display())]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The error of SQLite or the system.
         #[source]
@@ -21,7 +21,7 @@ pub enum Error {
     /// The lock file beside the database cannot be made.
     #[error("cannot lock the database with {}", .path.display())]
     Lock {
-        /// Which lock file.
+        /// The lock file.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -30,13 +30,13 @@ pub enum Error {
     /// Another manager works on it.
     #[error("the database {} is in use by another trial-manager; stop that one first", .path.display())]
     InUse {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// The file is something else.
     #[error("{} is not a database of trial-manager; move it away or choose another --data-dir", .path.display())]
     NotOurs {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// A newer trial-manager wrote it.
@@ -45,7 +45,7 @@ pub enum Error {
         .path.display()
     )]
     Newer {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its schema.
         found: i64,
@@ -59,7 +59,7 @@ pub enum Error {
         .path.display()
     )]
     Older {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its schema.
         found: i64,
@@ -69,7 +69,7 @@ pub enum Error {
     /// The file is ours, and broken.
     #[error("the database {} is damaged ({problem}); restore a backup or move it away", .path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The first thing that SQLite's check found.
         problem: String,
@@ -89,7 +89,7 @@ pub enum Error {
     /// A number that SQLite cannot hold, which no honest agent sends.
     #[error("{what} is {value}, more than 2^63 - 1")]
     TooLarge {
-        /// Which number.
+        /// The number.
         what: &'static str,
         /// The number.
         value: u64,
@@ -113,7 +113,7 @@ pub enum Error {
     /// A stored value that does not mean anything to this build.
     #[error("the database's {what} cannot be read: {problem}")]
     Unreadable {
-        /// Which value.
+        /// The value.
         what: &'static str,
         /// The problem.
         problem: String,
@@ -121,7 +121,7 @@ pub enum Error {
     /// A copy for a backup could not be made.
     #[error("cannot write the backup {}: {problem}", .path.display())]
     Backup {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The problem.
         problem: String,

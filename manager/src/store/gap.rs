@@ -1,4 +1,4 @@
-//! PURE: whether the store lacks reports that it once confirmed to an agent. A store that was replaced by an older copy
+//! PURE: the detection of reports that the store once confirmed to an agent and lacks now. A store that was replaced by an older copy
 //! does; else what was acknowledged is stored.
 
 use serde_json::{Value, json};

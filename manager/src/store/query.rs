@@ -61,7 +61,7 @@ pub struct Change {
 
 /// A trial with what its current attempt's reports amount to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Glance {
+pub struct TrialSummaryRow {
     /// The trial's own number in the store.
     pub key: i64,
     /// The trial.
@@ -114,7 +114,7 @@ impl Store {
         &self,
         keys: Vec<i64>,
         objective: Option<&str>,
-    ) -> Result<Vec<Glance>, Error> {
+    ) -> Result<Vec<TrialSummaryRow>, Error> {
         let objective = objective.map(str::to_owned);
         self.read(move |c| {
             let one = |key: &i64| glance(c, *key, objective.as_deref()).transpose();
@@ -229,13 +229,17 @@ impl Store {
     }
 }
 
-fn glance(c: &Connection, key: i64, objective: Option<&str>) -> Result<Option<Glance>, Error> {
+fn glance(
+    c: &Connection,
+    key: i64,
+    objective: Option<&str>,
+) -> Result<Option<TrialSummaryRow>, Error> {
     let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE key = ?");
     let mut statement = c.prepare_cached(&sql)?;
     let Some(row) = statement.query_and_then([key], trial_row)?.next().transpose()? else {
         return Ok(None);
     };
-    let mut glance = Glance {
+    let mut glance = TrialSummaryRow {
         key,
         row,
         facts_through: None,
@@ -263,7 +267,7 @@ fn look(
     c: &Connection,
     attempt: i64,
     objective: Option<&str>,
-    glance: &mut Glance,
+    glance: &mut TrialSummaryRow,
 ) -> Result<(), Error> {
     let mut statement = c.prepare_cached(SUMS)?;
     let mut rows = statement.query([attempt])?;

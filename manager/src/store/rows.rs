@@ -1,4 +1,4 @@
-//! What goes into the store and what comes out.
+//! The rows that go into the store and come out.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -53,7 +53,7 @@ pub struct NewTrial {
     pub parameters: Value,
     /// The first attempt.
     pub attempt: AttemptId,
-    /// When.
+    /// The time.
     pub created_at_ms: i64,
 }
 
@@ -62,7 +62,7 @@ pub struct NewTrial {
 pub struct TrialChange {
     /// The state from now on.
     pub state: JobState,
-    /// When.
+    /// The time.
     pub at_ms: i64,
     /// Why, for a person. Replaces the last message, also by nothing.
     pub message: Option<String>,
@@ -119,7 +119,7 @@ pub struct TrialRow {
 /// One line of a trial's timeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialEventRow {
-    /// When.
+    /// The time.
     pub at_ms: i64,
     /// The state from then on.
     pub state: JobState,
@@ -127,7 +127,7 @@ pub struct TrialEventRow {
     pub attempt: AttemptId,
     /// The intent to stop it, as it was then.
     pub intent: Option<StopReason>,
-    /// Why.
+    /// The cause.
     pub message: Option<String>,
     /// The exit code, where this line brought one.
     pub exit_code: Option<i32>,
@@ -179,7 +179,7 @@ impl ReportRow {
 pub struct LogChunkRow {
     /// The attempt whose output it is.
     pub attempt: AttemptId,
-    /// Which stream.
+    /// The stream.
     pub stream: Stream,
     /// Position of the first byte within the attempt's stream.
     pub offset_bytes: u64,

@@ -4,7 +4,7 @@
 //! Invariants:
 //! 1. A write's caller is answered only after the commit that holds it.
 //! 2. One write's failure does not fail another's: when a shared commit fails, each is tried alone.
-//! 3. The last commit's fate is known to everyone ([`Shared::ailment`]), and forgotten at the next success.
+//! 3. The last commit's fate is known to everyone ([`Shared::write_error`]), and forgotten at the next success.
 
 use std::fs::File;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::error::{Class, Error};
-use super::place::Place;
+use super::file_identity::FileIdentity;
 use super::schema::{self, Opened};
 
 /// The most reports that one commit holds, about 50 ms of work: what a caller waits for at worst.
@@ -31,9 +31,9 @@ pub(super) struct Shared {
     /// Commits made so far.
     pub(super) commits: watch::Sender<u64>,
     /// Why the last commit failed. `None`: it did not.
-    pub(super) ailment: watch::Sender<Option<Error>>,
+    pub(super) write_error: watch::Sender<Option<Error>>,
     /// The file that commits go to. `None`: nothing is written.
-    pub(super) place: Option<Place>,
+    pub(super) identity: Option<FileIdentity>,
     /// A test has it that the disk is full.
     #[cfg(test)]
     pub(super) full: std::sync::atomic::AtomicBool,
@@ -43,8 +43,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn ailment(&self) -> Option<Error> {
-        self.ailment.borrow().clone()
+    pub(super) fn write_error(&self) -> Option<Error> {
+        self.write_error.borrow().clone()
     }
 
     #[cfg(test)]
@@ -55,8 +55,8 @@ impl Shared {
         self.full.load(SeqCst) || (room > 0 && log.is_some_and(|log| log.len() > room))
     }
 
-    fn set_ailment(&self, ailment: Option<Error>) {
-        self.ailment.send_replace(ailment);
+    fn set_write_error(&self, write_error: Option<Error>) {
+        self.write_error.send_replace(write_error);
     }
 }
 
@@ -243,7 +243,7 @@ fn attempt(
         return Err(rusqlite::Error::SqliteFailure(full, None).into());
     }
     // A file that is gone would take the commit, and everything acknowledged would be lost.
-    shared.place.as_ref().map_or(Ok(()), Place::check)?;
+    shared.identity.as_ref().map_or(Ok(()), FileIdentity::check)?;
     transaction.commit()?;
     Ok(())
 }
@@ -255,17 +255,17 @@ fn note(shared: &Shared, changed: bool, result: &Result<(), Error>) {
             // A commit that changes nothing does not touch the disk and proves nothing.
             if changed {
                 shared.commits.send_modify(|commits| *commits += 1);
-                if shared.ailment().is_some() {
+                if shared.write_error().is_some() {
                     tracing::info!("the database can be written again");
-                    shared.set_ailment(None);
+                    shared.set_write_error(None);
                 }
             }
         }
         Err(error) => {
-            if shared.ailment().is_none() {
+            if shared.write_error().is_none() {
                 tracing::error!(error = error_chain(error), "the database cannot be written");
             }
-            shared.set_ailment(Some(error.clone()));
+            shared.set_write_error(Some(error.clone()));
         }
     }
 }

@@ -16,7 +16,7 @@ const INTERP: u32 = 3;
 #[derive(Debug, thiserror::Error)]
 #[error("there is no agent program {}; build it (`cargo build -p trialkeeper`) or name it with --agent", .path.display())]
 pub struct Error {
-    /// Where it was looked for.
+    /// The path where it was looked for.
     pub path: PathBuf,
 }
 

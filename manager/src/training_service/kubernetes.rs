@@ -41,10 +41,12 @@ use self::tracker::{Act, Tracker};
 use self::watching::Watched;
 use self::workload::{StopRequest, Workload, workload};
 use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
+use crate::util::backoff::Backoff;
 
 /// Requests that may be under way at a time.
 const REQUESTS: usize = 16;
-/// Longest pause between two tries of a request.
+/// The pauses between two tries of a request: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The time in which tidying up at the end is tried.
 const CLEANING: Duration = Duration::from_secs(30);
@@ -366,7 +368,7 @@ impl Shared {
         name: &str,
         request: impl Fn() -> F,
     ) -> Option<T> {
-        let mut pause = Duration::from_millis(250);
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut last_trouble = None;
         loop {
             match self.closing.run_until_cancelled(self.request(&request)).await? {
@@ -377,8 +379,8 @@ impl Shared {
                 }
                 Err(_) => {}
             }
-            self.closing.run_until_cancelled(tokio::time::sleep(pause)).await?;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            let pause = tokio::time::sleep(backoff.next_pause());
+            self.closing.run_until_cancelled(pause).await?;
         }
     }
 
@@ -400,7 +402,7 @@ impl Shared {
             (self.kind.resource(), self.kind.manifest(common, job)),
         ];
         for (kind, object) in &objects {
-            let mut pause = Duration::from_millis(250);
+            let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
             loop {
                 let mut stop_requests = self.stop_requests.subscribe();
                 if self.tracker().is_unwanted(name) {
@@ -424,13 +426,13 @@ impl Shared {
                     Err(error) => return Err(format!("it could not be submitted: {error}")),
                 }
                 // The sender lives as long as we do.
+                let pause = backoff.next_pause();
                 let slept = async {
                     drop(tokio::time::timeout(pause, stop_requests.changed()).await);
                 };
                 if self.closing.run_until_cancelled(slept).await.is_none() {
                     return Err(LEFT.to_owned());
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
         Ok(())

@@ -61,7 +61,7 @@ pub struct Local {
 pub struct Settings {
     /// The agent program.
     pub agent: PathBuf,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// Its folder.
     pub dir: ExperimentDir,
@@ -77,7 +77,7 @@ pub struct Settings {
     pub secret_variables: Vec<String>,
     /// The secret from which trials' tokens are made, for agents that an earlier manager has started.
     pub secret: Arc<Secret>,
-    /// Where the end of each job is told.
+    /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 

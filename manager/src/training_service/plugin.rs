@@ -23,12 +23,13 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::handshake::{Capabilities, initialize, program, unanswered};
 pub use self::handshake::{clean_up, probe};
-use self::job::{Job, Order};
+use self::job::{Job, JobMessage};
 use self::link::{Link, Program, Started};
 use self::wire::{Key, Message};
 use super::{Adopted, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::config::PluginSpec;
 use crate::token::Secret;
+use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
@@ -69,7 +70,7 @@ pub struct Settings {
     pub spec: PluginSpec,
     /// Working directory of the program.
     pub code_directory: PathBuf,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// Its name.
     pub name: Option<String>,
@@ -89,7 +90,7 @@ pub struct Settings {
     pub secret_variables: Vec<String>,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
-    /// Where the end of each job is told.
+    /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
@@ -134,7 +135,7 @@ struct Shared {
     /// Why there is no process to speak to.
     trouble: Mutex<String>,
     capabilities: Mutex<Capabilities>,
-    jobs: Mutex<HashMap<TrialJobId, Known>>,
+    jobs: Mutex<HashMap<TrialJobId, JobTask>>,
     room: Notify,
     began: Instant,
     ended: CancellationToken,
@@ -143,9 +144,9 @@ struct Shared {
 
 /// The task of a job.
 #[derive(Debug)]
-struct Known {
+struct JobTask {
     attempt: AttemptId,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<JobMessage>,
 }
 
 impl Plugin {
@@ -199,7 +200,7 @@ fn url_file(settings: &Settings, state_dir: &Path) -> Result<PathBuf, Error> {
 
 /// Keeps a process running until the service is closed.
 async fn keep(shared: Arc<Shared>) {
-    let mut pause = RESTART_PAUSES.0;
+    let mut backoff = Backoff::new(RESTART_PAUSES.0, RESTART_PAUSES.1);
     loop {
         let began = Instant::now();
         let why = match shared.open().await {
@@ -210,14 +211,14 @@ async fn keep(shared: Arc<Shared>) {
             return;
         }
         if began.elapsed() > STEADY_LIFE {
-            pause = RESTART_PAUSES.0;
+            backoff.reset();
         }
+        let pause = backoff.next_pause();
         warn!("{why}; the plugin is started again in {} s", pause.as_secs());
         shared.set_trouble(why);
         if shared.ended.run_until_cancelled(sleep(pause)).await.is_none() {
             return;
         }
-        pause = (pause * 2).min(RESTART_PAUSES.1);
     }
 }
 
@@ -274,8 +275,8 @@ impl Shared {
     /// Passes on what a plugin says by itself.
     fn heard(&self, message: Message) {
         let (key, order) = match message {
-            Message::Gone(gone) => (gone.key.clone(), Order::Gone(gone)),
-            Message::Waits(waits) => (waits.key, Order::Waits(waits.why)),
+            Message::Gone(gone) => (gone.key.clone(), JobMessage::Gone(gone)),
+            Message::Waits(waits) => (waits.key, JobMessage::Waits(waits.why)),
             Message::Room => return self.room.notify_waiters(),
             Message::Log(text) => return info!("the plugin says: {text}"),
             Message::Unknown(method) => {
@@ -312,7 +313,7 @@ impl Shared {
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<TrialJobId, Known>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<TrialJobId, JobTask>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -333,7 +334,7 @@ impl Shared {
     /// Begins the task of a job.
     fn begin(self: &Arc<Self>, key: Key, spec: Option<TrialJobSpec>) {
         let (orders, waiting) = mpsc::unbounded_channel();
-        let known = Known { attempt: key.attempt.clone(), orders };
+        let known = JobTask { attempt: key.attempt.clone(), orders };
         self.jobs().insert(key.trial.clone(), known);
         let sent = spec.is_none();
         let (trial, attempt) = (key.trial.clone(), key.attempt.clone());
@@ -349,7 +350,7 @@ impl Shared {
         let (shared, ended) = (Arc::clone(self), self.ended.clone());
         self.tasks.spawn(async move {
             let Some(Some(event)) = ended.run_until_cancelled(job.run()).await else { return };
-            let is_same = |known: &Known| known.attempt == attempt;
+            let is_same = |known: &JobTask| known.attempt == attempt;
             let mut jobs = shared.jobs();
             if jobs.get(&trial).is_some_and(is_same) {
                 jobs.remove(&trial);
@@ -359,7 +360,7 @@ impl Shared {
         });
     }
 
-    fn order(&self, trial: &TrialJobId, order: Order) {
+    fn order(&self, trial: &TrialJobId, order: JobMessage) {
         if let Some(known) = self.jobs().get(trial) {
             // A job that is gone needs no end.
             drop(known.orders.send(order));
@@ -397,11 +398,11 @@ impl TrainingService for Plugin {
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        self.shared.order(trial, Order::Stop { force: false });
+        self.shared.order(trial, JobMessage::Stop { force: false });
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        self.shared.order(trial, Order::Stop { force: true });
+        self.shared.order(trial, JobMessage::Stop { force: true });
     }
 
     async fn output(

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
-use self::board::{Board, Job};
+use self::machine_assignment::{Assignments, Job};
 use self::session::{Luggage, Session, request};
 use self::ssh::Ssh;
 use super::{
@@ -27,10 +27,11 @@ use super::{
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
 use crate::token::Secret;
+use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
-mod board;
+mod machine_assignment;
 mod platform;
 mod session;
 mod ssh;
@@ -47,7 +48,7 @@ const STOP_AGAIN: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// The agent program.
     pub agent: PathBuf,
-    /// Which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// Its folder.
     pub dir: ExperimentDir,
@@ -63,7 +64,7 @@ pub struct Settings {
     pub url: String,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
-    /// Where the end of each job is told.
+    /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
@@ -73,9 +74,9 @@ pub enum Error {
     /// A file that the machines are to have.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -96,7 +97,7 @@ struct Shared {
     agent_sha256: String,
     ca_pem: Option<String>,
     sockets: TempDir,
-    board: Mutex<Board>,
+    assignments: Mutex<Assignments>,
     ended: CancellationToken,
     tasks: TaskTracker,
 }
@@ -114,10 +115,10 @@ impl Remote {
         // In the data directory the path could be too long for a socket.
         let mut builder = tempfile::Builder::new();
         let sockets = builder.prefix("tk-").tempdir_in("/tmp").map_err(Error::Sockets)?;
-        let board = Mutex::new(Board::new(&settings.machines, settings.gpus_each));
+        let assignments = Mutex::new(Assignments::new(&settings.machines, settings.gpus_each));
         let (ended, tasks) = (CancellationToken::new(), TaskTracker::new());
         let shared =
-            Arc::new(Shared { settings, agent_sha256, ca_pem, sockets, board, ended, tasks });
+            Arc::new(Shared { settings, agent_sha256, ca_pem, sockets, assignments, ended, tasks });
         for number in 0..shared.settings.machines.len() {
             let keeper = Arc::clone(&shared);
             let stopped = shared.ended.clone();
@@ -133,20 +134,19 @@ impl Remote {
 async fn keep(shared: &Arc<Shared>, number: usize) {
     let machine = &shared.settings.machines[number];
     let ssh = Ssh::new(machine, shared.sockets.path(), number);
-    let mut pause = RECONNECT_PAUSES.0;
+    let mut backoff = Backoff::new(RECONNECT_PAUSES.0, RECONNECT_PAUSES.1);
     loop {
         let begun = Instant::now();
         let why = match session(shared, number, &ssh).await {
             Ok(why) | Err(why) => why,
         };
         warn!(machine = %machine.name, "not connected: {why}");
-        shared.board().disconnected(number, why);
+        shared.assignments().disconnected(number, why);
         shared.tell_waiting();
         if begun.elapsed() > STEADY_SESSION {
-            pause = RECONNECT_PAUSES.0;
+            backoff.reset();
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(RECONNECT_PAUSES.1);
+        sleep(backoff.next_pause()).await;
     }
 }
 
@@ -165,7 +165,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
     };
     let mut session = Session::open(ssh, machine, &luggage).await?;
     let (sender, mut outgoing) = mpsc::unbounded_channel();
-    shared.board().connected(number, &session.gpus, sender)?;
+    shared.assignments().connected(number, &session.gpus, sender)?;
     info!(machine = %machine.name, "connected");
     shared.say_everything(number);
     shared.place();
@@ -185,8 +185,8 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
 }
 
 impl Shared {
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn assignments(&self) -> MutexGuard<'_, Assignments> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn news(&self, news: JobNews) {
@@ -197,10 +197,10 @@ impl Shared {
     /// Puts waiting trials on machines that have room, the longest waiting one first.
     fn place(self: &Arc<Self>) {
         loop {
-            let placed = self.board().place();
+            let placed = self.assignments().place();
             let Some((trial, machine)) = placed else { break };
             let name = &self.settings.machines[machine].name;
-            let attempt = self.board().jobs.get(&trial).map(|job| job.attempt.clone());
+            let attempt = self.assignments().jobs.get(&trial).map(|job| job.attempt.clone());
             let Some(attempt) = attempt else { continue };
             let dir = self.settings.dir.trial(&trial);
             let written = private_folder(dir.path()).and_then(|()| {
@@ -220,9 +220,9 @@ impl Shared {
 
     /// Tells why trials wait.
     fn tell_waiting(&self) {
-        let board = self.board();
-        let why = board.why();
-        for job in &board.waiting {
+        let assignments = self.assignments();
+        let why = assignments.why();
+        for job in &assignments.waiting {
             let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
             self.news(JobNews::Waits(JobWaits { trial, attempt, why: why.clone() }));
         }
@@ -230,7 +230,7 @@ impl Shared {
 
     /// Says to a machine what it may not have heard.
     fn say_everything(self: &Arc<Self>, number: usize) {
-        let trials: Vec<TrialJobId> = self.board().on(number).cloned().collect();
+        let trials: Vec<TrialJobId> = self.assignments().on(number).cloned().collect();
         for trial in trials {
             self.say(number, &trial);
         }
@@ -238,8 +238,8 @@ impl Shared {
 
     /// Says to a machine what becomes of a trial: submit or adopt, and that it is to stop.
     fn say(self: &Arc<Self>, number: usize, trial: &TrialJobId) {
-        let mut board = self.board();
-        let Some(job) = board.jobs.get(trial) else { return };
+        let mut assignments = self.assignments();
+        let Some(job) = assignments.jobs.get(trial) else { return };
         let key = self.key(trial, &job.attempt);
         let (method, params) = match &job.spec {
             Some(spec) if !job.stop_requested => ("submit", self.submission(job, spec, &key)),
@@ -250,9 +250,9 @@ impl Shared {
             }
         };
         let stop_requested = job.stop_requested;
-        board.request(number, trial, method, &params);
+        assignments.request(number, trial, method, &params);
         if stop_requested {
-            board.request(number, trial, "cancel", &json!({"key": key}));
+            assignments.request(number, trial, "cancel", &json!({"key": key}));
         }
     }
 
@@ -307,7 +307,8 @@ impl Shared {
         if message["method"] == "gone" {
             return self.heard_gone(number, &message["params"]);
         }
-        let Some(asked) = message["id"].as_u64().and_then(|id| self.board().answered(number, id))
+        let Some(asked) =
+            message["id"].as_u64().and_then(|id| self.assignments().answered(number, id))
         else {
             return;
         };
@@ -328,7 +329,7 @@ impl Shared {
                 self.tasks.spawn(async move {
                     stopped.run_until_cancelled(sleep(STOP_AGAIN)).await;
                     let key = shared.key(&trial, &attempt);
-                    shared.board().request(number, &trial, "cancel", &json!({"key": key}));
+                    shared.assignments().request(number, &trial, "cancel", &json!({"key": key}));
                 });
             }
             _ => {}
@@ -343,9 +344,9 @@ impl Shared {
         });
         let Some((trial, attempt)) = ids else { return };
         // The manager was out of reach for the agent's last reports; they are asked for again.
-        if params["spool"] == "left" && self.board().may_replay(number, &trial, &attempt) {
+        if params["spool"] == "left" && self.assignments().may_replay(number, &trial, &attempt) {
             let key = self.key(&trial, &attempt);
-            self.board().request(number, &trial, "adopt", &json!({"key": key}));
+            self.assignments().request(number, &trial, "adopt", &json!({"key": key}));
             return;
         }
         let code = params["exit"]["code"].as_i64().and_then(|code| i32::try_from(code).ok());
@@ -361,7 +362,7 @@ impl Shared {
         message: Option<String>,
         class: Option<Class>,
     ) {
-        if !self.board().remove(trial, attempt) {
+        if !self.assignments().remove(trial, attempt) {
             return;
         }
         let (trial, attempt) = (trial.clone(), attempt.clone());
@@ -377,7 +378,7 @@ const PLACE: &str = "machine";
 #[async_trait]
 impl TrainingService for Remote {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        self.shared.board().waiting.push_back(job.clone());
+        self.shared.assignments().waiting.push_back(job.clone());
         self.shared.place();
         Ok(())
     }
@@ -395,7 +396,7 @@ impl TrainingService for Remote {
             warn!(%trial, "it was put on the machine {name:?}, which the experiment does not name");
             return Adopted::Gone(JobEvent::unexplained(trial.clone(), attempt.clone()));
         };
-        self.shared.board().take_over(trial, attempt, number);
+        self.shared.assignments().take_over(trial, attempt, number);
         self.shared.say(number, trial);
         Adopted::Alive
     }
@@ -406,13 +407,13 @@ impl TrainingService for Remote {
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        let (waited, job) = self.shared.board().request_stop(trial);
+        let (waited, job) = self.shared.assignments().request_stop(trial);
         if let Some(attempt) = waited {
             let event = JobEvent::unexplained(trial.clone(), attempt);
             self.shared.news(JobNews::Gone(event));
         } else if let Some((number, attempt)) = job {
             let params = json!({"key": self.shared.key(trial, &attempt)});
-            self.shared.board().request(number, trial, "cancel", &params);
+            self.shared.assignments().request(number, trial, "cancel", &params);
         }
     }
 

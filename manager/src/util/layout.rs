@@ -1,4 +1,4 @@
-//! Where things lie under the data directory: one folder per experiment, one per trial inside it. Paths
+//! The layout of the data directory: one folder per experiment, one per trial inside it. Paths
 //! only; this file touches nothing.
 
 use std::path::{Path, PathBuf};

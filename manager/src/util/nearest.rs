@@ -1,4 +1,4 @@
-//! PURE: which of the allowed names a mistyped one was meant to be.
+//! PURE: the allowed name that a mistyped one was meant to be.
 
 /// The allowed name that is nearest to `word`, if it is near enough to be a typing mistake: case and
 /// underscores count nothing, and about one edit (an exchange of neighbours is one) per three

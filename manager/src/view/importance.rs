@@ -1,4 +1,4 @@
-//! PURE: how much of the spread of the results each parameter explains by itself.
+//! PURE: the share of the spread of the results that each parameter explains by itself.
 //!
 //! The trials are grouped by the parameter's value (numbers: into up to ten groups of equal size) and the
 //! spread of the results' ranks between the groups is compared with that within them: epsilon squared of an

@@ -66,7 +66,7 @@ impl Column {
 
 /// Which trials are wanted, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct TableQuery {
     /// Only these states; empty: all.
     pub states: Vec<JobState>,
     /// Only those whose verdict has this cause; [`UNKNOWN_CAUSE`]: those without one. `None`: all.
@@ -90,12 +90,12 @@ enum Key {
 
 /// Where a row stands: by what it is sorted, and by its position in the experiment.
 #[derive(Debug, Serialize, Deserialize)]
-struct Place(Key, u64);
+struct PageStart(Key, u64);
 
 /// The last row of a page, and when the first page was made: how long a trial has run so far is told as of then on all
 /// pages, or rows would pass one another between two of them.
 #[derive(Debug, Serialize, Deserialize)]
-struct Cursor(Place, i64);
+struct Cursor(PageStart, i64);
 
 /// A name that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -125,7 +125,7 @@ pub struct Page<'a> {
 /// The page of at most `limit` trials after `cursor`.
 pub fn page<'a>(
     trials: &'a [Arc<TrialSummary>],
-    wanted: &Wanted,
+    wanted: &TableQuery,
     cursor: Option<&str>,
     limit: usize,
     now_ms: i64,
@@ -134,14 +134,14 @@ pub fn page<'a>(
     let after = cursor.map(read_cursor).transpose()?;
     let (after, now_ms) = after.map_or((None, now_ms), |Cursor(place, at)| (Some(place), at));
     let text = wanted.text.as_ref().map(|text| text.to_lowercase());
-    let mut rows: Vec<(Place, &TrialSummary)> = trials
+    let mut rows: Vec<(PageStart, &TrialSummary)> = trials
         .iter()
         .filter(|trial| wanted.states.is_empty() || wanted.states.contains(&trial.state))
         .filter(|trial| wanted.cause.as_ref().is_none_or(|cause| cause == cause_of(trial)))
         .filter(|trial| text.as_ref().is_none_or(|text| mentions(trial, text)))
-        .map(|trial| (Place(key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref()))
+        .map(|trial| (PageStart(key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref()))
         .collect();
-    let order = |a: &Place, b: &Place| compare(a, b, wanted.descending);
+    let order = |a: &PageStart, b: &PageStart| compare(a, b, wanted.descending);
     rows.sort_by(|(a, _), (b, _)| order(a, b));
     let total = rows.len();
     let from =
@@ -154,7 +154,7 @@ pub fn page<'a>(
 }
 
 /// Checks that what is asked for can be meant. Nothing is known where there is no trial yet.
-fn known(trials: &[Arc<TrialSummary>], wanted: &Wanted) -> Result<(), Unknown> {
+fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
     if let Column::Parameter(name) = &wanted.by {
         let names = |trial: &TrialSummary| -> Vec<String> {
@@ -229,7 +229,11 @@ fn measured(value: Option<&Value>) -> Key {
     }
 }
 
-fn compare(Place(a, first): &Place, Place(b, second): &Place, descending: bool) -> Ordering {
+fn compare(
+    PageStart(a, first): &PageStart,
+    PageStart(b, second): &PageStart,
+    descending: bool,
+) -> Ordering {
     let direct = |order: Ordering| if descending { order.reverse() } else { order };
     let by_key = match (a, b) {
         (Key::Missing(()), Key::Missing(())) => Ordering::Equal,
@@ -243,7 +247,7 @@ fn compare(Place(a, first): &Place, Place(b, second): &Place, descending: bool) 
     by_key.then(direct(first.cmp(second)))
 }
 
-fn write_cursor(place: &Place, now_ms: i64) -> String {
+fn write_cursor(place: &PageStart, now_ms: i64) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&(place, now_ms)).unwrap_or_default())
 }
 

@@ -9,7 +9,7 @@ use super::Board;
 use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{pick, speaks_of, value_of};
 use crate::job_state::JobState;
-use crate::store::{self, AttemptRow, Glance, ReportRow, Store};
+use crate::store::{self, AttemptRow, ReportRow, Store, TrialSummaryRow};
 use crate::util::ids;
 
 /// The number of entries of one attempt that a timeline shows.
@@ -105,8 +105,13 @@ impl TrialSummary {
         Some(self.ended_at_ms.unwrap_or(now_ms).saturating_sub(self.started_at_ms?).max(0))
     }
 
-    pub(super) fn new(glance: Glance, objective: Option<&str>, change: i64, revision: u64) -> Self {
-        let Glance { key, row, facts_through, finals, latest, verdict, lost } = glance;
+    pub(super) fn new(
+        glance: TrialSummaryRow,
+        objective: Option<&str>,
+        change: i64,
+        revision: u64,
+    ) -> Self {
+        let TrialSummaryRow { key, row, facts_through, finals, latest, verdict, lost } = glance;
         let own = finals.iter().map(|metric| (&row.attempt, metric));
         let result = pick(own, &row.attempt, objective);
         let name = result.name.or_else(|| objective.map(str::to_owned));

@@ -35,7 +35,7 @@ fn what_is_missing_is_said_before_anything_is_submitted() {
             let text = bed.read("kubeconfig").replace("token: scripted", "token: old");
             bed.write("kubeconfig", &text);
             search
-        }, &["does not accept who we are", "expired"]),
+        }, &["rejected our credentials", "expired"]),
         ("an address where nobody is", |bed, _, search| {
             let text = bed.read("kubeconfig");
             let (start, _) = text.split_once("http://").unwrap();

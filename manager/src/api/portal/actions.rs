@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::super::body::BODY_TIMEOUT;
 use super::super::throttle::Peer;
-use super::super::user::{Asked, Change, Named};
+use super::super::user::{Change, CheckedQuery, TrialPath};
 use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
@@ -44,7 +44,7 @@ struct Nothing {}
 
 pub(super) async fn kill(
     State(shared): State<Shared>,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
@@ -56,7 +56,7 @@ pub(super) async fn kill(
 
 pub(super) async fn retry(
     State(shared): State<Shared>,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
@@ -122,7 +122,7 @@ pub(super) struct LoginQuery {
 /// `GET /login`: the form, or a cookie in exchange for a ticket.
 pub(super) async fn login_page(
     State(shared): State<Shared>,
-    Asked(query): Asked<LoginQuery>,
+    CheckedQuery(query): CheckedQuery<LoginQuery>,
 ) -> Result<Response, Refusal> {
     let next = query.next.unwrap_or_default();
     let Some(ticket) = query.ticket else { return Ok(login_form(&next, None)) };

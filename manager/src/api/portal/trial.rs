@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::{Class, Evidence, GpuSample, TrialExit, TrialJobId, Verdict};
 
 use super::super::user::{
-    LogQuery, Named, ValuesQuery, files as trial_files, log_view, metric_page,
+    LogQuery, TrialPath, ValuesQuery, files as trial_files, log_view, metric_page,
 };
 use super::super::{Error, Shared, percent};
 use super::page::{Refusal, Viewer, page};
@@ -32,7 +32,7 @@ const MACHINE: [(&str, &str); 4] = [
 pub(super) async fn trial(
     viewer: Viewer,
     State(shared): State<Shared>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
 ) -> Result<Response, Refusal> {
     let state = &shared.state;
     let detail = view::detail(&state.board, &state.store, &id).await?;
@@ -323,7 +323,7 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                 } @else if let Some(status) = wait_status {
                     div { dt { "Wait status" } dd { (status) } }
                 }
-                @if let Some(stop) = verdict.stop { div { dt { "Asked for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
+                @if let Some(stop) = verdict.stop { div { dt { "CheckedQuery for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
                 @if let Some(said) = &verdict.evidence.platform { div { dt { "The platform says" } dd { (words::tame(said)) } } }
                 @if let Some(ms) = verdict.duration_ms { div { dt { "Ran for" } dd { (words::span(ms)) } } }
@@ -383,7 +383,7 @@ mod tests {
         let page = verdict_section(&verdict, "best").into_string();
         for part in [
             "<dd>signal 15</dd>",
-            "<dt>Asked for by</dt><dd>user</dd>",
+            "<dt>CheckedQuery for by</dt><dd>user</dd>",
             "<dd>&lt;b&gt;, process 7 of user 0</dd>",
             "<dt>The platform says</dt><dd>Preempting: &lt;u&gt;</dd>",
             "<dt>Ran for</dt><dd>1 min 5 s</dd>",

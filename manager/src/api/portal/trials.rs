@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
-use super::super::user::{Asked, ListQuery, trial_page};
+use super::super::user::{CheckedQuery, ListQuery, trial_page};
 use super::super::{Error, Shared, percent};
 use super::page::{Refusal, Viewer, page};
 use super::parts::Has;
@@ -180,7 +180,7 @@ fn why(trial: &TrialSummary) -> Markup {
 pub(super) async fn list(
     viewer: Viewer,
     State(shared): State<Shared>,
-    Asked(query): Asked<ListQuery>,
+    CheckedQuery(query): CheckedQuery<ListQuery>,
 ) -> Result<Response, Refusal> {
     let found = trial_page(&shared, &query).await?;
     let change = shared.state.board.refresh().await?.through;

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::asked::{Named, json_body, large_json_body};
+use super::query_extractor::{TrialPath, json_body, large_json_body};
 use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::experiment::state::ExperimentState;
 use crate::util::errors::chain;
@@ -144,7 +144,7 @@ pub(super) async fn kill(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
     shared.changes.make(&shared, &headers, Command::StopTrial(trial)).await?;
     Ok(accepted())
@@ -161,7 +161,7 @@ pub(super) async fn retry(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
     shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
     Ok(accepted())
@@ -178,7 +178,7 @@ pub(super) async fn flush(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
     shared.changes.make(&shared, &headers, Command::Flush(trial)).await?;
     Ok(accepted())
@@ -218,7 +218,7 @@ pub(super) async fn log_level(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
     request: Request,
 ) -> Result<Response, Error> {
     let LevelBody { level } = json_body(request).await?;
@@ -261,7 +261,7 @@ pub(super) struct LimitsBody {
     max_experiment_duration: Option<Value>,
 }
 
-/// Bound the experiment otherwise
+/// Change the limits of the running experiment
 #[utoipa::path(
     patch, path = "/api/v1/experiment", tag = "changes", request_body = LimitsBody,
     params(("Idempotency-Key" = Option<String>, Header)),

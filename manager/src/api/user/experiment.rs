@@ -37,7 +37,7 @@ pub(in crate::api) async fn shown(
     let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
     let left = if running.is_some() { None } else { view::left(&row, state.store.has_writer()) };
     // What the store cannot record cannot be read from it either.
-    let ill = state.store.ailment().map(|error| {
+    let ill = state.store.write_error().map(|error| {
         format!("{}: no trial is started or ended until that is mended", chain(&error))
     });
     let packages = state.place.folder.join(PACKAGES_FILE);

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 
 use super::super::auth::User;
 use super::super::{Error, Shared, percent};
-use super::asked::{Asked, Named};
+use super::query_extractor::{CheckedQuery, TrialPath};
 use super::trials::attempt;
 use crate::trial_files::{self, TrialFiles};
 
@@ -37,7 +37,7 @@ const PIECE: usize = 64 << 10;
 pub(super) async fn list(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
 ) -> Result<Json<TrialFiles>, Error> {
     Ok(Json(files(&shared, &id).await?))
 }
@@ -68,8 +68,8 @@ pub(super) struct FileQuery {
 pub(super) async fn file(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
-    Asked(FileQuery { name }): Asked<FileQuery>,
+    TrialPath(id): TrialPath,
+    CheckedQuery(FileQuery { name }): CheckedQuery<FileQuery>,
 ) -> Result<Response, Error> {
     let saved_as = percent::encoded(name.rsplit('/').next().unwrap_or_default());
     let file = look(&shared, &id, move |folder| {

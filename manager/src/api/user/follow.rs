@@ -18,11 +18,11 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::answers::Allowance;
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::asked::{Asked, Named};
 use super::experiment::shown;
 use super::log::unfinished;
+use super::query_extractor::{CheckedQuery, TrialPath};
+use super::silent_agent_output::{self, Ear, Unheard};
 use super::trials::{MetricView, SampleView, attempt};
-use super::unheard::{self, Ear, Unheard};
 use crate::job_state::JobState;
 use crate::store;
 
@@ -55,7 +55,7 @@ struct Line {
     allowance: Allowance,
     shared: Shared,
     /// Tells when the store falls ill or is well again, which is no commit.
-    ailment: watch::Receiver<Option<store::Error>>,
+    write_error: watch::Receiver<Option<store::Error>>,
     /// When something was said last.
     spoke: Instant,
 }
@@ -101,7 +101,7 @@ impl Line {
             let patience = Instant::now() + SILENCE;
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
-                Ok(()) = self.ailment.changed() => return Ok(true),
+                Ok(()) = self.write_error.changed() => return Ok(true),
                 changed = timeout_at(patience, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
                     // A store that is only read tells of no commits: its writer is looked at.
@@ -127,8 +127,8 @@ fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
 ) -> Response {
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
-    let ailment = shared.state.store.watch_ailment();
-    let told = follow(Line { sender, allowance, shared, ailment, spoke: Instant::now() });
+    let write_error = shared.state.store.watch_write_error();
+    let told = follow(Line { sender, allowance, shared, write_error, spoke: Instant::now() });
     // It ends with the client, whom it notices by its silence, or with the manager.
     streams.spawn(async move { drop(told.await) });
     let headers = [
@@ -163,7 +163,7 @@ pub(super) async fn events(
     State(shared): State<Shared>,
     headers: HeaderMap,
     Extension(allowance): Extension<Allowance>,
-    Asked(query): Asked<FollowQuery>,
+    CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let after = match resumes_after(&headers, &query)? {
         Some(text) => Some(text.parse::<i64>().map_err(|_| no_such_place(&text))?),
@@ -283,9 +283,9 @@ pub(super) async fn trial_events(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Named(trial): Named,
+    TrialPath(trial): TrialPath,
     Extension(allowance): Extension<Allowance>,
-    Asked(query): Asked<FollowQuery>,
+    CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let seen = match resumes_after(&headers, &query)? {
         Some(text) => Seen::read(&text).ok_or_else(|| no_such_place(&text))?,
@@ -305,12 +305,12 @@ pub(super) async fn trial_events(
             let snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
             let summary = snapshot.find(trial.as_str()).ok_or(Gone)?;
             let ended = summary.state.is_final();
-            if !unheard::is(summary.state) && std::mem::take(&mut ear).told && !ended {
+            if !silent_agent_output::is(summary.state) && std::mem::take(&mut ear).told && !ended {
                 seen.again();
             }
             // Once the client was shown output that the agent has not brought, the agent's own waits until the trial's
             // state says that the agent is heard: the client must first be told to begin anew.
-            if !(unheard::is(summary.state) && ear.told) {
+            if !(silent_agent_output::is(summary.state) && ear.told) {
                 while one_look(&mut line, &trial, &mut seen, ended).await? {}
             }
             if revision != Some(summary.revision) {
@@ -324,7 +324,7 @@ pub(super) async fn trial_events(
             if !goes_on {
                 return Ok(());
             }
-            goes_on = if unheard::is(summary.state) {
+            goes_on = if silent_agent_output::is(summary.state) {
                 let silent_for = silence(&line.shared, summary.state, &trial).await?;
                 let shared = line.shared.clone();
                 let said = tokio::select! {

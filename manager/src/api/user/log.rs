@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::answers::Allowance;
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::asked::{Asked, Named, bounded};
+use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use super::trials::attempt;
 use crate::store::AttemptRow;
 
@@ -150,8 +150,8 @@ pub(super) fn unfinished(bytes: &[u8]) -> usize {
 pub(super) async fn part(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
-    Asked(query): Asked<LogQuery>,
+    TrialPath(id): TrialPath,
+    CheckedQuery(query): CheckedQuery<LogQuery>,
 ) -> Result<Json<LogView>, Error> {
     Ok(Json(view(&shared, &id, &query).await?))
 }
@@ -166,7 +166,7 @@ pub(super) async fn whole(
     _: User,
     State(shared): State<Shared>,
     Path((_, word)): Path<(String, String)>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
     Extension(allowance): Extension<Allowance>,
 ) -> Result<Response, Error> {
     whole_log(shared, &id, &word, allowance).await

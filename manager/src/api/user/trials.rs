@@ -11,12 +11,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::asked::{Asked, Named, bounded};
+use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
 use crate::view::curve::Thinner;
-use crate::view::table::{self, Column, Wanted};
+use crate::view::table::{self, Column, TableQuery};
 use crate::view::{self, TrialDetail, TrialSummary};
 
 /// Rows on a page unless asked otherwise, and at most.
@@ -81,7 +81,7 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let text = query.q.clone().filter(|text| !text.is_empty());
     let cause = query.cause.clone().filter(|cause| !cause.is_empty());
-    let wanted = Wanted { states, cause, text, by, descending };
+    let wanted = TableQuery { states, cause, text, by, descending };
     let snapshot = shared.state.board.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let cursor = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());
@@ -99,7 +99,7 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
 pub(super) async fn list(
     _: User,
     State(shared): State<Shared>,
-    Asked(query): Asked<ListQuery>,
+    CheckedQuery(query): CheckedQuery<ListQuery>,
 ) -> Result<Json<TrialPage>, Error> {
     Ok(Json(page(&shared, &query).await?))
 }
@@ -112,7 +112,7 @@ pub(super) async fn list(
 pub(super) async fn one(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
+    TrialPath(id): TrialPath,
 ) -> Result<Json<TrialDetail>, Error> {
     let state = &shared.state;
     let detail = view::detail(&state.board, &state.store, &id).await?;
@@ -294,8 +294,8 @@ pub(in crate::api) async fn metric_page(
 pub(super) async fn metrics(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
-    Asked(query): Asked<ValuesQuery>,
+    TrialPath(id): TrialPath,
+    CheckedQuery(query): CheckedQuery<ValuesQuery>,
 ) -> Result<Json<MetricPage>, Error> {
     Ok(Json(metric_page(&shared, &id, &query).await?))
 }
@@ -390,8 +390,8 @@ fn memory(sample: &SampleView) -> Option<f64> {
 pub(super) async fn samples(
     _: User,
     State(shared): State<Shared>,
-    Named(id): Named,
-    Asked(query): Asked<ValuesQuery>,
+    TrialPath(id): TrialPath,
+    CheckedQuery(query): CheckedQuery<ValuesQuery>,
 ) -> Result<Json<SamplePage>, Error> {
     Ok(Json(sample_page(&shared, &id, &query).await?))
 }

@@ -13,7 +13,7 @@ use clap_complete::env::{CompleteEnv, Shells};
 use serde_json::Value;
 
 use super::pages::found;
-use super::{Place, experiments};
+use super::{ExperimentArgs, experiments};
 use crate::cli::data_dir;
 use crate::job_state::JobState;
 use crate::view;
@@ -127,7 +127,7 @@ fn columns() -> Vec<CompletionCandidate> {
 }
 
 /// Asks about the experiments that the words so far mean. `None`: no answer in time.
-fn ask<T>(question: impl AsyncFnOnce(Place) -> T) -> Option<T> {
+fn ask<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
     let place = place(std::env::args_os())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answered =
@@ -140,11 +140,11 @@ fn ask<T>(question: impl AsyncFnOnce(Place) -> T) -> Option<T> {
 #[derive(Debug, Parser)]
 struct PlaceWords {
     #[command(flatten)]
-    place: Place,
+    place: ExperimentArgs,
 }
 
 /// PURE but for variables: the experiment that the words on a command line mean.
-fn place(words: impl Iterator<Item = OsString>) -> Option<Place> {
+fn place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
     const FLAGS: [&str; 5] =
         ["--experiment", "--data-dir", "--manager", "--token-file", "--ca-file"];
     let mut kept = vec![OsString::from(PROGRAM)];

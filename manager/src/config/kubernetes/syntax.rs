@@ -1,4 +1,4 @@
-//! PURE: what Kubernetes would refuse of what people write, often only later: in a pod that waits, in every trial, or in
+//! PURE: the checks of values that Kubernetes would refuse, often only later: in a pod that waits, in every trial, or in
 //! `FrameworkController`, which reads all Frameworks of a cluster at once and none as long as one of them has a field of
 //! another type than it knows.
 

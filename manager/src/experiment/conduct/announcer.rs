@@ -151,7 +151,7 @@ impl Announcer {
     ) {
         let best = self.best.as_ref().map(|best| best.number);
         let number = result.and_then(MetricValue::number);
-        if let Some(number) = number.filter(|number| is_better(self.mode, *number, best)) {
+        if let Some(number) = number.filter(|_| is_better(self.mode, number, best)) {
             let (trial, parameters) = (trial.clone(), parameters.clone());
             self.best = Some(Best { trial, sequence, number, parameters });
         }

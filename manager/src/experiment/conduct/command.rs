@@ -24,7 +24,7 @@ impl ExperimentTask {
         &mut self,
         command: Command,
     ) -> Result<Result<(), Refused>, store::Error> {
-        if self.recorder.store().ailment().is_some()
+        if self.recorder.store().write_error().is_some()
             && let Err(error) = self.recorder.store().probe().await
         {
             return Ok(Err(Refused::Held(chain(&error))));

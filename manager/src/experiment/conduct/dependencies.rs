@@ -20,7 +20,7 @@ use crate::util::clock::Clock;
 
 /// The parts that the task of an experiment works with.
 pub struct Dependencies {
-    /// Which experiment.
+    /// The experiment.
     pub id: ExperimentId,
     /// The specification.
     pub spec: ExperimentSpec,

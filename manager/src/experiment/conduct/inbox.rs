@@ -1,4 +1,4 @@
-//! What reaches an experiment's task: reports, and what people ask. It decides nothing about either, except while the
+//! The events for an experiment's task: reports and commands. It decides nothing about either, except while the
 //! task waits for a disk: then senders must not wait with it. Signs of life are folded, reports kept, commands refused
 //! with the reason, and a stop is listened for.
 //!
@@ -144,10 +144,10 @@ impl Inbox {
     /// Waits until a store that refused something can be written. A nearly full disk takes a little and not more: so
     /// it is not asked at once.
     pub(super) async fn mended(&mut self, store: &Store) -> Result<(), store::Error> {
-        let ailment = store.ailment();
-        let why = ailment.as_ref().map(|error| chain(error));
+        let write_error = store.write_error();
+        let why = write_error.as_ref().map(|error| chain(error));
         self.listen(why.as_deref().unwrap_or("the store refused what an agent has left")).await;
-        match ailment {
+        match write_error {
             Some(error) if self.leaves() => Err(error),
             _ => self.patiently(|| store.probe()).await,
         }

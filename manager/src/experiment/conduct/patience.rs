@@ -1,4 +1,4 @@
-//! What an experiment waits for: errors that pass, and a store that takes all it is given. [`super::inbox`] does the
+//! The errors that an experiment waits for, since they pass, and the watch of a store that takes all it is given. [`super::inbox`] does the
 //! waiting.
 
 use tokio::sync::watch;
@@ -30,21 +30,21 @@ impl Passing for SubmitError {
 
 /// Sees whether the store takes what it is given meanwhile. What it refused says nothing about who gave it.
 pub(super) struct Watch {
-    ailment: watch::Receiver<Option<store::Error>>,
+    write_error: watch::Receiver<Option<store::Error>>,
     was_ill: bool,
 }
 
 impl Watch {
     /// From now on.
     pub(super) fn begin(store: &Store) -> Self {
-        let ailment = store.watch_ailment();
-        let was_ill = ailment.borrow().is_some();
-        Self { ailment, was_ill }
+        let write_error = store.watch_write_error();
+        let was_ill = write_error.borrow().is_some();
+        Self { write_error, was_ill }
     }
 
     /// Returns whether no write has failed since, not even in between.
     pub(super) fn took_all(&self) -> bool {
-        !self.was_ill && self.ailment.has_changed().is_ok_and(|changed| !changed)
+        !self.was_ill && self.write_error.has_changed().is_ok_and(|changed| !changed)
     }
 }
 

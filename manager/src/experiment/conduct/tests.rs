@@ -8,8 +8,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use trial_protocol::{
-    Cause, Class, Confidence, DirectiveBody, Evidence, Lane, MetricKind, Offer, Report, ReportAck,
-    ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
+    Cause, Class, Confidence, DirectiveBody, Evidence, ExperimentId, Lane, MetricKind, Offer,
+    Report, ReportAck, ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
 mod beginning;
@@ -24,10 +24,11 @@ use super::*;
 use crate::config;
 use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::ingest::{self, Intake};
-use crate::job_state::JobState;
+use crate::notifications::OutboxWaker;
 use crate::search::assessor::Assessor;
 use crate::search::tuner::Outcome;
-use crate::store::TrialRow;
+use crate::store::{Store, TrialRow};
+use crate::token::Secret;
 use crate::training_service::{JobEvent, JobNews};
 use crate::util::clock::SystemClock;
 

@@ -1,4 +1,4 @@
-//! PURE: when enough is enough: a result that is good enough, failures that go on and on, and trials that are
+//! PURE: the budget of an experiment: a result that is good enough, failures that go on and on, and trials that are
 //! worth another try. It counts and says; what follows is the state's to decide.
 
 use std::collections::HashMap;

@@ -75,7 +75,7 @@ pub enum Event {
     Begin,
     /// The tuner answered; `trial` is the id to use if there are parameters.
     Proposed {
-        /// Which proposal.
+        /// The proposal.
         parameter_id: u64,
         /// The answer.
         proposal: Proposal,
@@ -88,12 +88,12 @@ pub enum Event {
     TunerLost,
     /// A trial's agent has started the command.
     Started {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
     },
     /// A trial's job is gone from its training service, and everything its agent said is known.
     Gone {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// The end of its job.
         gone: Gone,
@@ -104,9 +104,9 @@ pub enum Event {
     },
     /// A stop of one trial is requested.
     StopRequested {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
-        /// Why.
+        /// The cause.
         reason: StopReason,
     },
     /// A stop of the experiment is requested.
@@ -120,7 +120,7 @@ pub enum Event {
 pub enum Effect {
     /// Ask the tuner; answer with [`Event::Proposed`].
     Propose {
-        /// Which proposal.
+        /// The proposal.
         parameter_id: u64,
     },
     /// Record a new trial, then submit it.
@@ -136,7 +136,7 @@ pub enum Effect {
     },
     /// Record that a trial failed and will be tried again; no other is told of this end.
     Retry {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Why it failed, and how often it may.
         message: String,
@@ -147,31 +147,31 @@ pub enum Effect {
     Hold(String),
     /// Submit a known trial again, as a new attempt.
     Relaunch {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
     },
     /// Record that a trial runs.
     RecordRunning {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
     },
     /// Record the intent, then stop the trial.
     StopTrial {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
-        /// Why.
+        /// The cause.
         reason: StopReason,
     },
     /// Record a trial's end.
     RecordEnd {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Its end.
         end: End,
     },
     /// Tell the tuner.
     Observe {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
         /// Which proposal. `None`: the parameters are a person's.
         parameter_id: Option<u64>,

@@ -1,4 +1,4 @@
-//! PURE: what a person changes in an experiment that runs.
+//! PURE: the changes of a user to an experiment that runs.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::search::tuner::Outcome;
 pub enum Steer {
     /// Run an ended trial once more. Its tuner has learnt of it and does not learn of it again.
     Again(TrialJobId),
-    /// Bound the experiment otherwise; what is `None` stays.
+    /// Change the limits of the experiment; what is `None` stays.
     Limit {
         /// Trials alive at a time, at least 1. Those above it are let end.
         concurrency: Option<usize>,

@@ -91,13 +91,13 @@ async fn a_full_disk_is_named_and_what_failed_is_not_there() {
     bed.store.leave_room(2).await.unwrap();
     let failed = bed.store.ingest(large("a"), 1).await.unwrap_err();
     assert_eq!(failed.class(), Some(Class::Full), "{failed}");
-    assert_eq!(bed.store.ailment().and_then(|error| error.class()), Some(Class::Full));
+    assert_eq!(bed.store.write_error().and_then(|error| error.class()), Some(Class::Full));
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 
     bed.store.leave_room(1000).await.unwrap();
-    assert!(bed.store.ailment().is_some(), "nothing has been written yet");
+    assert!(bed.store.write_error().is_some(), "nothing has been written yet");
     bed.store.probe().await.unwrap();
-    assert!(bed.store.ailment().is_none());
+    assert!(bed.store.write_error().is_none());
     let stored = bed.store.ingest(large("a"), 1).await.unwrap();
     assert_eq!((stored.through, stored.fresh.len()), (Some(1), 2));
 }
@@ -106,14 +106,14 @@ async fn a_full_disk_is_named_and_what_failed_is_not_there() {
 async fn a_store_that_can_be_written_again_is_well_although_nobody_writes() {
     let bed = Bed::with_trial().await;
     let store = bed.store.clone();
-    let trying = tokio::spawn(async move { store.try_while_ill().await });
-    let mut ailment = bed.store.watch_ailment();
+    let trying = tokio::spawn(async move { store.retry_while_failing().await });
+    let mut write_error = bed.store.watch_write_error();
     for _ in 0..2 {
         bed.store.leave_room(2).await.unwrap();
         bed.store.ingest(large("a"), 1).await.unwrap_err();
-        assert!(ailment.borrow_and_update().is_some());
+        assert!(write_error.borrow_and_update().is_some());
         bed.store.leave_room(1000).await.unwrap();
-        tokio::time::timeout(BOUND, ailment.wait_for(Option::is_none)).await.unwrap().unwrap();
+        tokio::time::timeout(BOUND, write_error.wait_for(Option::is_none)).await.unwrap().unwrap();
     }
     trying.abort();
 }
@@ -128,15 +128,15 @@ async fn a_database_that_was_moved_takes_nothing_until_it_is_back() {
         if replaced {
             std::fs::copy(&away, &path).unwrap();
         }
-        bed.store.look_at_place().await;
-        let ailment = bed.store.ailment();
-        assert!(matches!(ailment, Some(Error::Displaced { .. })), "{ailment:?}");
+        bed.store.check_identity().await;
+        let write_error = bed.store.write_error();
+        assert!(matches!(write_error, Some(Error::Displaced { .. })), "{write_error:?}");
         let refused = bed.store.ingest(large("a"), 1).await.unwrap_err();
         assert!(matches!(refused, Error::Displaced { .. }) && refused.may_pass(), "{refused}");
-        assert!(bed.store.ailment().is_some(), "it stays ill");
+        assert!(bed.store.write_error().is_some(), "it stays ill");
         std::fs::rename(&away, &path).unwrap();
         bed.store.probe().await.unwrap();
-        assert!(bed.store.ailment().is_none());
+        assert!(bed.store.write_error().is_none());
     }
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 }
@@ -202,7 +202,7 @@ async fn a_full_disk_is_given_the_log_s_room_before_a_write_fails() {
     bed.store.bound_log(300_000);
     for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         bed.store.ingest(large(attempt), 1).await.unwrap();
-        assert!(bed.store.ailment().is_none(), "{attempt}");
+        assert!(bed.store.write_error().is_none(), "{attempt}");
     }
 }
 

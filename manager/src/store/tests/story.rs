@@ -133,7 +133,7 @@ async fn what_is_not_there_is_named() {
     for error in unknown {
         assert_eq!(error.to_string(), "there is no trial t");
     }
-    assert!(bed.store.ailment().is_none(), "a wrong request is no illness");
+    assert!(bed.store.write_error().is_none(), "a wrong request is no illness");
 }
 
 #[tokio::test]

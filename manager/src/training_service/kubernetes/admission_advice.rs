@@ -1,4 +1,4 @@
-//! PURE: what to do about a pod that the cluster refuses, by what its API server says of it: rights, profiles, quotas and
+//! PURE: the remedy for a pod that the cluster refuses, by what its API server says of it: rights, profiles, quotas and
 //! the like are told apart in its words only.
 
 /// The controller that drops newer fields of a pod, and that has a role of its own in `deploy/`.

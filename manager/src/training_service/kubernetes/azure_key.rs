@@ -53,9 +53,9 @@ pub enum Error {
     /// The file.
     #[error("cannot read the storage account's key from {}", .path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -78,9 +78,9 @@ pub enum Error {
     /// It failed.
     #[error("the Key Vault {vault} does not give its secret {secret}: {said}")]
     Vault {
-        /// Which vault.
+        /// The vault.
         vault: String,
-        /// Which secret.
+        /// The secret.
         secret: String,
         /// The words of `az`.
         said: String,

@@ -9,6 +9,7 @@ use trial_protocol::ExperimentId;
 use super::client::{self, Cluster, PODS, Resource, SECRETS};
 use super::workload::{KINDS, workload};
 use super::{LONGEST_PAUSE, manifest};
+use crate::util::backoff::Backoff;
 
 /// The time in which deleted pods are waited for.
 const GOING: Duration = Duration::from_mins(2);
@@ -36,7 +37,7 @@ pub async fn clean(
 ) -> Result<(), client::Error> {
     let selector = manifest::selector(experiment);
     for kind in kinds.iter().copied().chain([SECRETS]) {
-        let mut pause = Duration::from_millis(100);
+        let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
         loop {
             let tried = match cluster.delete_all(kind, &selector).await {
                 Ok(()) => cluster.names(kind, &selector).await,
@@ -50,8 +51,7 @@ pub async fn clean(
                 Err(error) if error.may_pass() => debug!("{error}; trying again"),
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
     Ok(())

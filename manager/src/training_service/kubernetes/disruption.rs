@@ -1,4 +1,4 @@
-//! PURE: whether the platform took a pod away, from what Kubernetes says of that pod: the condition
+//! PURE: the disruption of a pod, from what Kubernetes says of that pod: the condition
 //! `DisruptionTarget`, or the reason that the kubelet gives where it ended the pod itself.
 
 use serde_json::Value;

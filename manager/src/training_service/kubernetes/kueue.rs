@@ -1,4 +1,4 @@
-//! PURE: what Kueue says of a trial that waits in a queue, by the Workload that it keeps for each Job.
+//! PURE: Kueue's reason that a trial waits in a queue, by the Workload that it keeps for each Job.
 //!
 //! Source: Kueue 0.19, `apis/kueue/v1beta1` and `v1beta2`, which are alike in what is read here, and recordings of it.
 

@@ -26,7 +26,7 @@ pub const ATTEMPT: &str = "trialkeeper/attempt";
 /// The settings that every trial of an experiment shares.
 #[derive(Debug)]
 pub struct Common {
-    /// Which experiment.
+    /// The experiment.
     pub experiment: ExperimentId,
     /// The specification.
     pub spec: KubernetesSpec,

@@ -1,5 +1,5 @@
-//! PURE: where the object that runs an attempt stands, and how it ended: what every kind of workload says of itself, and
-//! what the tracker decides upon.
+//! PURE: the phase of the object that runs an attempt, and its outcome: every kind of workload reports them, and the
+//! tracker decides upon them.
 
 use trial_protocol::Class;
 
@@ -31,7 +31,7 @@ pub struct Outcome {
     pub succeeded: bool,
     /// Exit code of the container that decided it, as a shell shows it, where there was one.
     pub exit_code: Option<i32>,
-    /// Why, for a person.
+    /// The reason, for a person.
     pub message: String,
     /// The prospect of a retry, where that is known.
     pub class: Option<Class>,

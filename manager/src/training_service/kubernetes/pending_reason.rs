@@ -1,4 +1,4 @@
-//! PURE: why a trial that waits is waiting, from its pod and from what Kubernetes says of that pod.
+//! PURE: the reason that a trial waits, from its pod and from what Kubernetes says of that pod.
 
 use serde_json::Value;
 

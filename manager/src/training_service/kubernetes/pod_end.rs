@@ -1,4 +1,4 @@
-//! PURE: how a pod ended, from its status, for kinds whose objects do not say.
+//! PURE: the end of a pod, from its status, for kinds whose objects do not say.
 //!
 //! The order of the questions is that of what real clusters showed (Kubernetes 1.36): whether the platform took the pod
 //! away, whether the kubelet ended it for what it used, what the container says, and last whether it was deleted. An
@@ -18,7 +18,7 @@ const STOPPED: [i64; 2] = [137, 143];
 pub struct PodEnd {
     /// Exit code of the trial's container, where it ran.
     pub exit_code: Option<i32>,
-    /// Why, for a person.
+    /// The reason, for a person.
     pub message: String,
     /// The prospect of a retry, where that is known.
     pub class: Option<Class>,

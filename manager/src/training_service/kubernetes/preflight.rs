@@ -1,4 +1,4 @@
-//! What is looked at before anything is submitted: the cluster, the namespace, the kind, our rights, and
+//! The checks before anything is submitted: the cluster, the namespace, the kind, our rights, and
 //! whether the kind's controller is at work. Everything that is wrong is said at once.
 
 pub mod queue;
@@ -12,6 +12,7 @@ use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times
 use super::kueue;
 use super::manifest::Common;
 use super::workload::Workload;
+use crate::util::backoff::Backoff;
 
 /// The time in which the controller must notice a new object; 20 ms are usual.
 const NOTICE: Duration = Duration::from_secs(15);
@@ -40,15 +41,15 @@ pub enum Refusal {
         "the cluster at {server} has no namespace `{namespace}`; `kubectl create namespace {namespace}` makes it, `namespace` in the experiment file names another"
     )]
     NoNamespace {
-        /// Which API server.
+        /// The API server.
         server: String,
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// The cluster does not serve the kind.
     #[error("the cluster at {server} does not know {kind}s: {installation}")]
     NoSuchKind {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// The kind.
         kind: &'static str,
@@ -60,7 +61,7 @@ pub enum Refusal {
         "the account of the kubeconfig may not do this in the namespace `{namespace}`: {missing} (deploy/ has a role with all that is needed)"
     )]
     NoRights {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
         /// Verbs and objects.
         missing: String,
@@ -80,9 +81,9 @@ pub enum Refusal {
         "the namespace `{namespace}` has no LocalQueue `{queue}`, in which trials are to wait; `kubectl -n {namespace} get localqueues` lists those that it has, and `queue` in the experiment file names one"
     )]
     NoQueue {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
-        /// Which queue.
+        /// The queue.
         queue: String,
     },
     /// The priority class of the experiment is not there.
@@ -90,7 +91,7 @@ pub enum Refusal {
         "the cluster has no WorkloadPriorityClass `{class}`, and Kueue lets a trial with an unknown one wait for ever; `kubectl get workloadpriorityclasses` lists those that it has, and `priorityClass` in the experiment file names one"
     )]
     NoPriorityClass {
-        /// Which class.
+        /// The class.
         class: String,
     },
     /// No controller takes notice of new objects of the kind.
@@ -102,7 +103,7 @@ pub enum Refusal {
         controller: &'static str,
         /// The kind.
         kind: &'static str,
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
 }
@@ -220,13 +221,12 @@ pub async fn controller(
 }
 
 async fn noticed(cluster: &Cluster, workload: &dyn Workload, name: &str) -> Result<(), Error> {
-    let mut pause = Duration::from_millis(20);
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
     loop {
         let found = a_few_times(|| cluster.get(workload.resource(), name)).await?;
         if found.is_some_and(|found| workload.is_noticed(&found.body)) {
             return Ok(());
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(1));
+        tokio::time::sleep(backoff.next_pause()).await;
     }
 }

@@ -1,5 +1,4 @@
-//! PURE: what is known of an experiment's workloads. What is seen goes in, what is to be done and told comes
-//! out; no clock, no I/O.
+//! PURE: the tracker of an experiment's workloads. Observations go in, actions and news come out; no clock, no I/O.
 //!
 //! # Invariants
 //!

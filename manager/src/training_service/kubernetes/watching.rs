@@ -1,4 +1,4 @@
-//! What the watches see, entered into the tracker.
+//! The watches of the cluster, whose events are entered into the tracker.
 
 use std::sync::Arc;
 

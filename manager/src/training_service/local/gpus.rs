@@ -1,4 +1,4 @@
-//! Which GPUs of this machine a trial may see.
+//! The GPUs of this machine, shared out among trials.
 //!
 //! A trial that wants GPUs is given the least used ones; it sees no others (`CUDA_VISIBLE_DEVICES`). There are never
 //! more trials than places ([`Gpus::room`] bounds the concurrency), so a trial that may start finds its GPUs free and

@@ -117,7 +117,7 @@ impl Case {
 
 /// The result of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CaseResult {
     /// As it must.
     Passed,
     /// Not as it must, and how.
@@ -131,15 +131,15 @@ pub enum Verdict {
 /// # Errors
 ///
 /// A folder for the experiment cannot be made.
-pub async fn try_case(case: Case, spec: &PluginSpec, agent: PathBuf) -> Result<Verdict, Error> {
+pub async fn try_case(case: Case, spec: &PluginSpec, agent: PathBuf) -> Result<CaseResult, Error> {
     let mut harness = Harness::new(spec, agent)?;
     let tried = attempt(case, &mut harness).await;
     let last_words = harness.last_words();
     harness.end().await;
     Ok(match tried {
-        Ok(None) => Verdict::Passed,
-        Ok(Some(why)) => Verdict::Skipped(why),
-        Err(why) => Verdict::Failed(format!("{why}{last_words}")),
+        Ok(None) => CaseResult::Passed,
+        Ok(Some(why)) => CaseResult::Skipped(why),
+        Err(why) => CaseResult::Failed(format!("{why}{last_words}")),
     })
 }
 

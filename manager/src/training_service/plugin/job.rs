@@ -24,7 +24,7 @@ const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
 
 /// A word to the task of a job.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum JobMessage {
     /// End it. `force`: its agent has ended already.
     Stop {
         /// True to end what is left at once.
@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub(super) key: Key,
     /// `None`: an earlier manager has submitted it.
     pub(super) spec: Option<TrialJobSpec>,
-    pub(super) orders: mpsc::UnboundedReceiver<Order>,
+    pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,
     /// True if the plugin may have made it.
     pub(super) sent: bool,
     /// `Some(force)`: its end is wanted.
@@ -112,16 +112,16 @@ impl Job {
     }
 
     /// Takes an order. A stop is passed on at once: it may overtake the submit.
-    fn take(&mut self, order: Order, link: Option<&Arc<Link>>) {
+    fn take(&mut self, order: JobMessage, link: Option<&Arc<Link>>) {
         match order {
-            Order::Stop { force } => {
+            JobMessage::Stop { force } => {
                 self.stop_requested = Some(force);
                 if let Some(link) = link.filter(|_| self.sent) {
                     self.send_cancel(link, force);
                 }
             }
-            Order::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
-            Order::Waits(why) => self.waits(&why),
+            JobMessage::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
+            JobMessage::Waits(why) => self.waits(&why),
         }
     }
 

@@ -91,7 +91,7 @@ type Reply = oneshot::Sender<Result<Value, Refusal>>;
 #[derive(Debug)]
 pub(super) struct Link {
     outgoing: mpsc::UnboundedSender<String>,
-    asked: Mutex<Asked>,
+    asked: Mutex<PendingRequests>,
     in_flight: Semaphore,
     /// The process has ended, or is to be ended.
     lost: CancellationToken,
@@ -99,7 +99,7 @@ pub(super) struct Link {
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct PendingRequests {
     last_id: u64,
     replies: HashMap<u64, Reply>,
 }
@@ -222,7 +222,7 @@ impl Link {
         self.lost.cancel();
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, PendingRequests> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

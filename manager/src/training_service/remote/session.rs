@@ -177,7 +177,7 @@ if [ -f "$root/{experiment}/code.tar.gz" ]; then echo {MARK}code; fi"#
         .await?;
     let mut said = said.lines().filter_map(|line| line.strip_prefix(MARK));
     let (Some(system), Some(agent), Some(root)) = (said.next(), said.next(), said.next()) else {
-        return Err("the machine's shell does not do as it is told".to_owned());
+        return Err("the machine's shell did not run the set-up script".to_owned());
     };
     let ours = format!("Linux {}", std::env::consts::ARCH);
     if system != ours {

@@ -3,7 +3,7 @@ use serde_json::json;
 use trial_protocol::{AttemptId, Metric, MetricKind, TrialJobId};
 
 use super::*;
-use crate::store::{Glance, TrialRow};
+use crate::store::{TrialRow, TrialSummaryRow};
 
 fn trial(
     sequence: u64,
@@ -33,7 +33,7 @@ fn trial(
         value: value.into(),
         derived: false,
     });
-    let glance = Glance {
+    let glance = TrialSummaryRow {
         key: 1,
         row,
         facts_through: None,
@@ -45,8 +45,8 @@ fn trial(
     Arc::new(TrialSummary::new(glance, None, 0, 0))
 }
 
-fn wanted(by: Column, descending: bool) -> Wanted {
-    Wanted { states: Vec::new(), cause: None, text: None, by, descending }
+fn wanted(by: Column, descending: bool) -> TableQuery {
+    TableQuery { states: Vec::new(), cause: None, text: None, by, descending }
 }
 
 fn shown(page: &Page<'_>) -> Vec<u64> {
@@ -58,7 +58,7 @@ fn what_no_trial_has_is_a_mistake() {
     let trials =
         [trial(0, JobState::Failed, None, json!({"lr": 1, "net": {"_name": "cnn", "size": 3}}))];
     let asked = |by: Column, cause: Option<&str>, trials: &[Arc<TrialSummary>]| {
-        let wanted = Wanted { cause: cause.map(str::to_owned), ..wanted(by, false) };
+        let wanted = TableQuery { cause: cause.map(str::to_owned), ..wanted(by, false) };
         page(trials, &wanted, None, 9, 0).map(|page| page.total).map_err(|error| error.to_string())
     };
     let parameter = |name: &str| Column::Parameter(name.to_owned());
@@ -80,7 +80,8 @@ fn a_cause_is_chosen_by_its_word_alone() {
     Arc::make_mut(&mut failed).message = Some("the trial exited with 1".to_owned());
     let trials = [failed, trial(1, JobState::Failed, None, json!({}))];
     for (cause, expected) in [("oom-cuda", &[0][..]), ("exit", &[]), ("unknown", &[1])] {
-        let wanted = Wanted { cause: Some(cause.to_owned()), ..wanted(Column::Sequence, false) };
+        let wanted =
+            TableQuery { cause: Some(cause.to_owned()), ..wanted(Column::Sequence, false) };
         assert_eq!(shown(&page(&trials, &wanted, None, 9, 0).unwrap()), expected, "{cause}");
     }
 }
@@ -104,8 +105,8 @@ fn trials_are_sorted_and_those_without_a_value_come_last() {
         ("the worst first",     wanted(Column::Final, false),    vec![0, 2, 4, 1, 3]),
         ("by a parameter",      wanted(parameter("lr"), false),  vec![1, 2, 3, 4, 0]),
         ("by a word",           wanted(parameter("act"), false), vec![2, 0, 1, 3, 4]),
-        ("one state",           Wanted { states: vec![Failed], ..wanted(Column::Sequence, false) }, vec![1]),
-        ("a text",              Wanted { text: Some("RELU".to_owned()), ..wanted(Column::Sequence, false) }, vec![0]),
+        ("one state",           TableQuery { states: vec![Failed], ..wanted(Column::Sequence, false) }, vec![1]),
+        ("a text",              TableQuery { text: Some("RELU".to_owned()), ..wanted(Column::Sequence, false) }, vec![0]),
     ];
     for (says, wanted, expected) in table {
         let all = page(&trials, &wanted, None, 10, 20).unwrap();

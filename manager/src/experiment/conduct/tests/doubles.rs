@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Proposal, Sample, Tuner};
-use crate::training_service::{Adopted, JobEvent, SubmitError, TrialJobSpec};
+use crate::training_service::{Adopted, JobEvent, SubmitError, TrainingService, TrialJobSpec};
 
 #[derive(Default)]
 pub(super) struct Service {

@@ -10,7 +10,7 @@ async fn waiting() -> (Bed, TrialRow) {
     bed.store.fill_disk(true);
     bed.gone(&trial);
     let begun = std::time::Instant::now();
-    while bed.store.ailment().is_none() {
+    while bed.store.write_error().is_none() {
         assert!(begun.elapsed() < BOUND, "the end is recorded");
         tokio::task::yield_now().await;
     }
@@ -108,7 +108,7 @@ async fn nobody_is_lost_who_spoke_while_the_store_was_waited_for() {
     bed.store.fill_disk(true);
     bed.gone(&trials[0]);
     soon(async {
-        while bed.store.ailment().is_none() {
+        while bed.store.write_error().is_none() {
             tokio::task::yield_now().await;
         }
     })

@@ -1,4 +1,4 @@
-//! What a cluster's refusals mean, and what to do about each.
+//! The errors of requests to a cluster, each with its remedy.
 
 use kube::client::AuthError;
 
@@ -39,7 +39,7 @@ pub enum Error {
         "the certificate of the cluster at {server} has expired{since}: who runs the cluster renews it (with kubeadm: `kubeadm certs renew apiserver`); is this machine's clock right?"
     )]
     ServerExpired {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// ` on` when that was, as far as it is known.
         since: String,
@@ -47,7 +47,7 @@ pub enum Error {
     /// No connection, or one that was cut.
     #[error("the cluster at {server} cannot be reached: {message}")]
     Unreachable {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// The system's message.
         message: String,
@@ -57,7 +57,7 @@ pub enum Error {
         "no trusted connection to the cluster at {server}: {message}; look at the certificates in the kubeconfig (has one expired?)"
     )]
     Certificate {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// The problem.
         message: String,
@@ -67,23 +67,23 @@ pub enum Error {
         "no trusted connection to the cluster at {server}: this machine knows no certificate authority; install its ca-certificates, or name the cluster's in the kubeconfig (certificate-authority)"
     )]
     NoAuthorities {
-        /// Which API server.
+        /// The API server.
         server: String,
     },
     /// It does not know us.
     #[error(
-        "the cluster at {server} does not accept who we are ({message}): the certificate or token in the kubeconfig may have expired"
+        "the cluster at {server} rejected our credentials ({message}): the certificate or token in the kubeconfig may have expired"
     )]
     NotKnown {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// The message of the program.
         message: String,
     },
     /// The kubeconfig's source of our credentials does not give them: a program, a file.
-    #[error("who we are cannot be told to the cluster at {server}: {message}")]
+    #[error("cannot load credentials for the cluster at {server}: {message}")]
     Credentials {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// The problem, without secrets of the program's arguments or output.
         message: String,
@@ -109,7 +109,7 @@ pub enum Error {
     /// It is too busy, or has a fault that may pass.
     #[error("the cluster at {server} is in trouble ({code}): {message}")]
     Trouble {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// HTTP status code.
         code: u16,
@@ -119,7 +119,7 @@ pub enum Error {
     /// It does not take the object.
     #[error("the cluster at {server} refuses it: {message}")]
     Refused {
-        /// Which API server.
+        /// The API server.
         server: String,
         /// The message.
         message: String,
@@ -295,7 +295,7 @@ mod tests {
     fn codes_are_told_apart() {
         #[rustfmt::skip]
         let table = [
-            (401, false, true,  "does not accept who we are"),
+            (401, false, true,  "rejected our credentials"),
             (403, false, true,  "does not allow it: exceeded quota"),
             (404, false, false, "exceeded quota"),
             (409, true,  true,  "is in trouble (409)"),

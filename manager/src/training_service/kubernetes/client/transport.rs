@@ -100,7 +100,7 @@ impl Transport {
                 match Client::try_from(config) {
                     Ok(client) => {
                         info!(
-                            "the cluster at {} does not accept who we are; the kubeconfig is read again",
+                            "the cluster at {} rejected our credentials; the kubeconfig is read again",
                             self.server
                         );
                         self.state().client = client;

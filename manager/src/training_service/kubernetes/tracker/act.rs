@@ -1,4 +1,4 @@
-//! What the tracker wants done.
+//! The actions that the tracker decides on.
 
 use trial_protocol::AttemptId;
 

@@ -1,4 +1,4 @@
-//! PURE: what is known of one workload.
+//! PURE: the state of one workload.
 
 use std::time::Duration;
 

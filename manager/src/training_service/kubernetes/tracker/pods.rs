@@ -1,4 +1,4 @@
-//! PURE: what the pods of workloads showed that the workloads themselves may not say.
+//! PURE: the observations of pods that their workloads may not report.
 
 use std::collections::{HashMap, HashSet};
 

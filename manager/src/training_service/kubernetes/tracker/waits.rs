@@ -1,4 +1,4 @@
-//! PURE: why workloads wait, where their pods do not say.
+//! PURE: the reasons that workloads wait, where their pods do not say.
 
 use super::job::{Job, tell_why};
 use super::{Act, Tracker};

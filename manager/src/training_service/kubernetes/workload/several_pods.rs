@@ -1,4 +1,4 @@
-//! PURE: which of several pods decided how their workload ended.
+//! PURE: the pod, of several, that decided how their workload ended.
 
 use serde_json::Value;
 use trial_protocol::Class;

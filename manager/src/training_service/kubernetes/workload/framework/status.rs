@@ -1,4 +1,4 @@
-//! PURE: what a Framework's status means. The fields are those that the controller at commit d6e7078 writes;
+//! PURE: the reader of a Framework's status. The fields are those that the controller at commit d6e7078 writes;
 //! nothing is expected to be there, and any state may be skipped.
 
 use std::borrow::Cow;

@@ -13,30 +13,31 @@ const TRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Why the last write failed. `None`: it did not.
-    pub fn ailment(&self) -> Option<Error> {
-        self.inner.shared.ailment()
+    pub fn write_error(&self) -> Option<Error> {
+        self.inner.shared.write_error()
     }
 
     /// Why the last write failed, for those who wait for a change. A store that is only read is never ill.
-    pub fn watch_ailment(&self) -> watch::Receiver<Option<Error>> {
-        self.inner.shared.ailment.subscribe()
+    pub fn watch_write_error(&self) -> watch::Receiver<Option<Error>> {
+        self.inner.shared.write_error.subscribe()
     }
 
     /// Logs when writes begin to fail, and tries an ill store now and then until one succeeds: no other may write for
     /// hours. It never ends.
-    pub async fn try_while_ill(&self) {
-        let mut ailment = self.watch_ailment();
+    pub async fn retry_while_failing(&self) {
+        let mut write_error = self.watch_write_error();
         loop {
-            let Ok(why) = ailment.wait_for(Option::is_some).await.map(|ailment| ailment.clone())
+            let Ok(why) =
+                write_error.wait_for(Option::is_some).await.map(|write_error| write_error.clone())
             else {
                 return;
             };
             if let Some(error) = why {
                 tracing::warn!("{}; agents keep their reports meanwhile", chain(&error));
             }
-            while self.ailment().is_some() {
+            while self.write_error().is_some() {
                 sleep(TRY_AFTER).await;
-                // Its fate is the new ailment.
+                // Its fate is the new write_error.
                 drop(self.probe().await);
             }
             tracing::info!("the database takes writes again");

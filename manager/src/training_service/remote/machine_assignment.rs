@@ -1,4 +1,4 @@
-//! PURE: which trial is on which machine, which waits, and what each machine was asked.
+//! PURE: the assignment of trials to machines, the trials that wait, and the requests to each machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,7 +16,7 @@ const REPLAYS: u32 = 5;
 
 /// All machines and jobs.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct Assignments {
     /// Jobs on machines.
     pub(super) jobs: HashMap<TrialJobId, Job>,
     /// Jobs without a machine, the oldest first.
@@ -40,7 +40,7 @@ pub(super) struct Job {
 
 /// A request that was not answered yet.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     pub(super) method: &'static str,
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
@@ -55,10 +55,10 @@ struct Machine {
     /// Why there is no link.
     why: String,
     last_id: u64,
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, PendingRequest>,
 }
 
-impl Board {
+impl Assignments {
     pub(super) fn new(machines: &[MachineSpec], each: Option<u32>) -> Self {
         let machine = |machine: &MachineSpec| Machine {
             name: machine.name.clone(),
@@ -158,14 +158,14 @@ impl Board {
         let machine = &mut self.machines[number];
         let Some(link) = &machine.link else { return };
         machine.last_id += 1;
-        let asked = Asked { method, trial: trial.clone(), attempt: job.attempt.clone() };
+        let asked = PendingRequest { method, trial: trial.clone(), attempt: job.attempt.clone() };
         machine.asked.insert(machine.last_id, asked);
         // A session that has ended is followed by one that says it again.
         drop(link.send(request(machine.last_id, method, params)));
     }
 
     /// The request of this number, which is answered now.
-    pub(super) fn answered(&mut self, number: usize, id: u64) -> Option<Asked> {
+    pub(super) fn answered(&mut self, number: usize, id: u64) -> Option<PendingRequest> {
         self.machines[number].asked.remove(&id)
     }
 

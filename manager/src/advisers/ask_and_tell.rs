@@ -14,7 +14,7 @@ const PROTOCOL: u64 = 1;
 
 /// A conversation with one program.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct AskAndTell {
     greeting: Map<String, Value>,
     ready: bool,
 }
@@ -31,7 +31,7 @@ enum Line {
     Log { message: String },
 }
 
-impl Door {
+impl AskAndTell {
     pub(super) fn new(greeting: Map<String, Value>) -> Self {
         Self { greeting, ready: false }
     }
@@ -59,7 +59,7 @@ impl Door {
     }
 }
 
-impl Conversation for Door {
+impl Conversation for AskAndTell {
     fn greet(&mut self, history: &mut History) -> Turn {
         let mut hello = json!({"type": "hello", "protocol": PROTOCOL});
         if let Some(members) = hello.as_object_mut() {

@@ -9,13 +9,13 @@ use super::{Error, Store};
 
 /// A file as it was when it was opened.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct FileIdentity {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
 }
 
-impl Place {
+impl FileIdentity {
     /// Notes which file is at `path` now.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
@@ -36,8 +36,8 @@ impl Place {
 
 impl Store {
     /// Looks whether the file is still at its path, so that an idle store is known to be ill when it is not.
-    pub async fn look_at_place(&self) {
-        if !self.is_in_place() && self.ailment().is_none() {
+    pub async fn check_identity(&self) {
+        if !self.is_in_place() && self.write_error().is_none() {
             // It is refused for that reason, and everyone is told.
             drop(self.probe().await);
         }
@@ -45,7 +45,7 @@ impl Store {
 
     /// Returns whether the file that is open is the one at its path.
     pub fn is_in_place(&self) -> bool {
-        self.inner.shared.place.as_ref().is_none_or(|place| place.check().is_ok())
+        self.inner.shared.identity.as_ref().is_none_or(|place| place.check().is_ok())
     }
 }
 

@@ -1,4 +1,4 @@
-//! PURE: when a program that owes an answer is spoken of, and when it is taken for dead. Time comes in as a value.
+//! PURE: the deadlines of a program that owes an answer: the user is told of it, then it is taken for dead. Time comes in as a value.
 
 use std::time::Duration;
 

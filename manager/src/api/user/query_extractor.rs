@@ -1,4 +1,4 @@
-//! What a request asks for, read with refusals that name what is wrong.
+//! Extractors of a request's query, path and body. A refusal names what is wrong.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -14,9 +14,9 @@ const BODY_LIMIT: usize = 64 << 10;
 const LARGE_BODY_LIMIT: usize = 16 << 20;
 
 /// A request's query, checked.
-pub(in crate::api) struct Asked<T>(pub(in crate::api) T);
+pub(in crate::api) struct CheckedQuery<T>(pub(in crate::api) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Shared> for Asked<T> {
+impl<T: DeserializeOwned> FromRequestParts<Shared> for CheckedQuery<T> {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Error> {
@@ -31,9 +31,9 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Asked<T> {
 }
 
 /// The trial that a path names. Whether there is such a trial is for the store to say.
-pub(in crate::api) struct Named(pub(in crate::api) TrialJobId);
+pub(in crate::api) struct TrialPath(pub(in crate::api) TrialJobId);
 
-impl FromRequestParts<Shared> for Named {
+impl FromRequestParts<Shared> for TrialPath {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Error> {
@@ -69,7 +69,7 @@ async fn json_body_within<T: DeserializeOwned>(
         .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))
 }
 
-/// A number that was asked for, where it is allowed.
+/// Returns a number of a query, if it is allowed.
 pub(in crate::api) fn bounded(
     name: &str,
     asked: Option<u32>,
