@@ -1,6 +1,6 @@
 //! PURE: the trial's bytes -> metrics. No I/O, no clock.
 //!
-//! Collectors find ([`Found`]); the [`MetricRegistry`] names, numbers and bounds what was found and concludes the
+//! Collectors find ([`CollectedMetric`]); the [`MetricRegistry`] names, numbers and bounds what was found and concludes the
 //! final result of a trial that knows no SDK. Foreign bytes never panic; what looks like a metric and is
 //! unreadable becomes a [`Finding::Unreadable`], and the bytes are passed on either way.
 //!
@@ -66,7 +66,7 @@ pub enum Source {
 
 /// A metric as a collector found it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct CollectedMetric {
     /// Which collector.
     pub source: Source,
     /// Name of the metric.
@@ -83,7 +83,7 @@ pub struct Found {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
     /// A metric.
-    Metric(Found),
+    Metric(CollectedMetric),
     /// Something that looks like a metric and cannot be read.
     Unreadable {
         /// Which collector.

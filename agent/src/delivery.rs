@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use backoff::backoff::Backoff as _;
+use ::backoff::backoff::Backoff as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -23,29 +23,29 @@ use crate::delivery::dialect::{legacy, native};
 use crate::spool::{Cursor, Dialect, LaneFiles, Record, Sender, Spool};
 
 mod address;
+mod backoff;
 mod client_cache;
+mod compression;
 mod counts;
 mod credentials;
 pub mod dialect;
 mod local;
 mod long_poll;
 mod older;
-mod packing;
-mod patience;
 #[cfg(test)]
 mod tests;
 mod token;
 
-pub use crate::delivery::dialect::{Error, Verdict};
+pub use crate::delivery::dialect::{Error, RetryDecision};
 pub use address::ManagerAddress;
+pub use backoff::pause;
 use client_cache::HttpClientCache;
+use compression::EncodedBody;
 pub use counts::Counts;
 pub use credentials::Credentials;
 use credentials::is_encrypted;
 pub use local::{LOCAL_BASE, LocalClient};
-use long_poll::{LongPoll, Waited};
-use packing::Packed;
-pub use patience::pause;
+use long_poll::{LongPoll, LongPollOutcome};
 use token::Token;
 pub use token::read as read_token;
 
@@ -63,7 +63,7 @@ const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 /// disk may be the one that is full, and a person has to see to that.
 pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
 /// Time between tries where only a person can help.
-const HOPELESS: Duration = Duration::from_mins(1);
+const OPERATOR_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Why reports are left where nothing failed.
 const IN_VAIN: &str = "the manager did not take them in time";
@@ -154,12 +154,12 @@ struct Deliverer {
     peer: watch::Sender<Option<Offer>>,
     /// `true` if the facts of earlier attempts have been delivered.
     older_told: watch::Sender<bool>,
-    shared: Mutex<Contact>,
+    shared: Mutex<ManagerSession>,
     line: LongPoll,
 }
 
 /// The outcome of a batch.
-enum Delivered {
+enum BatchOutcome {
     /// The manager has everything up to this seq.
     Through(u64),
     /// The manager will never take this report, the batch's first and only one.
@@ -174,7 +174,7 @@ enum Delivered {
 
 /// The state of the contact with the manager, shared by both lanes.
 #[derive(Default)]
-struct Contact {
+struct ManagerSession {
     caller: HttpClientCache,
     /// To an NNI manager, between two uses of it.
     connection: Option<legacy::Connection>,
@@ -212,7 +212,7 @@ impl Deliverer {
             settings.ca_file.clone(),
             settings.credentials.authority().cloned(),
         );
-        let shared = Mutex::new(Contact { caller, token, ..Contact::default() });
+        let shared = Mutex::new(ManagerSession { caller, token, ..ManagerSession::default() });
         let line = LongPoll::default();
         let (older_told, _) = watch::channel(false);
         Self { settings, spool, directives, ended, peer, older_told, shared, line }
@@ -224,7 +224,7 @@ impl Deliverer {
         Outcome { undelivered, last_error: (undelivered > 0).then(why) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Contact> {
+    fn lock(&self) -> MutexGuard<'_, ManagerSession> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -253,7 +253,8 @@ impl Deliverer {
             }
             let heartbeat = spoke + self.lock().heartbeat.unwrap_or(self.settings.heartbeat);
             if self.may_wait(lane)
-                && let Some(Waited { records, answer }) = self.wait_on_line(heartbeat).await
+                && let Some(LongPollOutcome { records, answer }) =
+                    self.wait_on_line(heartbeat).await
             {
                 if !self.settle(lane, records, answer).await {
                     return;
@@ -310,16 +311,16 @@ impl Deliverer {
         // Of the bulk lane nothing is asked for again: a trial's output lies in its files, too.
         let cursor = if lane == Lane::Facts { self.spool.cursor() } else { Cursor::default() };
         match self.deliver(self.spool.attempt(), lane, records, cursor, answer).await {
-            Delivered::Through(through) => self.spool.ack(lane, through),
-            Delivered::Refused(seq) => {
+            BatchOutcome::Through(through) => self.spool.ack(lane, through),
+            BatchOutcome::Refused(seq) => {
                 if lane == Lane::Facts {
                     self.spool.give_up(seq);
                 }
                 self.spool.ack(lane, seq);
             }
-            Delivered::Nothing => {}
-            Delivered::Behind(stored) => self.spool.rewind(stored).await,
-            Delivered::OutOfTime => return false,
+            BatchOutcome::Nothing => {}
+            BatchOutcome::Behind(stored) => self.spool.rewind(stored).await,
+            BatchOutcome::OutOfTime => return false,
         }
         true
     }
@@ -332,7 +333,7 @@ impl Deliverer {
         mut records: Vec<Record>,
         cursor: Cursor,
         mut answer: Option<Result<ReportAck, Error>>,
-    ) -> Delivered {
+    ) -> BatchOutcome {
         let mut pause = pause();
         loop {
             let sent = match answer.take() {
@@ -341,7 +342,7 @@ impl Deliverer {
                     sent = self.send(attempt, lane, &records, cursor) => sent,
                     () = self.deadline_after_end() => {
                         let taken = self.lock().taken.take();
-                        return taken.map_or(Delivered::OutOfTime, Delivered::Through);
+                        return taken.map_or(BatchOutcome::OutOfTime, BatchOutcome::Through);
                     }
                 },
             };
@@ -350,49 +351,51 @@ impl Deliverer {
                     self.heard(&ack, attempt);
                     // Only if there is something to send: else a manager that asks again would be answered for ever.
                     if ack.resend && ack.through.max(cursor.forgotten) < cursor.acknowledged {
-                        return Delivered::Behind(ack.through);
+                        return BatchOutcome::Behind(ack.through);
                     }
                     let (Some(first), Some(last)) = (records.first(), records.last()) else {
-                        return Delivered::Nothing; // A heartbeat.
+                        return BatchOutcome::Nothing; // A heartbeat.
                     };
                     match ack.through {
                         // What was never sent cannot be acknowledged.
                         Some(through) if through >= first.seq => {
-                            return Delivered::Through(through.min(last.seq));
+                            return BatchOutcome::Through(through.min(last.seq));
                         }
                         Some(_) | None => Error::NotStored,
                     }
                 }
                 Err(error) => error,
             };
-            let verdict = error.verdict();
+            let decision = error.retry_decision();
             self.failed(&error);
             if matches!(error, Error::Unauthorized { .. }) {
                 self.lock().token.refuse();
             }
             self.lock().asked_to_wait = matches!(error, Error::Busy { .. });
             let mut own_pause = || pause.next_backoff().unwrap_or(BACKOFF.1);
-            let wait = match verdict {
+            let wait = match decision {
                 // Those who are all told the same second must not come back as one, nor at once.
-                Verdict::RetryAfter(after) => after + own_pause(),
-                Verdict::Hopeless if *self.ended.borrow() => return Delivered::OutOfTime,
-                Verdict::Hopeless => HOPELESS,
-                Verdict::Split | Verdict::Smaller if records.len() > 1 => {
+                RetryDecision::RetryAfter(after) => after + own_pause(),
+                RetryDecision::NeedsOperator if *self.ended.borrow() => {
+                    return BatchOutcome::OutOfTime;
+                }
+                RetryDecision::NeedsOperator => OPERATOR_INTERVAL,
+                RetryDecision::Split | RetryDecision::SplitOrRetry if records.len() > 1 => {
                     records.truncate(records.len() / 2);
                     continue;
                 }
-                Verdict::Retry | Verdict::Smaller => own_pause(),
+                RetryDecision::Retry | RetryDecision::SplitOrRetry => own_pause(),
                 // A single report that will never be taken must not hold up all others.
-                Verdict::Split => {
+                RetryDecision::Split => {
                     warn!("the manager refuses a report for good; it is passed over: {error}");
                     return records
                         .first()
-                        .map_or(Delivered::Nothing, |record| Delivered::Refused(record.seq));
+                        .map_or(BatchOutcome::Nothing, |record| BatchOutcome::Refused(record.seq));
                 }
             };
             self.refresh();
             if !self.wait(wait).await {
-                return Delivered::OutOfTime;
+                return BatchOutcome::OutOfTime;
             }
         }
     }
@@ -410,9 +413,11 @@ impl Deliverer {
         let (client, base, token, obeyed) = self.contact()?;
         let ack = loop {
             let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed, cursor);
-            let Packed { bytes, gzip } = self.pack(&base, body).await;
+            let EncodedBody { bytes, gzip } = self.encode_body(&base, body).await;
             match native::post(&client, &base, token.as_deref(), bytes, gzip).await {
-                Err(error) if gzip && self.refused_packing(&error) => debug!("{error}; sent plain"),
+                Err(error) if gzip && self.is_compression_refused(&error) => {
+                    debug!("{error}; sent plain")
+                }
                 answer => break answer?,
             }
         };

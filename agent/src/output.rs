@@ -31,7 +31,7 @@ use trial_protocol::{GpuSample, Stream};
 
 use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
 use crate::output::capture::Capture;
-use crate::output::log_ship::Shipper;
+use crate::output::log_ship::LogShipper;
 use crate::util::last_bytes::LastBytes;
 
 /// Bytes read at once, at first and once so many come: what a pipe holds. Most trials leave one stream silent.
@@ -84,7 +84,7 @@ pub struct Pump {
     /// Where its end is kept.
     pub tail: SharedTail,
     /// Where its log goes, if it is collected.
-    pub shipper: Option<Arc<Shipper>>,
+    pub shipper: Option<Arc<LogShipper>>,
     /// Cuts the stream into lines, where a reader needs them.
     pub lines: Option<LineCutter>,
     /// The receiver of the messages.
@@ -343,11 +343,11 @@ mod tests {
     use std::io::{PipeReader, pipe};
 
     use super::*;
-    use crate::output::capture::Places;
+    use crate::output::capture::CapturePaths;
 
     fn pump(heard: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
-        let capture = Capture::new(Places::default());
+        let capture = Capture::new(CapturePaths::default());
         let stream = Stream::Stdout;
         let (tail_of_pump, gate) = (Arc::clone(&tail), Arc::default());
         let pump =

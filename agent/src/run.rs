@@ -26,43 +26,43 @@ use crate::commands::inspect::{Recipe, SDK_FILE};
 use crate::delivery::Credentials;
 use crate::http::status::listen;
 use crate::observe::Observer;
-use crate::output::capture::{Capture, Places};
+use crate::output::capture::{Capture, CapturePaths};
 use crate::output::metric_file::MetricFiles;
 use crate::output::{PumpEvent, SharedTail};
 use crate::run::settings::{Identity, Settings};
 use crate::spool::Claim;
-use crate::supervise::recorder::{Recorder, Tally};
-use crate::supervise::{Ending, Look, Supervisor, supervise, trial_exit};
+use crate::supervise::recorder::{MetricSummary, Recorder};
+use crate::supervise::{Ending, StatusSource, Supervisor, supervise, trial_exit};
 use crate::trial::environment;
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
 use crate::trial::reap::Reaper;
 use crate::trial::settle_signals;
-use crate::trial::signals::{HeldBack, Signals};
+use crate::trial::signals::{BlockedSignals, Signals};
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
-use crate::verdict::{End, Known, conclude};
+use crate::verdict::{Observations, TrialEnd, conclude};
 
-mod ahead;
-mod brief;
 mod channel;
 mod delivery;
-mod ends;
+pub mod fallback;
+mod fast_path;
 mod finish;
-pub mod hold;
 mod launch;
+mod pod_setup;
 mod prepare;
 mod pumps;
 mod recording;
 pub mod settings;
 pub mod standalone;
+mod summary;
 
-use ahead::remove_code;
 use channel::{SdkChannel, Served};
 use delivery::Delivery;
 use finish::Finish;
 use launch::{FaultContext, Launched, launch};
+use pod_setup::remove_code;
 use prepare::{Prepared, prepare};
-use pumps::{Pumps, Running};
+use pumps::{Pumps, RunningPumps};
 use recording::{open_spool, recorder};
 
 /// Messages of the pumps that may wait for the main task.
@@ -84,9 +84,9 @@ pub fn run(args: &RunArgs) -> ExitCode {
     crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
     settle_signals();
-    let held_back = HeldBack::begin();
+    let held_back = BlockedSignals::begin();
     let random = RandomState::new().build_hasher().finish();
-    let runtime = Later::new();
+    let runtime = LazyRuntime::new();
     let prepared = match prepare(args, clock.now_ms(), random, &runtime) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -109,7 +109,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         );
     }
     let (pod, dir) = (settings.pod.clone(), prepared.dir.clone());
-    let watch = Watch::start(prepared, claim, runtime);
+    let watch = StartedRun::start(prepared, claim, runtime);
     // From here on the trial runs.
 
     let code = watch.watch(held_back, clock);
@@ -118,7 +118,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
 }
 
 /// A runtime that is made when it is needed first.
-type Later = OnceCell<io::Result<Runtime>>;
+type LazyRuntime = OnceCell<io::Result<Runtime>>;
 
 fn new_runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
@@ -134,7 +134,7 @@ fn spool_dir(prepared: &Prepared) -> Option<PathBuf> {
 }
 
 /// A trial that was started, and what is made ready to watch it.
-struct Watch {
+struct StartedRun {
     prepared: Prepared,
     claim: Option<Claim>,
     launched: Launched,
@@ -146,13 +146,13 @@ struct Watch {
     tell: mpsc::Sender<PumpEvent>,
     heard: mpsc::Receiver<PumpEvent>,
     channel: SdkChannel,
-    runtime: Later,
+    runtime: LazyRuntime,
     credentials: Credentials,
 }
 
-impl Watch {
+impl StartedRun {
     /// Starts the trial.
-    fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: Later) -> Self {
+    fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: LazyRuntime) -> Self {
         // The trial is told where the SDK's channel is, so that must be there already.
         let mut channel = SdkChannel::none();
         if prepared.settings.sdk_channel {
@@ -184,7 +184,7 @@ impl Watch {
         };
         let obstacle = prepared.obstacle.take();
         let launched = launch(settings, &prepared.plan, obstacle, &context, &reaper);
-        let capture = Capture::new(Places {
+        let capture = Capture::new(CapturePaths {
             dir: prepared.dir.clone(),
             termination_log,
             rotate_bytes: settings.rotate_bytes,
@@ -216,7 +216,7 @@ impl Watch {
     }
 
     /// Watches the trial to its end, and returns the exit code.
-    fn watch(mut self, held_back: io::Result<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
+    fn watch(mut self, held_back: io::Result<BlockedSignals>, clock: Arc<dyn Clock>) -> ExitCode {
         let held_back = match held_back {
             Ok(held_back) => Some(held_back),
             Err(source) => {
@@ -224,7 +224,7 @@ impl Watch {
                 None
             }
         };
-        if let Some(code) = held_back.as_ref().and_then(|held_back| self.unless_brief(held_back)) {
+        if let Some(code) = held_back.as_ref().and_then(|held_back| self.try_fast_path(held_back)) {
             return code;
         }
         let runtime = std::mem::take(&mut self.runtime).into_inner();
@@ -245,7 +245,7 @@ impl Watch {
 
     /// Sees a trial to its end, and returns the exit code, if it ends at once without having sent or printed anything,
     /// and no request to watch it came.
-    fn unless_brief(&mut self, held_back: &HeldBack) -> Option<ExitCode> {
+    fn try_fast_path(&mut self, held_back: &BlockedSignals) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
         if settings.identity != Identity::None || settings.sdk_channel {
             return None;
@@ -253,7 +253,7 @@ impl Watch {
         let Launched { started, outputs } = &mut self.launched;
         let (trial, exit) = started.as_mut().ok()?;
         let (observer, files) = (&mut self.observer, &self.metric_files);
-        let status = brief::wait(
+        let status = fast_path::wait(
             held_back,
             outputs,
             exit,
@@ -263,20 +263,20 @@ impl Watch {
         )?;
         trial.reaped(false);
         let ending = Ending { status: Some(status), ..Ending::default() };
-        let known = if status.success() {
-            Known { end: end_of(&ending), ..self.observer.known_of_a_brief_success() }
+        let observed = if status.success() {
+            Observations { end: end_of(&ending), ..self.observer.observations_of_fast_success() }
         } else {
             self.observer.begin();
-            what_is_known(&self.observer, ending)
+            observations_at_end(&self.observer, ending)
         };
-        let verdict = conclude(&known);
-        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
+        let verdict = conclude(&observed);
+        let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
         disarm(code);
         if let Err(error) = self.capture.only_verdict(&verdict) {
             tracing::warn!("{error}");
         }
         let dir = self.prepared.dir.as_deref();
-        ends::say_goodbye(settings, &verdict, &Tally::default(), dir, None);
+        summary::log_summary(settings, &verdict, &MetricSummary::default(), dir, None);
         Some(ExitCode::from(code))
     }
 
@@ -301,23 +301,23 @@ impl Watch {
         };
         let spool = open_spool(&settings, spool_dir.clone(), claim, clock.now_ms());
         let pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
-        let Running { open, outlets, shippers } = pumps.start_all(outputs, tails);
+        let RunningPumps { open, outlets, shippers } = pumps.start_all(outputs, tails);
 
         let Served { findings, end: channel_end } = self.channel.serve(record);
         let recorder = recorder(&settings, &spool, clock, parameter_id);
         let trial = started.as_ref().ok().map(|(trial, _)| trial);
-        recorder.report(ReportBody::Started(ends::announcement(&settings, trial)));
+        recorder.report(ReportBody::Started(summary::announcement(&settings, trial)));
         if let Some(earlier) = earlier {
-            recorder.note("earlier-attempt", ends::of_earlier(&earlier));
+            recorder.note("earlier-attempt", summary::of_earlier(&earlier));
         }
         let Delivery { directives, counts, last } =
             Delivery::start(&settings, self.credentials, &spool);
 
-        let (ask, asked) = mpsc::channel(1);
+        let (request_status, status_requests) = mpsc::channel(1);
         if let Some(address) = settings.listen {
-            tokio::spawn(listen(address, ask, last.ended()));
+            tokio::spawn(listen(address, request_status, last.ended()));
         }
-        let (known, recorder, signals, hurried) = match started {
+        let (observed, recorder, signals, hurried) = match started {
             Ok((trial, exit)) => {
                 let supervisor = Supervisor {
                     trial,
@@ -336,8 +336,8 @@ impl Watch {
                     capture: capture.clone(),
                     grace: settings.grace,
                     drain: settings.drain,
-                    look: Look {
-                        asked,
+                    status: StatusSource {
+                        requests: status_requests,
                         sender: settings.sender.clone(),
                         spool: spool.clone(),
                         counts,
@@ -347,13 +347,14 @@ impl Watch {
             }
             Err(error) => {
                 tracing::error!("{}", chain(&error));
-                let known = Known { end: ends::never_started(&error), ..observer.known() };
-                (known, recorder, signals, false)
+                let observed =
+                    Observations { end: summary::never_started(&error), ..observer.observations() };
+                (observed, recorder, signals, false)
             }
         };
         channel_end.end();
         let finish = Finish { settings, dir, spool_dir, spool, capture, outlets, last };
-        finish.finish(&known, recorder, signals, hurried).await
+        finish.finish(&observed, recorder, signals, hurried).await
     }
 }
 
@@ -361,19 +362,19 @@ impl Watch {
 async fn supervised(
     settings: &Settings,
     mut supervisor: Supervisor,
-) -> (Known, Recorder, Signals, bool) {
+) -> (Observations, Recorder, Signals, bool) {
     let ending = supervise(&mut supervisor).await;
     let Supervisor { mut recorder, observer, signals, .. } = supervisor;
     let hurried = ending.terminated;
     let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
     recorder.conclude(succeeded);
-    let known = what_is_known(&observer, ending);
+    let observed = observations_at_end(&observer, ending);
     if settings.manager.is_some() && settings.legacy.is_none() && settings.logs.is_none() {
-        for last in observer.last_lines(&known) {
+        for last in observer.last_lines(&observed) {
             recorder.report(ReportBody::Log(last));
         }
     }
-    (known, recorder, signals, hurried)
+    (observed, recorder, signals, hurried)
 }
 
 /// Where Kubernetes reads the last words of a container, if we are in one.
@@ -384,18 +385,18 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
     settings.termination_log.clone().or_else(usual)
 }
 
-fn what_is_known(observer: &Observer, ending: Ending) -> Known {
+fn observations_at_end(observer: &Observer, ending: Ending) -> Observations {
     let end = end_of(&ending);
     let Ending { stop, sender, leftovers, .. } = ending;
-    Known { end, stop, sender, leftovers, ..observer.known() }
+    Observations { end, stop, sender, leftovers, ..observer.observations() }
 }
 
-fn end_of(ending: &Ending) -> End {
+fn end_of(ending: &Ending) -> TrialEnd {
     match ending.status {
         Some(status) => {
-            End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+            TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
         }
-        None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
+        None => TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
 
-mod orders;
+mod directives;
 pub mod phase;
 pub mod recorder;
 pub mod rules;
@@ -20,26 +20,26 @@ use tokio::time::{Instant, sleep_until};
 use trial_protocol::{Directive, ReportBody, SignalSender, Stream, TrialExit};
 
 use crate::collect::Finding;
-use crate::http::status::Asked;
+use crate::http::status::StatusRequest;
 use crate::observe::detect::Alarm;
 use crate::observe::{Observer, Remark};
 use crate::output::capture::Capture;
-use crate::output::log_ship::Shipper;
-use crate::output::metric_file::{MetricFiles, Watching};
+use crate::output::log_ship::LogShipper;
+use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
 use crate::output::{Outlet, PumpEvent};
-use crate::supervise::phase::{Effect, Event, Left, Phase};
+use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::supervise::recorder::Recorder;
 use crate::trial::reap::Reaper;
-use crate::trial::signals::{Caught, Signals, number};
+use crate::trial::signals::{ReceivedSignal, Signals, number};
 use crate::trial::tree::Leftovers;
 use crate::trial::{Trial, hand_over};
-use crate::verdict::{Known, Stop, StopBy, conclude};
+use crate::verdict::{Observations, Stop, StopBy, conclude};
 
 mod last_words;
-mod look;
-mod memory;
+mod loop_state;
+mod status_snapshot;
 
-pub use look::Look;
+pub use status_snapshot::StatusSource;
 
 /// The interval at which killed trees are looked through again for what was forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
@@ -90,7 +90,7 @@ pub struct Supervisor {
     /// The observations that the verdict will rest on.
     pub observer: Observer,
     /// The logs of its streams, where they are collected.
-    pub shippers: Vec<Arc<Shipper>>,
+    pub shippers: Vec<Arc<LogShipper>>,
     /// Where verdicts are written ahead.
     pub capture: Capture,
     /// From a request to end to the kill, unless the request says otherwise.
@@ -98,7 +98,7 @@ pub struct Supervisor {
     /// From the end of the trial's own process to the end of everything.
     pub drain: Duration,
     /// The state that is shown on request.
-    pub look: Look,
+    pub status: StatusSource,
 }
 
 /// The end of a trial, with its circumstances.
@@ -118,7 +118,7 @@ pub struct Ending {
 
 /// The event that the `select!` saw.
 enum LoopEvent {
-    Caught(Caught),
+    SignalReceived(ReceivedSignal),
     DeadlinePassed,
     HuntDue,
     WatchDue,
@@ -126,10 +126,10 @@ enum LoopEvent {
     SampleDue,
     LogDue,
     ReadOutDue,
-    Ordered(Directive),
+    DirectiveReceived(Directive),
     RuleDue,
     PumpEvent(PumpEvent),
-    Asked(Asked),
+    StatusRequested(StatusRequest),
 }
 
 /// The memory of the loop besides the phase.
@@ -138,7 +138,7 @@ struct LoopState {
     ending: Ending,
     terminated: u32,
     forwarded: Option<u8>,
-    watching: Option<Watching>,
+    watching: Option<MetricFileWatcher>,
     hunt_at: Option<Instant>,
     watch_at: Option<Instant>,
     ahead_at: Option<Instant>,
@@ -197,7 +197,7 @@ impl Supervisor {
             // An exit outranks a stop: a reaped pid must never be signalled. And whatever the trial prints,
             // it cannot keep us from hearing a signal or a deadline.
             biased;
-            caught = self.signals.next() => LoopEvent::Caught(caught),
+            caught = self.signals.next() => LoopEvent::SignalReceived(caught),
             () = until(phase.deadline().map(Instant::from_std)) => LoopEvent::DeadlinePassed,
             () = until(memory.hunt_at) => LoopEvent::HuntDue,
             () = until(memory.watch_at) => LoopEvent::WatchDue,
@@ -206,9 +206,9 @@ impl Supervisor {
             () = until(memory.log_at) => LoopEvent::LogDue,
             () = until(memory.read_out_at) => LoopEvent::ReadOutDue,
             () = until(due) => LoopEvent::RuleDue,
-            Some(directive) = self.directives.recv() => LoopEvent::Ordered(directive),
+            Some(directive) = self.directives.recv() => LoopEvent::DirectiveReceived(directive),
             Some(heard) = self.heard.recv() => LoopEvent::PumpEvent(heard),
-            Some(asked) = self.look.asked.recv() => LoopEvent::Asked(asked),
+            Some(asked) = self.status.requests.recv() => LoopEvent::StatusRequested(asked),
             Some(finding) = self.channel.recv() => LoopEvent::PumpEvent(PumpEvent::Findings(vec![finding])),
         }
     }
@@ -220,8 +220,8 @@ impl Supervisor {
         memory: &mut LoopState,
     ) -> Option<Event> {
         match happened {
-            LoopEvent::Caught(Caught::Child) => self.child_ended(phase, memory),
-            LoopEvent::Caught(Caught::Sent(Signal::SIGTERM, sender)) => {
+            LoopEvent::SignalReceived(ReceivedSignal::Child) => self.child_ended(phase, memory),
+            LoopEvent::SignalReceived(ReceivedSignal::Sent(Signal::SIGTERM, sender)) => {
                 memory.heard_from(sender);
                 memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
                 memory.terminated += 1;
@@ -234,7 +234,7 @@ impl Supervisor {
                     _ => Event::Hurried,
                 })
             }
-            LoopEvent::Caught(Caught::Sent(signal, sender)) => {
+            LoopEvent::SignalReceived(ReceivedSignal::Sent(signal, sender)) => {
                 if !phase.reaped() {
                     memory.heard_from(sender);
                     memory.forwarded = Some(signal_byte(signal));
@@ -244,7 +244,7 @@ impl Supervisor {
             }
             LoopEvent::DeadlinePassed => {
                 // A look reaps, and what is reaped must not be killed.
-                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
+                let left = if phase.reaped() { self.left() } else { Remaining::ANYTHING };
                 Some(Event::DeadlinePassed(left))
             }
             LoopEvent::HuntDue => {
@@ -260,8 +260,11 @@ impl Supervisor {
             }
             LoopEvent::AheadDue => {
                 memory.ahead_at = Some(Instant::now() + AHEAD_EVERY);
-                let known = Known { stop: memory.ending.stop, ..self.observer.known_so_far() };
-                self.capture.verdict(&conclude(&known));
+                let observed = Observations {
+                    stop: memory.ending.stop,
+                    ..self.observer.observations_so_far()
+                };
+                self.capture.verdict(&conclude(&observed));
                 None
             }
             LoopEvent::SampleDue => {
@@ -278,7 +281,7 @@ impl Supervisor {
                 self.read_out();
                 None
             }
-            LoopEvent::Ordered(directive) => self.ordered(directive, memory),
+            LoopEvent::DirectiveReceived(directive) => self.ordered(directive, memory),
             LoopEvent::RuleDue => self.overdue(memory),
             LoopEvent::PumpEvent(PumpEvent::Closed(stream)) => {
                 self.open.retain(|open| *open != stream);
@@ -288,7 +291,7 @@ impl Supervisor {
                 self.hear(heard);
                 self.broken(memory)
             }
-            LoopEvent::Asked(asked) => {
+            LoopEvent::StatusRequested(asked) => {
                 // The client may have gone.
                 asked.send(self.page(phase)).ok();
                 None
@@ -316,12 +319,12 @@ impl Supervisor {
         phase.reaped().then_some(Event::Looked(left))
     }
 
-    fn left(&self) -> Left {
+    fn left(&self) -> Remaining {
         // Without any child no process is left, which is the common case and costs one system call; walking through
         // `/proc` may cost milliseconds on a busy machine.
         let processes = self.reaper.sweep()
             && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
-        Left { output: !self.open.is_empty(), processes }
+        Remaining { output: !self.open.is_empty(), processes }
     }
 
     fn next_log(&self) -> Option<Instant> {
@@ -390,7 +393,7 @@ impl Supervisor {
         }
     }
 
-    fn watch_metric_files(&mut self) -> Option<Watching> {
+    fn watch_metric_files(&mut self) -> Option<MetricFileWatcher> {
         match self.metric_files.take()?.watch() {
             Ok(watching) => Some(watching),
             Err(source) => {
@@ -435,7 +438,7 @@ impl Supervisor {
     }
 
     /// Takes in what was found up to the end, the last records of files too.
-    async fn hear_out(&mut self, watching: Option<Watching>) {
+    async fn hear_out(&mut self, watching: Option<MetricFileWatcher>) {
         // A trial that was over before anybody watched has, as a rule, written no such file; a thread to find
         // that out would be the dearest part of its end.
         self.metric_files = self.metric_files.take().filter(MetricFiles::any_is_there);

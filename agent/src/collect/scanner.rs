@@ -16,7 +16,8 @@ use trial_protocol::Stream;
 
 use super::sdk::{self, Record};
 use super::{
-    CollectSpec, EXCERPT_BYTES, Finding, Found, LONGEST_BYTES, Source, ansi, json_lines, text,
+    CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, Source, ansi, json_lines,
+    text,
 };
 
 /// The mark before each record of NNI's SDK on stdout, and the apostrophe that ends it.
@@ -55,7 +56,7 @@ pub struct StreamScanner {
     /// `true` if it was said that a line is too long.
     told_long: bool,
     /// Metrics of one JSON line, kept to reuse its memory.
-    objects: Vec<Found>,
+    objects: Vec<CollectedMetric>,
 }
 
 /// Why a piece is not read, though more of it may come.
@@ -318,7 +319,7 @@ impl StreamScanner {
                 }
                 let name = name.to_owned();
                 let (kind, sequence) = (None, None);
-                found.push(Finding::Metric(Found {
+                found.push(Finding::Metric(CollectedMetric {
                     source: Source::Text,
                     name,
                     kind,

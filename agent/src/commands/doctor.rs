@@ -87,7 +87,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     let (shape, gpu_program) = (args.output, args.gpu_program);
     let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
     let address = ManagerAddress::given(manager, manager_file);
-    let wanted = manager::Wanted { address, token_file, ca_file };
+    let wanted = manager::ManagerSpec { address, token_file, ca_file };
     let mut checks = runtime.block_on(manager::look(&wanted));
     // A name that is still being resolved must not keep us here.
     runtime.shutdown_background();

@@ -9,7 +9,7 @@ use std::path::Path;
 use reqwest::Client;
 
 use super::local::{LOCAL_BASE, LocalClient};
-use super::{Contact, Deliverer, Error, ManagerAddress, token};
+use super::{Deliverer, Error, ManagerAddress, ManagerSession, token};
 
 /// The content of the files. What could not be read is read, and told of, when it is needed.
 #[derive(Clone, Default)]
@@ -63,7 +63,7 @@ impl Deliverer {
     }
 
     /// The client of a manager on this machine, if its socket is there or ever was.
-    fn local(&self, contact: &mut Contact) -> Result<Option<Client>, Error> {
+    fn local(&self, contact: &mut ManagerSession) -> Result<Option<Client>, Error> {
         if contact.local.is_none()
             && let Some(socket) = self.settings.manager.socket()
         {
@@ -72,7 +72,7 @@ impl Deliverer {
         Ok(contact.local.as_ref().map(|local| local.client().clone()))
     }
 
-    pub(super) fn base(&self, contact: &mut Contact) -> Result<String, Error> {
+    pub(super) fn base(&self, contact: &mut ManagerSession) -> Result<String, Error> {
         if let Some(base) = &contact.base {
             return Ok(base.clone());
         }

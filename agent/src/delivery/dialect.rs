@@ -6,4 +6,4 @@ pub mod pod;
 
 mod error;
 
-pub use error::{Error, Verdict};
+pub use error::{Error, RetryDecision};

@@ -32,9 +32,9 @@ pub(super) struct LongPoll {
 
 /// Has the line, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Held<'a>(&'a watch::Sender<bool>);
+pub(super) struct PollPermit<'a>(&'a watch::Sender<bool>);
 
-impl Drop for Held<'_> {
+impl Drop for PollPermit<'_> {
     fn drop(&mut self) {
         self.0.send_replace(false);
     }
@@ -42,9 +42,9 @@ impl Drop for Held<'_> {
 
 impl LongPoll {
     /// Takes the line for the bulk lane.
-    pub(super) async fn take(&self) -> Held<'_> {
+    pub(super) async fn take(&self) -> PollPermit<'_> {
         self.wanted.send_replace(true);
-        let held = Held(&self.wanted);
+        let held = PollPermit(&self.wanted);
         // Whatever comes of it: there are other connections.
         drop(timeout(BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
         held
@@ -61,14 +61,14 @@ impl LongPoll {
         *self.wanted.borrow()
     }
 
-    fn hold(&self) -> Held<'_> {
+    fn hold(&self) -> PollPermit<'_> {
         self.open.send_replace(true);
-        Held(&self.open)
+        PollPermit(&self.open)
     }
 }
 
 /// The outcome of a request that was kept open.
-pub(super) struct Waited {
+pub(super) struct LongPollOutcome {
     /// The reports to send now; empty for a heartbeat.
     pub(super) records: Vec<Record>,
     /// The answer to them, if they were sent at all.
@@ -93,12 +93,18 @@ impl Deliverer {
 
     /// Opens the next request, and sends what there is to say when there is, or a heartbeat when that is
     /// due. `None` if it could not be opened.
-    pub(super) async fn wait_on_line(&self, heartbeat: Instant) -> Option<Waited> {
+    pub(super) async fn wait_on_line(&self, heartbeat: Instant) -> Option<LongPollOutcome> {
         let (client, base, token, _) = self.contact().ok()?;
         let _held = self.line.hold();
-        let (fill, body) = native::later();
-        let answer =
-            native::post_later(&client, &base, token.as_deref(), self.spool.attempt(), body, OPEN);
+        let (fill, body) = native::deferred_body();
+        let answer = native::post_deferred(
+            &client,
+            &base,
+            token.as_deref(),
+            self.spool.attempt(),
+            body,
+            OPEN,
+        );
         tokio::pin!(answer);
         let mut ended = self.ended.clone();
         let due = heartbeat.min(Instant::now() + OPEN);
@@ -108,7 +114,7 @@ impl Deliverer {
             early = &mut answer => {
                 // Called to speak: what we are to do is on the answer to what we say.
                 let answer = early.map(|ack| self.heard(&ack, self.spool.attempt())).err().map(Err);
-                return Some(Waited { records: Vec::new(), answer });
+                return Some(LongPollOutcome { records: Vec::new(), answer });
             }
             () = self.spool.readable(lane) => self.spool.peek(lane, FACTS_BYTES).await,
             () = tokio::time::sleep_until(due) => Vec::new(),
@@ -129,7 +135,7 @@ impl Deliverer {
         )));
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = self.deadline_after_end() => return Some(Waited { records, answer: None }),
+            () = self.deadline_after_end() => return Some(LongPollOutcome { records, answer: None }),
         };
         let stored = |ack: &ReportAck| {
             records
@@ -145,6 +151,6 @@ impl Deliverer {
             Ok(_) => None,
             Err(error) => Some(Err(error)),
         };
-        Some(Waited { records, answer })
+        Some(LongPollOutcome { records, answer })
     }
 }

@@ -3,13 +3,13 @@
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, Lane};
 
-use super::{Delivered, Deliverer, FACTS_BYTES};
+use super::{BatchOutcome, Deliverer, FACTS_BYTES};
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
 /// Returns the number of an earlier process's reports that are not acknowledged; at least one.
 async fn left_in(mut files: LaneFiles) -> u64 {
-    let standing = tokio::task::spawn_blocking(move || files.scan(false)).await;
-    standing.ok().and_then(Result::ok).map_or(1, |standing| standing.kept.max(1))
+    let summary = tokio::task::spawn_blocking(move || files.scan(false)).await;
+    summary.ok().and_then(Result::ok).map_or(1, |summary| summary.kept.max(1))
 }
 
 impl Deliverer {
@@ -44,14 +44,14 @@ impl Deliverer {
             let delivered = self.deliver(attempt, lane, records, cursor, None).await;
             let mut behind = None;
             match delivered {
-                Delivered::OutOfTime => return left_in(files).await,
-                Delivered::Through(through) => files.ack(through),
-                Delivered::Refused(seq) => {
+                BatchOutcome::OutOfTime => return left_in(files).await,
+                BatchOutcome::Through(through) => files.ack(through),
+                BatchOutcome::Refused(seq) => {
                     files.give_up(seq);
                     files.ack(seq);
                 }
-                Delivered::Nothing => {}
-                Delivered::Behind(stored) => behind = Some(stored),
+                BatchOutcome::Nothing => {}
+                BatchOutcome::Behind(stored) => behind = Some(stored),
             }
             told = behind.is_none();
             let saved = tokio::task::spawn_blocking(move || {

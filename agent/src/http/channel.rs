@@ -150,7 +150,7 @@ async fn put(body: &[u8], shared: &Shared) -> Answer {
             shared.request.notify_one();
             return Answer::empty("200 OK");
         }
-        Command::Found(finding) => finding,
+        Command::CollectedMetric(finding) => finding,
     };
     let status = match finding {
         Finding::Metric(_) => "200 OK",

@@ -14,7 +14,7 @@ use crate::http::prometheus::KIND;
 use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, serve};
 
 /// A request for the text of `/metrics`.
-pub type Asked = oneshot::Sender<String>;
+pub type StatusRequest = oneshot::Sender<String>;
 
 /// The time that the watching task may take to answer, and a client to ask and to listen.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,18 +22,22 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client needs no more than a few connections, and no body.
 const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
 
-struct Door {
-    ask: mpsc::Sender<Asked>,
+struct StatusServer {
+    ask: mpsc::Sender<StatusRequest>,
 }
 
 /// Serves on `address` until `ended`. An address that cannot be had is a warning: the trial runs on.
-pub async fn listen(address: SocketAddr, ask: mpsc::Sender<Asked>, ended: watch::Receiver<bool>) {
+pub async fn listen(
+    address: SocketAddr,
+    ask: mpsc::Sender<StatusRequest>,
+    ended: watch::Receiver<bool>,
+) {
     let bound = TcpListener::bind(address).await;
     let listener = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
     match listener {
         Ok((address, listener)) => {
             tracing::info!("listens on http://{address}");
-            serve(listener, LIMITS, Arc::new(Door { ask }), ended).await;
+            serve(listener, LIMITS, Arc::new(StatusServer { ask }), ended).await;
         }
         Err(source) => {
             tracing::warn!(
@@ -43,7 +47,7 @@ pub async fn listen(address: SocketAddr, ask: mpsc::Sender<Asked>, ended: watch:
     }
 }
 
-impl Handler for Door {
+impl Handler for StatusServer {
     fn answer<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> Answering<'a> {
         Box::pin(async move {
             let path = head.target.split('?').next().unwrap_or_default();

@@ -264,7 +264,7 @@ impl Lines {
     fn move_line(&mut self) {
         if self.piece.is_empty() {
             self.piece_start = self.line_start;
-            // Grown by doubling it would have twice the room in the end.
+            // RotatingFile by doubling it would have twice the room in the end.
             self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
         }
         self.spec.secrets.mask(&mut self.line);

@@ -13,8 +13,8 @@ use reqwest::Client;
 use ring::digest::{Context, SHA256};
 use tokio::time::{Instant, sleep_until};
 
-use crate::delivery::dialect::pod::Door;
-use crate::delivery::dialect::{self, Verdict};
+use crate::delivery::dialect::pod::PodSetupClient;
+use crate::delivery::dialect::{self, RetryDecision};
 use crate::delivery::{ManagerAddress, pause, read_token};
 use crate::http::client;
 use crate::pod::unpack::{self, remove_unchanged, unpack};
@@ -80,7 +80,7 @@ pub enum Error {
     Client(#[from] client::Error),
 }
 
-/// The manager, asked with patience.
+/// The manager, asked again until it answers or the time is up.
 pub struct Manager {
     address: ManagerAddress,
     token_file: Option<PathBuf>,
@@ -90,16 +90,16 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Nothing is asked yet; all that will be has to come within `patience` from now.
+    /// Nothing is asked yet; all that will be has to come within `timeout` from now.
     pub fn new(
         address: ManagerAddress,
         token_file: Option<PathBuf>,
         ca_file: Option<&Path>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, Error> {
         let client = client::build(ca_file)?;
         let began = Instant::now();
-        Ok(Self { address, token_file, client, began, until: began + patience })
+        Ok(Self { address, token_file, client, began, until: began + timeout })
     }
 
     /// Returns how long it has been asked.
@@ -121,7 +121,7 @@ impl Manager {
     pub async fn ask<T>(
         &self,
         what: &'static str,
-        request: impl AsyncFn(Door) -> Result<T, dialect::Error>,
+        request: impl AsyncFn(PodSetupClient) -> Result<T, dialect::Error>,
     ) -> Result<T, Error> {
         let mut pause = pause();
         let given_up = |source| {
@@ -129,18 +129,22 @@ impl Manager {
             Error::Manager { what, tried, source }
         };
         loop {
-            let error = match self.door() {
-                Ok(door) => match request(door).await {
+            let error = match self.client() {
+                Ok(client) => match request(client).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) => error,
                 },
                 Err(error) => error,
             };
-            let wait = match error.verdict() {
-                Verdict::Retry | Verdict::Smaller => pause.next_backoff().unwrap_or_default(),
-                Verdict::RetryAfter(after) => after + pause.next_backoff().unwrap_or_default(),
+            let wait = match error.retry_decision() {
+                RetryDecision::Retry | RetryDecision::SplitOrRetry => {
+                    pause.next_backoff().unwrap_or_default()
+                }
+                RetryDecision::RetryAfter(after) => {
+                    after + pause.next_backoff().unwrap_or_default()
+                }
                 // The same again would be answered the same.
-                Verdict::Split | Verdict::Hopeless => return Err(given_up(error)),
+                RetryDecision::Split | RetryDecision::NeedsOperator => return Err(given_up(error)),
             };
             tracing::info!("cannot {what} yet: {}", crate::util::errors::chain(&error));
             let next = Instant::now() + wait;
@@ -151,19 +155,19 @@ impl Manager {
         }
     }
 
-    fn door(&self) -> Result<Door, dialect::Error> {
-        Ok(Door {
+    fn client(&self) -> Result<PodSetupClient, dialect::Error> {
+        Ok(PodSetupClient {
             client: self.client.clone(),
             base: self.base()?,
             // Read again each time: it may have been replaced.
             token: self.token_file.as_deref().and_then(read_token),
-            patience: self.until.saturating_duration_since(Instant::now()),
+            timeout: self.until.saturating_duration_since(Instant::now()),
         })
     }
 
     /// The trial's parameter record.
     pub async fn parameters(&self) -> Result<String, Error> {
-        self.ask("fetch the parameters", async |door| door.parameters().await).await
+        self.ask("fetch the parameters", async |client| client.parameters().await).await
     }
 
     /// Fetches the code and unpacks it into `into`.
@@ -174,7 +178,7 @@ impl Manager {
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
         let mut pause = pause();
         loop {
-            let arrived = self.ask("fetch the code", async |door| keep(door, &archive).await);
+            let arrived = self.ask("fetch the code", async |client| keep(client, &archive).await);
             if arrived.await?.map_err(failed)? {
                 break;
             }
@@ -214,8 +218,11 @@ pub fn remove_unchanged_code(archive: File, from: &Path) {
 }
 
 /// Keeps what arrives in `archive`, from its start. `true` if it is what the manager sent.
-async fn keep(door: Door, mut archive: &File) -> Result<io::Result<bool>, dialect::Error> {
-    let mut code = door.code().await?;
+async fn keep(
+    client: PodSetupClient,
+    mut archive: &File,
+) -> Result<io::Result<bool>, dialect::Error> {
+    let mut code = client.code().await?;
     let mut sum = Context::new(&SHA256);
     if let Err(error) = archive.rewind().and_then(|()| archive.set_len(0)) {
         return Ok(Err(error));

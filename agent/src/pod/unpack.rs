@@ -53,12 +53,12 @@ pub enum Error {
 
 /// The limits that an archive may still use up.
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct UnpackBudget {
     entries: usize,
     bytes: u64,
 }
 
-impl Room {
+impl UnpackBudget {
     fn take(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
         let left = |room: Option<usize>, bytes: Option<u64>| Some((room?, bytes?));
         let left = left(self.entries.checked_sub(entries), self.bytes.checked_sub(bytes));
@@ -69,10 +69,10 @@ impl Room {
 
 /// Unpacks everything into the directory `into`, which is made if absent.
 pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
-    unpack_bounded(archive, into, Room { entries: CODE_ENTRIES, bytes: CODE_BYTES })
+    unpack_bounded(archive, into, UnpackBudget { entries: CODE_ENTRIES, bytes: CODE_BYTES })
 }
 
-fn unpack_bounded(archive: impl Read, into: &Path, mut room: Room) -> Result<(), Error> {
+fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Write { path, source }
@@ -257,7 +257,7 @@ fn copy(
     archive: &mut impl Read,
     file: &mut File,
     path: &Path,
-    room: &mut Room,
+    room: &mut UnpackBudget,
 ) -> Result<(), Error> {
     let mut portion = vec![0; 64 << 10];
     loop {

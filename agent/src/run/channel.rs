@@ -17,11 +17,11 @@ pub(super) struct SdkChannel(Option<Channel>);
 /// The channel that is served.
 pub(super) struct Served {
     pub(super) findings: mpsc::Receiver<Finding>,
-    pub(super) end: End,
+    pub(super) end: ChannelShutdown,
 }
 
 /// The signals that end it.
-pub(super) struct End {
+pub(super) struct ChannelShutdown {
     ended: watch::Sender<bool>,
     _task: Option<JoinHandle<()>>,
 }
@@ -60,11 +60,11 @@ impl SdkChannel {
         let task = self
             .0
             .map(|channel| tokio::spawn(async move { channel.serve(&record, found, told).await }));
-        Served { findings, end: End { ended, _task: task } }
+        Served { findings, end: ChannelShutdown { ended, _task: task } }
     }
 }
 
-impl End {
+impl ChannelShutdown {
     /// Tells those who still ask that the trial is over.
     pub(super) fn end(self) {
         self.ended.send(true).ok();

@@ -24,11 +24,11 @@ pub(super) struct Delivery {
     /// `None` without a manager.
     pub(super) counts: Option<Arc<Counts>>,
     /// To be ended after the trial.
-    pub(super) last: Last,
+    pub(super) last: DeliveryShutdown,
 }
 
 /// The signals that end delivery.
-pub(super) struct Last {
+pub(super) struct DeliveryShutdown {
     ended: watch::Sender<bool>,
     give_up: watch::Sender<bool>,
     task: Option<JoinHandle<delivery::Outcome>>,
@@ -55,11 +55,11 @@ impl Delivery {
             // A task, so that a panic in it is not ours. Joined in `finish`.
             tokio::spawn(delivery::run(settings, spool.clone(), order, told))
         });
-        Self { directives, counts, last: Last { ended, give_up, task } }
+        Self { directives, counts, last: DeliveryShutdown { ended, give_up, task } }
     }
 }
 
-impl Last {
+impl DeliveryShutdown {
     /// Becomes true when the trial has ended.
     pub(super) fn ended(&self) -> watch::Receiver<bool> {
         self.ended.subscribe()

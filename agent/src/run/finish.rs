@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
-use super::delivery::Last;
-use super::{DISK_WAIT, TAKEN_HURRIED, TAKEN_WAIT, ends};
+use super::delivery::DeliveryShutdown;
+use super::{DISK_WAIT, TAKEN_HURRIED, TAKEN_WAIT, summary};
 use crate::output::capture::Capture;
 use crate::output::{Outlet, passed_on};
 use crate::run::settings::Settings;
@@ -15,7 +15,7 @@ use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
 use crate::trial::hand_over::disarm;
 use crate::trial::signals::Signals;
-use crate::verdict::{Known, conclude};
+use crate::verdict::{Observations, conclude};
 
 /// The parts that outlive the trial.
 pub(super) struct Finish {
@@ -25,21 +25,21 @@ pub(super) struct Finish {
     pub(super) spool: Spool,
     pub(super) capture: Capture,
     pub(super) outlets: Vec<Outlet>,
-    pub(super) last: Last,
+    pub(super) last: DeliveryShutdown,
 }
 
 impl Finish {
     /// Concludes, writes and delivers, and returns the exit code. `hurried`: a stop was requested already.
     pub(super) async fn finish(
         self,
-        known: &Known,
+        observed: &Observations,
         recorder: Recorder,
         mut signals: Signals,
         hurried: bool,
     ) -> ExitCode {
         let Self { settings, dir, spool_dir, spool, capture, outlets, last } = self;
-        let verdict = conclude(known);
-        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
+        let verdict = conclude(observed);
+        let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
         disarm(code);
 
         capture.verdict(&verdict);
@@ -51,7 +51,7 @@ impl Finish {
         let mut ended_early = hurried;
         let hurry = async {
             if !hurried {
-                signals.wish_to_end().await;
+                signals.stop_requested().await;
                 ended_early = true;
             }
         };
@@ -66,8 +66,9 @@ impl Finish {
             }
         }
         see_taken(&outlets, &mut signals, ended_early).await;
-        let left = outcome.map(|outcome| ends::Left { outcome, spool: spool_dir.filter(|_| safe) });
-        ends::say_goodbye(&settings, &verdict, recorder.tally(), dir.as_deref(), left.as_ref());
+        let left = outcome
+            .map(|outcome| summary::Undelivered { outcome, spool: spool_dir.filter(|_| safe) });
+        summary::log_summary(&settings, &verdict, recorder.tally(), dir.as_deref(), left.as_ref());
         ExitCode::from(code)
     }
 }
@@ -77,7 +78,7 @@ impl Finish {
 async fn see_taken(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
     let hurry = async {
         if !hurried {
-            signals.wish_to_end().await;
+            signals.stop_requested().await;
         }
         sleep(TAKEN_HURRIED).await;
     };

@@ -46,7 +46,7 @@ pub(super) fn launch(
     let outputs = [stdout, stderr];
     if let Ok((trial, _)) = &started {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let estate = HandOver {
+        let handed_over = HandOver {
             pid: trial.pid().cast_signed(),
             grace_ms: millis(settings.grace),
             drain_ms: millis(settings.drain),
@@ -59,7 +59,7 @@ pub(super) fn launch(
                 ..Live::default()
             },
         };
-        hand_over::arm(&estate, context.claim.and_then(Claim::descriptor));
+        hand_over::arm(&handed_over, context.claim.and_then(Claim::descriptor));
     }
     Launched { started, outputs }
 }

@@ -8,8 +8,8 @@ use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 use trial_protocol::Verdict;
 
-use super::Later;
-use super::ahead::Ahead;
+use super::LazyRuntime;
+use super::pod_setup::PodSetup;
 use crate::cli::RunArgs;
 use crate::cli::legacy::Legacy;
 use crate::output::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
@@ -53,7 +53,7 @@ pub(super) fn prepare(
     args: &RunArgs,
     now_ms: i64,
     random: u64,
-    runtime: &Later,
+    runtime: &LazyRuntime,
 ) -> Result<Prepared, Box<dyn std::error::Error>> {
     crate::util::faults::here("prepare");
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
@@ -73,7 +73,7 @@ pub(super) fn prepare(
     let their_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
     let sys_dir = their_sys_dir.as_deref().or(settings.output_dir.as_deref());
-    let mut ahead = Ahead::new(&settings, runtime);
+    let mut ahead = PodSetup::new(&settings, runtime);
     let fetched = ahead.parameters();
     let parameters = match &fetched {
         Some(record) => Parameters::parse(record).map_err(ParametersError::ParseFetched)?,

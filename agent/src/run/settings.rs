@@ -14,7 +14,7 @@ use crate::collect::CollectSpec;
 use crate::delivery::ManagerAddress;
 use crate::observe;
 use crate::observe::detect::{DetectSpec, StopOn};
-use crate::observe::sample::gpu::Allotted;
+use crate::observe::sample::gpu::GpuAllotment;
 use crate::output::log_lines::{self, Secrets};
 use crate::spool::{Dialect, Sender};
 
@@ -156,7 +156,7 @@ impl Settings {
         let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
         let needed = manager.is_some();
         check_stops(&args.watch)?;
-        let id = Sought { needed, variable };
+        let id = IdLookup { needed, variable };
         let command = match &args.shell {
             Some(line) => vec![shell.into(), "-c".into(), line.clone()],
             None => args.command.clone(),
@@ -240,7 +240,7 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(&args.watch, Allotted::by(variable), secrets),
+            observe: observation(&args.watch, GpuAllotment::by(variable), secrets),
             secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,
@@ -270,7 +270,7 @@ fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
     }
 }
 
-fn observation(watch: &WatchArgs, own_gpus: Allotted, secrets: Secrets) -> observe::Spec {
+fn observation(watch: &WatchArgs, own_gpus: GpuAllotment, secrets: Secrets) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
     let asks = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
     let gpu_program = Some(watch.gpu_program.clone()).filter(asks);
@@ -290,12 +290,12 @@ fn observation(watch: &WatchArgs, own_gpus: Allotted, secrets: Secrets) -> obser
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.
-struct Sought<'a> {
+struct IdLookup<'a> {
     needed: bool,
     variable: Lookup<'a>,
 }
 
-impl Sought<'_> {
+impl IdLookup<'_> {
     fn find<Id: Clone>(
         &self,
         given: Option<&Id>,

@@ -78,7 +78,7 @@ impl Supervisor {
 
     /// Returns whether a manager is there that could say why it ends the trial.
     pub(super) fn is_managed(&self) -> bool {
-        self.look.counts.is_some() && self.look.sender.dialect == Dialect::Native
+        self.status.counts.is_some() && self.status.sender.dialect == Dialect::Native
     }
 
     /// A manager stops a trial on two ways, and the signal may have been faster than the reason. That comes with
@@ -88,7 +88,7 @@ impl Supervisor {
         while matches!(memory.ending.stop, Some(Stop { by: StopBy::Signal(15), .. }))
             && self.is_managed()
         {
-            let over = self.look.spool.pending_in(Lane::Facts) == 0 || Instant::now() >= bound;
+            let over = self.status.spool.pending_in(Lane::Facts) == 0 || Instant::now() >= bound;
             let until = if over { Instant::now() } else { Instant::now() + LOOK_EVERY };
             match timeout_at(until, self.directives.recv()).await {
                 Ok(Some(directive)) => drop(self.ordered(directive, memory)),

@@ -77,24 +77,24 @@ pub enum Event {
         /// The end of the process.
         exit: TrialExit,
         /// The processes that are left.
-        left: Left,
+        left: Remaining,
     },
     /// The rest of the trial was inspected, or has changed.
-    Looked(Left),
+    Looked(Remaining),
     /// [`Phase::deadline`] is over, and this is left.
-    DeadlinePassed(Left),
+    DeadlinePassed(Remaining),
 }
 
 /// The rest of a trial apart from its own process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
+pub struct Remaining {
     /// A process holds its stdout or stderr open, or not everything was read yet.
     pub output: bool,
     /// Descendants are alive.
     pub processes: bool,
 }
 
-impl Left {
+impl Remaining {
     /// Nothing at all.
     pub const NOTHING: Self = Self { output: false, processes: false };
 
@@ -172,12 +172,12 @@ impl Phase {
 
             (
                 Running | Terminating { .. } | Killing { .. },
-                Event::Exited { exit, left: Left::NOTHING },
+                Event::Exited { exit, left: Remaining::NOTHING },
             ) => (Done(Some(exit)), None),
-            (Running, Event::Exited { exit, left: Left { output: true, .. } }) => {
+            (Running, Event::Exited { exit, left: Remaining { output: true, .. } }) => {
                 (Draining { exit, ask_at: now + drain / 2, kill_at: now + drain }, None)
             }
-            (Running, Event::Exited { exit, left: Left { output: false, .. } }) => {
+            (Running, Event::Exited { exit, left: Remaining { output: false, .. } }) => {
                 (Clearing { exit, kill_at: now + drain }, Some(Effect::Terminate))
             }
             // The tree was asked already and keeps its grace, unless no process of it is left.
@@ -191,12 +191,12 @@ impl Phase {
 
             (
                 Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
-                Event::Looked(Left::NOTHING),
+                Event::Looked(Remaining::NOTHING),
             ) => (Done(Some(exit)), None),
             // The leftovers have let go of the output, so they have nothing more to tell.
             (
                 Draining { exit, kill_at, .. },
-                Event::Looked(Left { output: false, .. }) | Event::DeadlinePassed(_),
+                Event::Looked(Remaining { output: false, .. }) | Event::DeadlinePassed(_),
             ) => (Clearing { exit, kill_at }, Some(Effect::Terminate)),
             (Draining { exit, kill_at, .. }, Event::StopRequested { grace }) => {
                 (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Terminate))
@@ -204,7 +204,7 @@ impl Phase {
             (Draining { exit, kill_at, .. }, Event::Hurried) => {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, Some(Effect::Terminate))
             }
-            (Clearing { exit, kill_at }, Event::Looked(Left { processes: false, .. })) => {
+            (Clearing { exit, kill_at }, Event::Looked(Remaining { processes: false, .. })) => {
                 (Clearing { exit, kill_at: kill_at.min(now + drain) }, None)
             }
             (Clearing { exit, kill_at }, Event::StopRequested { grace }) => {
@@ -214,7 +214,7 @@ impl Phase {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, None)
             }
             // A process outside the tree holds the output: not ours to end, and not worth waiting for.
-            (Clearing { exit, .. }, Event::DeadlinePassed(Left { processes: false, .. }))
+            (Clearing { exit, .. }, Event::DeadlinePassed(Remaining { processes: false, .. }))
             | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
             (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {
                 (Verifying { exit, give_up_at: killed() }, Some(Effect::Kill))

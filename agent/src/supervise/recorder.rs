@@ -8,7 +8,7 @@ use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 use crate::collect::{CollectSpec, Finding, Line, MetricRegistry, Source};
 use crate::output::log_lines::Secrets;
 use crate::spool::Spool;
-use crate::supervise::rules::{Broken, Rules};
+use crate::supervise::rules::{RuleViolation, Rules};
 use crate::util::clock::Clock;
 use crate::util::log::{SHORTLY, say};
 
@@ -26,19 +26,19 @@ pub struct Recorder {
     clock: Arc<dyn Clock>,
     live: bool,
     secrets: Secrets,
-    tally: Tally,
+    tally: MetricSummary,
     /// `true` if metrics are another pod's to report.
     quiet: bool,
     rules: Rules,
     /// A rule that was broken and that no caller has asked for yet.
-    broken: Option<Broken>,
+    broken: Option<RuleViolation>,
     /// Writes for an NNI manager, if it is one.
     nni: Option<NniRecorder>,
 }
 
 /// Counts of what was collected.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tally {
+pub struct MetricSummary {
     /// Intermediate results, over all names.
     pub intermediate: u64,
     /// The first final result: the one that counts.
@@ -63,7 +63,7 @@ impl Recorder {
         live: bool,
         secrets: Secrets,
     ) -> Self {
-        let (registry, tally) = (MetricRegistry::new(spec), Tally::default());
+        let (registry, tally) = (MetricRegistry::new(spec), MetricSummary::default());
         let (rules, broken) = (Rules::default(), None);
         Self {
             registry,
@@ -176,12 +176,12 @@ impl Recorder {
     }
 
     /// The rule that a metric has broken since this was last asked.
-    pub fn broken(&mut self) -> Option<Broken> {
+    pub fn broken(&mut self) -> Option<RuleViolation> {
         self.broken.take()
     }
 
     /// Returns the counts so far.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &MetricSummary {
         &self.tally
     }
 
@@ -196,7 +196,7 @@ impl Recorder {
     fn count(&mut self, metric: &Metric) {
         let now = tokio::time::Instant::now().into_std();
         // Every metric is shown to the rules; the first that is broken counts.
-        let broken = self.rules.broken_by(metric, now);
+        let broken = self.rules.violation_of(metric, now);
         self.broken = self.broken.take().or(broken);
         match metric.kind {
             MetricKind::Intermediate => self.tally.intermediate += 1,

@@ -2,7 +2,7 @@
 
 use trial_protocol::{Cause, Class, Confidence, SignalSender, StopReason, TrialExit};
 
-use super::{Conclusion, Known, signal_name};
+use super::{Conclusion, Observations, signal_name};
 
 /// That the agent was asked to end the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,12 @@ impl Stop {
 }
 
 /// The trial ended after this agent had signalled it.
-pub(super) fn stopped(known: &Known, by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
+pub(super) fn stopped(
+    observed: &Observations,
+    by: StopBy,
+    signal: u8,
+    exit: TrialExit,
+) -> Conclusion {
     let (cause, class, what) = match by {
         StopBy::Manager(reason) => {
             let (cause, what) = match reason {
@@ -75,7 +80,7 @@ pub(super) fn stopped(known: &Known, by: StopBy, signal: u8, exit: TrialExit) ->
         }
         // A deleted pod, a drained node, a batch system at its limit: all of them say only TERM.
         StopBy::Signal(received) => {
-            let from = known.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
+            let from = observed.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
             let what = format!("{} reached trialkeeper from {from}", signal_name(received));
             (Cause::Stopped, Class::Transient, what)
         }

@@ -132,7 +132,7 @@ pub enum Error {
 
 /// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryDecision {
     /// Try again, after a while that grows.
     Retry,
     /// Try again after this time.
@@ -140,18 +140,18 @@ pub enum Verdict {
     /// Try a smaller batch; a single report that is refused is given up.
     Split,
     /// Try a smaller batch, and a single report again after a while: who refuses it is not the manager.
-    Smaller,
+    SplitOrRetry,
     /// An operator has to act first: try again, but rarely, and do not wait for it at the end.
-    Hopeless,
+    NeedsOperator,
 }
 
 /// The longest pause that a server may ask for: it may be a proxy that knows nothing of leases, and an agent that is
 /// silent for longer is taken for lost.
-const LATER: Duration = Duration::from_mins(1);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(1);
 
 impl Error {
     /// Decides once, here, for every caller.
-    pub fn verdict(&self) -> Verdict {
+    pub fn retry_decision(&self) -> RetryDecision {
         match self {
             Self::NoAddress { .. }
             | Self::Unreachable { .. }
@@ -163,11 +163,11 @@ impl Error {
             | Self::Busy { after: None, .. }
             // Another manager may have the address until ours is back.
             | Self::Unauthorized { .. }
-            | Self::Unknown { .. } => Verdict::Retry,
-            Self::Busy { after: Some(after), .. } => Verdict::RetryAfter((*after).min(LATER)),
-            Self::TooLarge { own: false, .. } => Verdict::Smaller,
-            Self::TooLarge { own: true, .. } | Self::Refused { .. } => Verdict::Split,
-            Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => Verdict::Hopeless,
+            | Self::Unknown { .. } => RetryDecision::Retry,
+            Self::Busy { after: Some(after), .. } => RetryDecision::RetryAfter((*after).min(LONGEST_RETRY_AFTER)),
+            Self::TooLarge { own: false, .. } => RetryDecision::SplitOrRetry,
+            Self::TooLarge { own: true, .. } | Self::Refused { .. } => RetryDecision::Split,
+            Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => RetryDecision::NeedsOperator,
         }
     }
 }
@@ -184,19 +184,19 @@ mod tests {
         let (second, hour) = (Duration::from_secs(1), Duration::from_hours(1));
         #[rustfmt::skip]
         let table = [
-            (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
-            (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
-            (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
-            (Error::Busy { url: url(), after: Some(second), detail: detail() },        Verdict::RetryAfter(second)),
-            (Error::Busy { url: url(), after: Some(hour), detail: detail() },          Verdict::RetryAfter(LATER)),
-            (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
-            (Error::TooLarge { url: url(), own: true },                                Verdict::Split),
-            (Error::TooLarge { url: url(), own: false },                               Verdict::Smaller),
-            (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
-            (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
+            (Error::Unauthorized { url: url(), detail: detail() },                     RetryDecision::Retry),
+            (Error::Unknown { url: url(), detail: detail() },                          RetryDecision::Retry),
+            (Error::Busy { url: url(), after: None, detail: detail() },                RetryDecision::Retry),
+            (Error::Busy { url: url(), after: Some(second), detail: detail() },        RetryDecision::RetryAfter(second)),
+            (Error::Busy { url: url(), after: Some(hour), detail: detail() },          RetryDecision::RetryAfter(LONGEST_RETRY_AFTER)),
+            (Error::Failed { url: url(), status, detail: detail() },                   RetryDecision::Retry),
+            (Error::TooLarge { url: url(), own: true },                                RetryDecision::Split),
+            (Error::TooLarge { url: url(), own: false },                               RetryDecision::SplitOrRetry),
+            (Error::Refused { url: url(), status, detail: detail() },                  RetryDecision::Split),
+            (Error::WireVersion { url: url(), detail: detail() },                      RetryDecision::NeedsOperator),
         ];
-        for (error, verdict) in table {
-            assert_eq!(error.verdict(), verdict, "{error}");
+        for (error, decision) in table {
+            assert_eq!(error.retry_decision(), decision, "{error}");
         }
     }
 }

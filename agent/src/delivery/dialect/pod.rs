@@ -18,7 +18,7 @@ const RENDEZVOUS: &str = "/api/v1/agent/rendezvous";
 
 /// Whom to ask, and how.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct PodSetupClient {
     /// The client.
     pub client: Client,
     /// The manager's base URL.
@@ -26,7 +26,7 @@ pub struct Door {
     /// The trial's token.
     pub token: Option<String>,
     /// The time that the answer may take, its body included.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The code's archive on its way.
@@ -46,13 +46,13 @@ impl Code {
     }
 }
 
-impl Door {
+impl PodSetupClient {
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base.trim_end_matches('/'))
     }
 
     async fn ask(&self, url: &str, request: RequestBuilder) -> Result<Response, Error> {
-        let mut request = request.timeout(self.patience);
+        let mut request = request.timeout(self.timeout);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }

@@ -8,7 +8,7 @@ use trial_protocol::{AttemptId, IdError};
 use super::{Lookup, text};
 use crate::cli::{Fetch, RunArgs};
 use crate::pod::peers::{Role, Task};
-use crate::pod::rendezvous::Meeting;
+use crate::pod::rendezvous::RendezvousSpec;
 
 /// The preparations before the trial, and this pod's place among the trial's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Pod {
     /// Which pod of the trial this is, where anybody said so.
     pub task: Option<Task>,
     /// The way in which the pods meet, where there are several.
-    pub meeting: Option<Meeting>,
+    pub meeting: Option<RendezvousSpec>,
     /// `true` if the trial's metrics are this pod's.
     pub bears_metrics: bool,
 }
@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// A pod that there is not.
     #[error("{task} ({flag}) is none of the trial's pods: {roles}")]
-    Stranger {
+    UnknownTask {
         /// Which.
         task: Task,
         /// Where it was said.
@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// A role twice.
     #[error("the role {role} is named twice in --roles")]
-    Twice {
+    DuplicateRole {
         /// Which.
         role: String,
     },
@@ -107,7 +107,7 @@ pub(super) fn resolve(
     let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
-    let again = Again::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
+    let again = PodAttempt::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
         .filter(|_| managed && args.attempt.is_some());
     let again = again.unwrap_or_default();
     let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
@@ -123,7 +123,7 @@ pub(super) fn resolve(
             check(roles, &own, bearer.as_ref())?;
             let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
             let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
-            Some(Meeting { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
+            Some(RendezvousSpec { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
         }
     };
     let bears_metrics = match &bearer {
@@ -153,12 +153,12 @@ pub(super) fn resolve(
 /// Which try of `FrameworkController`'s own a pod is. The manager has named the attempt once, for all of them; reports of
 /// a later one are a later attempt's, or their numbers would meet those of the first.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Again {
+struct PodAttempt {
     framework: u64,
     task: u64,
 }
 
-impl Again {
+impl PodAttempt {
     fn of(variable: Lookup<'_>, started_ms: Option<i64>) -> Option<Self> {
         if let Some(started_ms) = started_ms {
             // The pod knows that it has a name of its own, not how many were before it: the later one is the later try. Two
@@ -187,7 +187,7 @@ impl Again {
 fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error> {
     for (place, role) in roles.iter().enumerate() {
         if roles.iter().take(place).any(|other| other.name == role.name) {
-            return Err(Error::Twice { role: role.name.clone() });
+            return Err(Error::DuplicateRole { role: role.name.clone() });
         }
     }
     let known =
@@ -197,7 +197,7 @@ fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error>
         if !known(task) {
             let roles = roles.iter().map(|role| format!("{}:{}", role.name, role.number));
             let roles = roles.collect::<Vec<_>>().join(",");
-            return Err(Error::Stranger { task: task.clone(), flag, roles });
+            return Err(Error::UnknownTask { task: task.clone(), flag, roles });
         }
     }
     Ok(())

@@ -13,10 +13,10 @@ fn step_follows_the_table() {
     let t = Instant::now();
     let later = |seconds| t + Duration::from_secs(seconds);
     let exit = TrialExit::Signal(15);
-    let nothing = Left::NOTHING;
-    let output = Left { output: true, processes: false };
-    let both = Left { output: true, processes: true };
-    let tree = Left { output: false, processes: true };
+    let nothing = Remaining::NOTHING;
+    let output = Remaining { output: true, processes: false };
+    let both = Remaining { output: true, processes: true };
+    let tree = Remaining { output: false, processes: true };
     let stop = StopRequested { grace: STOP_GRACE };
     let late = DeadlinePassed(both);
     let (ask, kill) = (Some(Effect::Terminate), Some(Effect::Kill));

@@ -8,7 +8,7 @@ use trial_protocol::{Directive, DirectiveBody, StopReason};
 
 use super::{LoopState, Supervisor};
 use crate::supervise::phase::Event;
-use crate::supervise::rules::Broken;
+use crate::supervise::rules::RuleViolation;
 use crate::util::log;
 use crate::verdict::StopBy;
 
@@ -68,7 +68,7 @@ impl Supervisor {
 
     /// Ends a trial whose metrics have broken a rule.
     pub(super) fn broken(&mut self, memory: &mut LoopState) -> Option<Event> {
-        let Broken { reason, why } = self.recorder.broken()?;
+        let RuleViolation { reason, why } = self.recorder.broken()?;
         if reason == StopReason::EarlyStop && memory.ending.stop.is_none() {
             // The manager stores it as the reason of the stop.
             self.recorder.note("early-stop", why);

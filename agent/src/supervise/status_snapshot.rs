@@ -8,14 +8,14 @@ use trial_protocol::Lane;
 use super::Supervisor;
 use crate::delivery::Counts;
 use crate::http::prometheus::{View, page};
-use crate::http::status::Asked;
+use crate::http::status::StatusRequest;
 use crate::spool::{Sender, Spool};
 use crate::supervise::phase::Phase;
 
 /// The state that is shown beside the trial itself, and its readers.
-pub struct Look {
+pub struct StatusSource {
     /// The requests; closed where none can come.
-    pub asked: mpsc::Receiver<Asked>,
+    pub requests: mpsc::Receiver<StatusRequest>,
     /// Whose trial it is.
     pub sender: Sender,
     /// The reports that wait for delivery.
@@ -27,7 +27,7 @@ pub struct Look {
 impl Supervisor {
     /// The page for Prometheus.
     pub(super) fn page(&self, phase: &Phase) -> String {
-        let Look { sender, spool, counts, .. } = &self.look;
+        let StatusSource { sender, spool, counts, .. } = &self.status;
         page(&View {
             ids: [
                 env!("CARGO_PKG_VERSION"),

@@ -8,35 +8,35 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
 
-use super::{Later, new_runtime};
+use super::{LazyRuntime, new_runtime};
 use crate::pod::fetch::{self, Manager};
 use crate::pod::peers;
 use crate::pod::rendezvous::meet;
 use crate::run::settings::{Pod, Settings};
-use crate::trial::signals::{Caught, Signals};
+use crate::trial::signals::{ReceivedSignal, Signals};
 use crate::util::errors::chain;
 
 /// The collection so far.
-pub(super) struct Ahead<'a> {
+pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
-    way: Option<Way<'a>>,
+    session: Option<SetupSession<'a>>,
     /// Why the trial cannot start.
     pub(super) obstacle: Option<String>,
 }
 
-struct Way<'a> {
+struct SetupSession<'a> {
     runtime: &'a Runtime,
     manager: Manager,
     /// We may be asked to end meanwhile, and as PID 1 no other process would hear it.
     signals: Signals,
 }
 
-impl<'a> Ahead<'a> {
-    pub(super) fn new(settings: &'a Settings, runtime: &'a Later) -> Self {
+impl<'a> PodSetup<'a> {
+    pub(super) fn new(settings: &'a Settings, runtime: &'a LazyRuntime) -> Self {
         let pod = &settings.pod;
         let asked = pod.fetch_code || pod.fetch_parameters || pod.meeting.is_some();
         let Some(address) = settings.manager.clone().filter(|_| asked) else {
-            return Self { settings, way: None, obstacle: None };
+            return Self { settings, session: None, obstacle: None };
         };
         let open = || {
             let runtime = runtime.get_or_init(new_runtime);
@@ -45,11 +45,11 @@ impl<'a> Ahead<'a> {
             let signals = Signals::listen().map_err(|error| chain(&error))?;
             let (token_file, ca_file) = (settings.token_file.clone(), settings.ca_file.as_deref());
             let manager = Manager::new(address, token_file, ca_file, pod.start_timeout);
-            Ok(Way { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
+            Ok(SetupSession { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
         };
         match open() {
-            Ok(way) => Self { settings, way: Some(way), obstacle: None },
-            Err(why) => Self { settings, way: None, obstacle: Some(why) },
+            Ok(session) => Self { settings, session: Some(session), obstacle: None },
+            Err(why) => Self { settings, session: None, obstacle: Some(why) },
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> Ahead<'a> {
 
     /// The ears that were opened, for the rest of the run.
     pub(super) fn close(self) -> (Option<Signals>, Option<String>) {
-        (self.way.map(|way| way.signals), self.obstacle)
+        (self.session.map(|session| session.signals), self.obstacle)
     }
 
     /// Does something, unless there is an obstacle already.
@@ -110,8 +110,8 @@ impl<'a> Ahead<'a> {
         wanted: bool,
         work: impl AsyncFnOnce(&Manager) -> Result<T, fetch::Error>,
     ) -> Option<T> {
-        let way = self.way.as_mut().filter(|_| wanted && self.obstacle.is_none())?;
-        let Way { runtime, manager, signals } = way;
+        let session = self.session.as_mut().filter(|_| wanted && self.obstacle.is_none())?;
+        let SetupSession { runtime, manager, signals } = session;
         let done = runtime.block_on(async {
             tokio::select! {
                 done = work(manager) => done.map_err(|error| chain(&error)),
@@ -141,7 +141,7 @@ pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
 
 async fn asked_to_end(signals: &mut Signals) -> Signal {
     loop {
-        if let Caught::Sent(
+        if let ReceivedSignal::Sent(
             signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),
             _,
         ) = signals.next().await

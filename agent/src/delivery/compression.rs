@@ -15,7 +15,7 @@ use crate::util::gzip::gzip;
 const LEAST: usize = 8 << 10;
 
 /// A body as it is sent.
-pub(super) struct Packed {
+pub(super) struct EncodedBody {
     pub(super) bytes: Vec<u8>,
     /// `true` if it is compressed.
     pub(super) gzip: bool,
@@ -23,26 +23,26 @@ pub(super) struct Packed {
 
 impl Deliverer {
     /// Compresses a body for the manager at `base`, if that is worth it and it can read that.
-    pub(super) async fn pack(&self, base: &str, body: Vec<u8>) -> Packed {
+    pub(super) async fn encode_body(&self, base: &str, body: Vec<u8>) -> EncodedBody {
         let reads = || {
             let peer = self.peer.borrow();
             peer.as_ref().is_some_and(|offer| offer.capabilities.contains(capability::GZIP))
         };
         if body.len() < LEAST || self.lock().plain || !reads() || is_here(base) {
-            return Packed { bytes: body, gzip: false };
+            return EncodedBody { bytes: body, gzip: false };
         }
         // A few milliseconds, in which the loop would forward no signal and see no output.
         let packed = tokio::task::spawn_blocking(move || {
             let bytes = gzip(&body);
             let gzip = bytes.len() < body.len();
-            Packed { bytes: if gzip { bytes } else { body }, gzip }
+            EncodedBody { bytes: if gzip { bytes } else { body }, gzip }
         });
         packed.await.expect("compressing does not panic, and nobody cancels it")
     }
 
     /// Returns whether a body that was refused may have been so because it is compressed: a server that offers gzip may
     /// be replaced by one that does not, or stand behind one that does not. Nothing is compressed from then on.
-    pub(super) fn refused_packing(&self, error: &Error) -> bool {
+    pub(super) fn is_compression_refused(&self, error: &Error) -> bool {
         let refused = matches!(
             error,
             Error::Refused { .. }

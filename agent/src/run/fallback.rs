@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::cli::KEEPER_FAULT;
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::{VERDICT_FILE, replace};
-use crate::supervise::phase::{Effect, Event, Left, Phase};
+use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::supervise::trial_exit;
 use crate::trial::Trial;
 use crate::trial::guard::Guard;
@@ -32,7 +32,8 @@ use crate::trial::signals::number;
 use crate::trial::tree::Leftovers;
 use crate::util::last_bytes::LastBytes;
 use crate::verdict::{
-    End, Known, Stop, StopBy, conclude, exit_code_for_frameworkcontroller, termination_message,
+    Observations, Stop, StopBy, TrialEnd, conclude, exit_code_for_frameworkcontroller,
+    termination_message,
 };
 
 /// The interval at which killed trees are looked through again for what was forked meanwhile.
@@ -49,7 +50,7 @@ const ASKED: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
 /// Holds the trial that `words` tell of, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
-    let Some(estate) = HandOver::read(words) else {
+    let Some(handed_over) = HandOver::read(words) else {
         say("error: this way of starting trialkeeper is its own");
         return ExitCode::from(KEEPER_FAULT);
     };
@@ -57,10 +58,10 @@ pub fn main(words: &[OsString]) -> ExitCode {
         "error: trialkeeper has failed. The trial runs on: its output is passed on and its exit code kept, but \
          nothing more is collected or delivered",
     );
-    match Holder::new(&estate) {
+    match MinimalSupervisor::new(&handed_over) {
         Ok(mut holder) => {
             holder.hold();
-            ExitCode::from(holder.conclude(&estate))
+            ExitCode::from(holder.conclude(&handed_over))
         }
         Err(error) => {
             say(&format!("error: cannot hold the trial: {error}"));
@@ -74,7 +75,7 @@ fn say(text: &str) {
     io::stderr().write_all(format!("trialkeeper: {text}\n").as_bytes()).ok();
 }
 
-struct Holder {
+struct MinimalSupervisor {
     signals: SignalFd,
     streams: [Stream; 2],
     trial: Trial,
@@ -102,10 +103,10 @@ struct Stream {
     last: LastBytes,
 }
 
-impl Holder {
-    fn new(estate: &HandOver) -> Result<Self, io::Error> {
+impl MinimalSupervisor {
+    fn new(handed_over: &HandOver) -> Result<Self, io::Error> {
         // Before anything is opened: what was closed in the last moment must not be taken for what is ours.
-        let live = &estate.live;
+        let live = &handed_over.live;
         let reaper = Reaper::default();
         let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
         let guard = live.guard.and_then(|(process, pipe)| {
@@ -116,7 +117,7 @@ impl Holder {
         all.thread_block()?;
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Reaper::adopt_orphans()?;
-        let (trial, exit) = Trial::adopt(Pid::from_raw(estate.pid), guard, &reaper);
+        let (trial, exit) = Trial::adopt(Pid::from_raw(handed_over.pid), guard, &reaper);
         Ok(Self {
             signals,
             streams: [
@@ -126,8 +127,8 @@ impl Holder {
             trial,
             exit,
             reaper,
-            grace: Duration::from_millis(estate.grace_ms),
-            drain: Duration::from_millis(estate.drain_ms),
+            grace: Duration::from_millis(handed_over.grace_ms),
+            drain: Duration::from_millis(handed_over.drain_ms),
             reaped_before: live.status.map(ExitStatus::from_raw),
             status: None,
             lost: false,
@@ -175,7 +176,7 @@ impl Holder {
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 // A look reaps, and what is reaped must not be killed.
-                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
+                let left = if phase.reaped() { self.left() } else { Remaining::ANYTHING };
                 events.push(Event::DeadlinePassed(left));
             }
         }
@@ -240,9 +241,9 @@ impl Holder {
         phase.reaped().then_some(Event::Looked(left))
     }
 
-    fn left(&self) -> Left {
+    fn left(&self) -> Remaining {
         let processes = self.reaper.sweep() && !self.trial.tree().is_empty();
-        Left { output: self.open() > 0, processes }
+        Remaining { output: self.open() > 0, processes }
     }
 
     fn open(&self) -> usize {
@@ -273,52 +274,54 @@ impl Holder {
     }
 
     /// Writes the verdict, and returns the exit code.
-    fn conclude(&mut self, estate: &HandOver) -> u8 {
+    fn conclude(&mut self, handed_over: &HandOver) -> u8 {
         let [stdout, stderr] = &self.streams;
         let end = match self.status {
             Some(status) => {
-                End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+                TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
             }
             None if self.lost => {
-                End::KeeperFailed { why: "how the trial ended was lost".to_owned() }
+                TrialEnd::KeeperFailed { why: "how the trial ended was lost".to_owned() }
             }
-            None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
+            None => {
+                TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() }
+            }
         };
         let mut leftovers = std::mem::take(&mut self.leftovers);
         if self.status.is_none() || !leftovers.is_empty() {
             leftovers.still_there(&self.trial.tree());
         }
-        let values = estate.secret_variables.iter().filter_map(std::env::var_os);
+        let values = handed_over.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let masked = |last: &LastBytes| {
             let mut bytes = last.bytes();
             secrets.mask(&mut bytes);
             bytes
         };
-        let mut verdict = conclude(&Known {
+        let mut verdict = conclude(&Observations {
             end,
             stop: self.stop,
             stdout_tail: masked(&stdout.last),
             stderr_tail: masked(&stderr.last),
             leftovers,
-            ..Known::default()
+            ..Observations::default()
         });
         verdict.message.push_str(
             " (trialkeeper itself failed meanwhile: what it saw before is not in this verdict.)",
         );
-        if let Some(dir) = &estate.dir {
+        if let Some(dir) = &handed_over.dir {
             let json = serde_json::to_vec(&verdict).expect("a verdict is texts and numbers");
             if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
                 say(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
             }
         }
-        if let Some(path) = &estate.termination_log {
+        if let Some(path) = &handed_over.termination_log {
             // It is one of two places, and the exit code says the same.
             std::fs::write(path, termination_message(&verdict)).ok();
         }
         match self.status.map(trial_exit) {
             None => KEEPER_FAULT,
-            Some(exit) if estate.mapped => {
+            Some(exit) if handed_over.mapped => {
                 exit_code_for_frameworkcontroller(verdict.class, exit.shell_code())
             }
             Some(exit) => exit.shell_code(),

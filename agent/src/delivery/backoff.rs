@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+use ::backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 use trial_protocol::capability;
 
-use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Contact, Deliverer, LAST_PATIENCE};
+use super::{BACKOFF, BACKOFF_AT_END, BULK_LINGER, Deliverer, LAST_PATIENCE, ManagerSession};
 
-impl Contact {
+impl ManagerSession {
     /// Why something was not delivered.
     pub(super) fn why_not(&mut self) -> Option<String> {
         let lacks = |lacking| format!("the manager does not offer the capability `{lacking}`");
