@@ -48,7 +48,7 @@ const EXCERPT_CHARS: usize = 200;
 /// Bytes that are certain to hold [`EXCERPT_CHARS`] characters, if there are as many at all.
 const EXCERPT_BYTES: usize = 4 * EXCERPT_CHARS;
 
-/// Where a metric came from.
+/// The collector that a metric came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// NNI's SDK: the stdout marker, the metric file or the loopback channel. The trial says itself what
@@ -67,7 +67,7 @@ pub enum Source {
 /// A metric as a collector found it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectedMetric {
-    /// Which collector.
+    /// The collector that found it.
     pub source: Source,
     /// Name of the metric.
     pub name: String,
@@ -86,7 +86,7 @@ pub enum Finding {
     Metric(CollectedMetric),
     /// Something that looks like a metric and cannot be read.
     Unreadable {
-        /// Which collector.
+        /// The collector that found it.
         source: Source,
         /// The beginning of the bytes, at most 200 characters, lossy; empty where that would say nothing.
         excerpt: String,
@@ -103,7 +103,7 @@ impl Finding {
     }
 }
 
-/// Which collectors are on, and what the trial's metrics are called.
+/// The settings of the collectors: which are on, and the names of the trial's metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectSpec {
     /// Name of the metric that the search optimises. `None`: concluded at the end, see [`MetricRegistry`].

@@ -1,4 +1,4 @@
-//! What is seen of the trial while it runs, beside its output: readings, and the alarms they make. It is the
+//! The observation of the trial while it runs, beside its output: readings, and the alarms that they raise. It is the
 //! ground that the verdict stands on.
 //!
 //! Everything here is a short read of the kernel's own files. What may hang, a GPU's driver, hangs in a
@@ -37,7 +37,7 @@ pub struct Spec {
     pub interval: Option<Duration>,
     /// The program that reads NVIDIA's GPUs; `None`: there is none.
     pub gpu_program: Option<PathBuf>,
-    /// Which GPUs are the trial's.
+    /// The GPUs of the trial.
     pub own_gpus: GpuAllotment,
     /// The limits of the detection.
     pub detect: DetectSpec,
@@ -153,7 +153,7 @@ impl Observer {
         self.cgroup_before = self.cgroup.as_ref().map(CgroupReader::read);
     }
 
-    /// When the next sample is due after `now`.
+    /// Returns when the next sample is due after `now`.
     pub fn next_sample(&self, now: Instant) -> Option<Instant> {
         let interval = self.spec.interval?;
         // The first one comes early, or a trial of a few seconds would have none.
@@ -234,7 +234,7 @@ impl Observer {
         last
     }
 
-    /// The same after a trial that printed nothing and succeeded: no figure of the control group is asked for then.
+    /// Returns the observations after a trial that printed nothing and succeeded: the control group is not read then.
     pub fn observations_of_fast_success(&self) -> Observations {
         let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Observations { duration_ms: Some(millis), ..Observations::default() }
@@ -265,7 +265,7 @@ impl Observer {
         stdout.into_iter().chain(stderr)
     }
 
-    /// The same while the trial runs.
+    /// Returns the observations while the trial runs.
     pub fn observations_so_far(&self) -> Observations {
         let memory_held_bytes = self.cgroup.as_ref().and_then(CgroupReader::memory_held);
         Observations { memory_held_bytes, ..self.observations() }

@@ -78,7 +78,7 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// The attempt whose reports are appended.
     pub attempt: AttemptId,
-    /// Whose reports they are, noted in the directory so that they can be delivered later. `None`: an attempt that no
+    /// The trial that the reports belong to, written into the directory so that they can be delivered later. `None`: an attempt that no
     /// manager knows.
     pub sender: Option<Sender>,
     /// Size over which bulk reports are shed, in bytes.
@@ -91,19 +91,19 @@ pub struct Options {
     pub now_ms: i64,
 }
 
-/// Whose reports a spool holds.
+/// The trial that the reports of a spool belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
-    /// Which experiment.
+    /// Id of the experiment.
     pub experiment: ExperimentId,
-    /// Which trial.
+    /// Id of the trial.
     pub trial: TrialJobId,
-    /// In whose words they are kept. Absence means our own.
+    /// The protocol of the records. Absence means the native one.
     #[serde(default, skip_serializing_if = "Dialect::is_native")]
     pub dialect: Dialect,
 }
 
-/// Whose protocol a spool's records belong to.
+/// The protocol of a spool's records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {

@@ -4,7 +4,7 @@
 //! kernel counted, then what the trial said. Nothing that the trial prints can outweigh a counter of the
 //! kernel, and a trial that exited with 0 has succeeded whatever it printed.
 //!
-//! The same function writes the verdict *ahead* ([`TrialEnd::Running`]): every few seconds, for the case that
+//! A verdict is also written *ahead* ([`TrialEnd::Running`]): every few seconds, for the case that
 //! the kernel ends the agent together with its trial.
 
 mod evidence;

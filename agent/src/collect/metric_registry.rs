@@ -1,6 +1,6 @@
 //! PURE: names, numbers and bounds what all collectors of one attempt found, and concludes.
 //!
-//! What NNI's SDK reports is the trial's own word: passed on as numbered, none dropped. Metrics read off text are
+//! Reports of NNI's SDK are the trial's own word: passed on as numbered, none dropped. Metrics read off text are
 //! bounded, because the text was not written for us: at most [`NAMES`] names, and after [`DENSE`] values of one name
 //! only every second, then every fourth ... value is kept. Everything dropped is counted, and the last value of each
 //! name is always known.

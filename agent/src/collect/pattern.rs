@@ -33,7 +33,7 @@ pub struct Pattern {
     has_value: bool,
 }
 
-/// Why a text is no pattern.
+/// The errors of reading a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
     /// It is no regular expression.

@@ -1,4 +1,4 @@
-//! What NNI 3.0's own SDK wrote (`fixtures/sdk`, recorded from the package on `PyPI`), replayed through the
+//! The output of NNI 3.0's own SDK (`fixtures/sdk`, recorded from the package on `PyPI`), replayed through the
 //! collectors: the trial cannot tell which channel it spoke through, and neither can the manager.
 
 use serde_json::{Value, json};

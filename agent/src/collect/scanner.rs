@@ -59,7 +59,7 @@ pub struct StreamScanner {
     objects: Vec<CollectedMetric>,
 }
 
-/// Why a piece is not read, though more of it may come.
+/// The reasons for not reading a piece, though more of it may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clipped {
     /// It cannot be a metric.
@@ -143,7 +143,7 @@ impl StreamScanner {
         }
     }
 
-    /// Where the next byte stands that ordinary text must have to hold a metric.
+    /// The position of the next byte that ordinary text must have to hold a metric.
     fn next_texture(&self, block: &[u8]) -> Option<usize> {
         match &self.spec {
             _ if !self.reads_text => None,
@@ -342,7 +342,7 @@ impl StreamScanner {
     }
 }
 
-/// Where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
+/// Returns where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
 /// newline.
 pub(super) fn last_state(piece: &[u8]) -> usize {
     let returns = piece.iter().rev().take_while(|byte| **byte == b'\r').count();

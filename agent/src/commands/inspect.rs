@@ -1,4 +1,4 @@
-//! `trialkeeper inspect`: what became of a trial, from what its directory holds.
+//! `trialkeeper inspect`: the end of a trial, from the files in its directory.
 //!
 //! The spool knows everything as long as no manager has taken it; else the output and the files of metrics are read again,
 //! as the run was told to, and give the same metrics, but for those that went over the SDK's channel.

@@ -43,7 +43,7 @@ pub struct Channel {
     path: String,
 }
 
-/// Why the endpoint could not be made.
+/// The errors of opening the endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No socket on the loopback interface.

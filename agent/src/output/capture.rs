@@ -32,7 +32,7 @@ pub const QUEUE_BYTES: usize = 64 * 1024;
 /// The longest that a pump waits for a disk that does not take anything.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where things are to be written.
+/// The places that are written to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapturePaths {
     /// The output directory. `None`: no place could be written.
@@ -98,7 +98,7 @@ impl Capture {
         Self { shared }
     }
 
-    /// Where the files are.
+    /// Returns the directory of the files.
     pub fn dir(&self) -> Option<&Path> {
         self.shared.as_ref()?.paths.dir.as_deref()
     }

@@ -12,7 +12,7 @@ use trial_protocol::Verdict;
 
 use crate::trial::parameters::Parameters;
 
-/// Which directory is wanted.
+/// The directory that is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     /// This one, made if absent.

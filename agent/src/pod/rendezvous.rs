@@ -1,4 +1,4 @@
-//! Meets the other pods of the trial at the manager: tells where this one is, and waits until all have.
+//! The rendezvous of the trial's pods at the manager: each reports its address, and waits until all have.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::io;
@@ -20,11 +20,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct RendezvousSpec {
     /// The trial's attempt, the same for all its pods.
     pub attempt: AttemptId,
-    /// Which of them this is.
+    /// The role and index of this pod.
     pub own: Task,
     /// All of them.
     pub roles: Vec<Role>,
-    /// Where the others reach this one. `None`: where its packets to the manager come from.
+    /// The address at which the others reach this pod. `None`: the source address of its packets to the manager.
     pub address: Option<IpAddr>,
 }
 

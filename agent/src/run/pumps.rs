@@ -28,19 +28,19 @@ pub(super) struct Pumps<'a> {
     running: RunningPumps,
 }
 
-/// The processes that were started.
+/// The pumps that were started.
 #[derive(Default)]
 pub(super) struct RunningPumps {
     /// Streams that are read.
     pub(super) open: Vec<Stream>,
-    /// The same, to be read out.
+    /// The outlets of these streams, to be read out.
     pub(super) outlets: Vec<Outlet>,
     /// The logs of those, if they are collected.
     pub(super) shippers: Vec<Arc<LogShipper>>,
 }
 
 impl<'a> Pumps<'a> {
-    /// None is started yet.
+    /// Prepares pumps; none is started yet.
     pub(super) fn new(
         settings: &'a Settings,
         capture: &'a Capture,

@@ -10,11 +10,11 @@ use crate::supervise::recorder::MetricSummary;
 /// The facts of the summary.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// Why and how it ended.
+    /// The verdict.
     pub verdict: &'a Verdict,
     /// The counts of what was collected.
     pub tally: &'a MetricSummary,
-    /// Where the files are.
+    /// The directory of the files.
     pub dir: Option<&'a Path>,
     /// Reports that the manager does not have yet; `None` without a manager.
     pub undelivered: Option<u64>,

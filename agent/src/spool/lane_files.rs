@@ -25,7 +25,7 @@ pub struct LaneFiles {
     acked: Option<u64>,
     /// Highest seq that was deleted, or never written: it cannot be read again.
     forgotten: Option<u64>,
-    /// Where reading left off: the segment, the byte, and the seq before it.
+    /// The position behind the last record that was read: the segment, the byte, and the seq before it.
     position: Option<Position>,
 }
 
@@ -289,7 +289,7 @@ impl LaneFiles {
         found
     }
 
-    /// Which lane.
+    /// Returns the lane.
     pub fn lane(&self) -> Lane {
         self.lane
     }

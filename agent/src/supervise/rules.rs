@@ -90,7 +90,7 @@ impl Rules {
         self.rules.iter().filter(move |(_, until)| until.is_none_or(|until| now < until))
     }
 
-    /// When a rule on the running time fits next, for a trial that was started then.
+    /// Returns when a rule on the running time is due next, for a trial that was started then.
     pub fn next_due(&self, started: Instant, now: Instant) -> Option<Instant> {
         let due = self.in_force(now).filter_map(|(rule, until)| match rule.when {
             StopWhen::RunningFor { ms } => {

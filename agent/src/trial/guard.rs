@@ -2,7 +2,7 @@
 //!
 //! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but what the trial
 //! has forked would live on. So a second process of this program waits on a pipe whose other end only the agent holds.
-//! When that closes, it kills every process that bears the trial's mark in its environment, is below such a process, or
+//! Once that closes, the guard kills every process that bears the trial's mark in its environment, is below such a process, or
 //! is in the trial's group: those that called `setsid` or have another parent by now, too.
 //!
 //! A trial that is to live on is drained instead: it would die of its next line, since its pipes have no reader any
@@ -52,9 +52,9 @@ pub enum GuardTask<'a> {
     },
     /// Lets it live on, and takes what it prints.
     Drain {
-        /// Where its standard output and error come out.
+        /// The sources of its standard output and error.
         outputs: [Option<OwnedFd>; 2],
-        /// Where its files are; without, what it prints goes nowhere.
+        /// The directory of its files; without one, its output is discarded.
         dir: Option<&'a Path>,
     },
 }

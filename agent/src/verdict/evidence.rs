@@ -32,7 +32,8 @@ pub(super) fn is_near_limit(observed: &Observations) -> bool {
     is_near(cgroup_peak(observed).or(observed.process_peak_bytes).max(now), observed)
 }
 
-/// The same for what is held now: a peak includes page cache, with which any trial reaches its limit that reads much.
+/// Returns whether the memory that is held now is near the limit: a peak includes page cache, with which any trial that
+/// reads much reaches its limit.
 pub(super) fn is_near_limit_now(observed: &Observations) -> bool {
     is_near(observed.memory_held_bytes.or(observed.process_peak_bytes), observed)
 }

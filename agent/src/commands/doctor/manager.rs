@@ -94,7 +94,7 @@ async fn walk(
     pass(token(wanted.token_file.as_deref(), &client, &base).await)
 }
 
-/// The same for a manager on this machine, which is asked over its socket and nowhere else.
+/// Checks a manager on this machine, which is called over its socket and nowhere else.
 async fn walk_locally(
     socket: &Path,
     wanted: &ManagerSpec,

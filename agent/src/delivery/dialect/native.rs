@@ -18,7 +18,7 @@ pub use deferred_body::{BodySender, deferred_body};
 
 /// Names the attempt whose agent keeps a request open.
 const ATTEMPT: &str = "trialkeeper-attempt";
-/// Where reports go, below the manager's base URL.
+/// The path of reports below the manager's base URL.
 pub const REPORTS: &str = "/api/v1/agent/reports";
 /// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
 const ANSWER_BYTES: usize = 1 << 20;

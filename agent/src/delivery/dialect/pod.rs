@@ -1,4 +1,4 @@
-//! What a pod asks its manager for before the trial starts: the code, the parameters, the other pods.
+//! The requests of a pod before its trial starts: the code, the parameters, the other pods.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::native::{json, refusal};
 const CODE: &str = "/api/v1/agent/code";
 /// The parameter record.
 const PARAMETERS: &str = "/api/v1/agent/parameters";
-/// Where pods meet.
+/// The rendezvous of pods.
 const RENDEZVOUS: &str = "/api/v1/agent/rendezvous";
 
-/// Whom to ask, and how.
+/// A client for the requests of a pod.
 #[derive(Debug, Clone)]
 pub struct PodSetupClient {
     /// The client.

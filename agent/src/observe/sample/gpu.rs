@@ -111,9 +111,9 @@ fn integer(value: &str) -> Option<u64> {
 pub struct Board {
     /// Time between two readings.
     interval: Duration,
-    /// Which are the trial's.
+    /// The GPUs of the trial.
     own: GpuAllotment,
-    /// When one came last.
+    /// The time of the latest row.
     read_at: Option<Duration>,
     /// Rows of the round at hand.
     round: BTreeMap<u32, GpuSample>,

@@ -1,4 +1,4 @@
-//! PURE: who was left of a trial, and what became of each.
+//! PURE: the processes that a trial left, and the end of each.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,7 @@ impl Leftovers {
         }
     }
 
-    /// The same for those that KILL is sent to.
+    /// Adds the processes that KILL is sent to.
     pub fn add_killed(&mut self, tree: &[Process]) {
         self.add(tree);
         self.killed.extend(tree.iter().map(|member| member.pid));
