@@ -77,13 +77,13 @@ pub type SharedTail = Arc<Mutex<LastBytes>>;
 
 /// Everything one pump works with.
 pub struct Pump {
-    /// Which stream it is.
+    /// The stream that is read.
     pub stream: Stream,
-    /// Where its bytes are copied.
+    /// The writer of copies of its bytes.
     pub capture: Capture,
-    /// Where its end is kept.
+    /// The keeper of its last bytes.
     pub tail: SharedTail,
-    /// Where its log goes, if it is collected.
+    /// The collector of its log, if there is one.
     pub shipper: Option<Arc<LogShipper>>,
     /// Cuts the stream into lines, where a reader needs them.
     pub lines: Option<LineCutter>,
@@ -178,7 +178,7 @@ impl Outlet {
         thread.spawn(move || flow.read_late()).map(drop)
     }
 
-    /// Where it comes out, if it is `stream`.
+    /// Returns the source, if this is `stream`.
     pub fn source_of(&self, stream: Stream) -> Option<OwnedFd> {
         let own = (self.0.stream == stream).then(|| self.0.source.as_fd().try_clone_to_owned());
         own?.ok()
@@ -266,7 +266,7 @@ impl Flow {
             intake.end();
             return None;
         }
-        crate::util::faults::here("pump");
+        crate::util::faults::inject_at("pump");
         self.held.fetch_add(length, Ordering::AcqRel);
         intake.take(&buffer[..length]);
         Some(length)

@@ -39,7 +39,7 @@ pub struct Plan {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Where it is run. `None`: where we are.
+    /// The working directory. `None`: the agent's own.
     pub directory: Option<PathBuf>,
     /// The differences of its environment from ours.
     pub environment: Changes,
@@ -49,7 +49,7 @@ pub struct Plan {
     pub detach_on_death: bool,
 }
 
-/// Why the trial's command could not be started.
+/// The errors of starting the trial's command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such program.
@@ -262,7 +262,7 @@ impl Trial {
 
     /// The trial's own process was reaped; `killed`: by a signal. Returns whether it had our terminal, whose user
     /// can interrupt it without our hearing of it.
-    pub fn reaped(&mut self, killed: bool) -> bool {
+    pub fn record_reaped(&mut self, killed: bool) -> bool {
         self.reaped = true;
         if let Some(guard) = &mut self.guard {
             guard.forget_group();
@@ -310,7 +310,7 @@ impl Trial {
     }
 
     /// Asks the whole tree to end. `reaped`: the trial's own process is gone, its pid not ours any more.
-    pub fn terminate(&self, reaped: bool) {
+    pub fn stop(&self, reaped: bool) {
         self.to_tree(Signal::SIGTERM, reaped);
         // A stopped process hears TERM only when it goes on.
         self.to_tree(Signal::SIGCONT, reaped);

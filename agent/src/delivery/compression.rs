@@ -1,4 +1,4 @@
-//! What of the batches is compressed. It changes nothing of what they say.
+//! The compression of batches. It changes nothing of their content.
 //!
 //! The processor that compresses is the trial's, so it is done only where it saves something: for a large
 //! batch that leaves the machine. Over loopback a byte costs less than its compression.
@@ -6,13 +6,12 @@
 use std::net::IpAddr;
 
 use reqwest::{StatusCode, Url};
-use trial_protocol::capability;
 
-use super::{Deliverer, Error};
+use super::Error;
 use crate::util::gzip::gzip;
 
 /// The least that is compressed, in bytes: what is less is a few packets anyway.
-const LEAST: usize = 8 << 10;
+const LEAST_BYTES: usize = 8 << 10;
 
 /// A body as it is sent.
 pub(super) struct EncodedBody {
@@ -21,45 +20,40 @@ pub(super) struct EncodedBody {
     pub(super) gzip: bool,
 }
 
-impl Deliverer {
-    /// Compresses a body for the manager at `base`, if that is worth it and it can read that.
-    pub(super) async fn encode_body(&self, base: &str, body: Vec<u8>) -> EncodedBody {
-        let reads = || {
-            let peer = self.peer.borrow();
-            peer.as_ref().is_some_and(|offer| offer.capabilities.contains(capability::GZIP))
-        };
-        if body.len() < LEAST || self.lock().plain || !reads() || is_here(base) {
-            return EncodedBody { bytes: body, gzip: false };
-        }
-        // A few milliseconds, in which the loop would forward no signal and see no output.
-        let packed = tokio::task::spawn_blocking(move || {
-            let bytes = gzip(&body);
-            let gzip = bytes.len() < body.len();
-            EncodedBody { bytes: if gzip { bytes } else { body }, gzip }
-        });
-        packed.await.expect("compressing does not panic, and nobody cancels it")
+/// Compresses a body if `compress` says so and it becomes smaller by it.
+pub(super) async fn encode(body: Vec<u8>, compress: bool) -> EncodedBody {
+    if !compress {
+        return EncodedBody { bytes: body, gzip: false };
     }
+    // It takes a few milliseconds, in which the loop would forward no signal and see no output.
+    let encoded = tokio::task::spawn_blocking(move || {
+        let bytes = gzip(&body);
+        let gzip = bytes.len() < body.len();
+        EncodedBody { bytes: if gzip { bytes } else { body }, gzip }
+    });
+    encoded.await.expect("compressing does not panic, and the task is not cancelled")
+}
 
-    /// Returns whether a body that was refused may have been so because it is compressed: a server that offers gzip may
-    /// be replaced by one that does not, or stand behind one that does not. Nothing is compressed from then on.
-    pub(super) fn is_compression_refused(&self, error: &Error) -> bool {
-        let refused = matches!(
-            error,
-            Error::Refused { .. }
-                | Error::Failed {
-                    status: StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                    ..
-                }
-        );
-        if refused {
-            self.lock().plain = true;
-        }
-        refused
-    }
+/// Returns whether a body of this size for the manager at `base` is worth compressing.
+pub(super) fn is_worthwhile(base: &str, bytes: usize) -> bool {
+    bytes >= LEAST_BYTES && !is_loopback(base)
+}
+
+/// Returns whether a compressed body may have been refused because it is compressed: a server that offers gzip may be
+/// replaced by one that does not, or stand behind one that does not.
+pub(super) fn may_be_refused_for(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Refused { .. }
+            | Error::Failed {
+                status: StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ..
+            }
+    )
 }
 
 /// Returns whether this is an address of the machine's own loopback interface.
-fn is_here(base: &str) -> bool {
+fn is_loopback(base: &str) -> bool {
     let Some(host) = Url::parse(base).ok().and_then(|url| url.host_str().map(str::to_owned)) else {
         return false;
     };
@@ -75,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_on_the_machine_is_told_from_what_leaves_it() {
+    fn loopback_addresses_are_recognised() {
         #[rustfmt::skip]
         let table = [
             ("http://127.0.0.1:8080",        true),
@@ -90,8 +84,8 @@ mod tests {
             ("http://mylocalhost",           false),
             ("nonsense",                     false),
         ];
-        for (base, here) in table {
-            assert_eq!(is_here(base), here, "{base}");
+        for (base, loopback) in table {
+            assert_eq!(is_loopback(base), loopback, "{base}");
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use trial_protocol::{
-    DirectiveBody, ExperimentId, LogChunk, LogText, Metric, MetricKind, ReportBatch, ReportBody,
-    StopReason, Stream, TrialJobId, capability,
+    DirectiveBody, ExperimentId, LogChunk, LogText, Metric, MetricKind, Offer, ReportAck,
+    ReportBatch, ReportBody, StopReason, Stream, TrialJobId, capability,
 };
 
 use super::*;

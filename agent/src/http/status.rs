@@ -23,13 +23,13 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
 
 struct StatusServer {
-    ask: mpsc::Sender<StatusRequest>,
+    requests: mpsc::Sender<StatusRequest>,
 }
 
 /// Serves on `address` until `ended`. An address that cannot be had is a warning: the trial runs on.
 pub async fn listen(
     address: SocketAddr,
-    ask: mpsc::Sender<StatusRequest>,
+    requests: mpsc::Sender<StatusRequest>,
     ended: watch::Receiver<bool>,
 ) {
     let bound = TcpListener::bind(address).await;
@@ -37,11 +37,11 @@ pub async fn listen(
     match listener {
         Ok((address, listener)) => {
             tracing::info!("listens on http://{address}");
-            serve(listener, LIMITS, Arc::new(StatusServer { ask }), ended).await;
+            serve(listener, LIMITS, Arc::new(StatusServer { requests }), ended).await;
         }
         Err(source) => {
             tracing::warn!(
-                "cannot listen on {address} ({source}); nobody can look in, choose another with --listen"
+                "cannot listen on {address} ({source}); the status page is off; choose another port with --listen"
             );
         }
     }
@@ -60,12 +60,12 @@ impl Handler for StatusServer {
                     return Answer::empty("404 Not Found");
                 }
             }
-            let (tell, told) = oneshot::channel();
-            let asked = async {
-                self.ask.send(tell).await.ok()?;
-                told.await.ok()
+            let (sender, page) = oneshot::channel();
+            let answer = async {
+                self.requests.send(sender).await.ok()?;
+                page.await.ok()
             };
-            match tokio::time::timeout(CLIENT_TIMEOUT, asked).await {
+            match tokio::time::timeout(CLIENT_TIMEOUT, answer).await {
                 Ok(Some(page)) => {
                     let body = if path == "/metrics" { page } else { "ok\n".to_owned() };
                     Answer { status: "200 OK", kind: KIND, body }

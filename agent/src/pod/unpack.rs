@@ -22,7 +22,7 @@ use crate::util::tar::{Archive, Kind};
 /// The most links that a path may lead through: `path_resolution(7)`.
 const LINKS: usize = 40;
 
-/// Why not everything is unpacked.
+/// The errors of unpacking.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The archive.
@@ -31,7 +31,7 @@ pub enum Error {
     /// A name or a link that leads out.
     #[error("the archive's entry {name:?} leads out of the directory; it is not unpacked")]
     LeadsOut {
-        /// Which.
+        /// Name of the entry.
         name: PathBuf,
     },
     /// More than a manager packs.
@@ -43,13 +43,16 @@ pub enum Error {
     /// The disk.
     #[error("cannot write {}", .path.display())]
     Write {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
+
+/// The most bytes that may follow the last entry of an archive. `tar` pads to 10 KiB by default.
+const TRAILER_BYTES: u64 = 1 << 20;
 
 /// The limits that an archive may still use up.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +111,10 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
                 links.push((inside, PathBuf::from(std::ffi::OsStr::from_bytes(&target))));
             }
         }
+    }
+    // The checksum at the end of a gzip stream is compared only when a reader arrives there.
+    if archive.skip_rest(TRAILER_BYTES).map_err(Error::Archive)? > TRAILER_BYTES {
+        return Err(Error::TooLarge);
     }
     refuse_outward(&links)?;
     for (inside, target) in links {

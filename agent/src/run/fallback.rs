@@ -1,5 +1,5 @@
-//! What the agent becomes when it fails: a program that only sees a trial to its end. It passes the output on,
-//! forwards signals, reaps, ends the tree when it is asked to, and exits with the trial's code.
+//! The fallback after a failure of the agent: a program that only supervises the trial to its end. It passes the output
+//! on, forwards signals, reaps, stops the tree on request, and exits with the trial's code.
 //!
 //! It must not do anything else: no thread, no network, no spool, and of files only the verdict, when all is
 //! over. What hands the trial over is [`trial::hand_over`](crate::trial::hand_over).
@@ -45,13 +45,13 @@ const CHUNK: usize = 64 * 1024;
 /// A pipe that says it is writable takes this many bytes without a wait (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// A TERM has come.
-const ASKED: Stop = Stop { by: StopBy::Signal(15), signal: None };
+/// The stop that a TERM requests.
+const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
 /// Holds the trial that `words` tell of, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
     let Some(handed_over) = HandOver::read(words) else {
-        say("error: this way of starting trialkeeper is its own");
+        say("error: only trialkeeper itself may start trialkeeper in this way");
         return ExitCode::from(KEEPER_FAULT);
     };
     say(
@@ -64,7 +64,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
             ExitCode::from(holder.conclude(&handed_over))
         }
         Err(error) => {
-            say(&format!("error: cannot hold the trial: {error}"));
+            say(&format!("error: cannot supervise the trial: {error}"));
             ExitCode::from(KEEPER_FAULT)
         }
     }
@@ -133,7 +133,7 @@ impl MinimalSupervisor {
             status: None,
             lost: false,
             // By whom is not known any more; TERM is what everybody sends.
-            stop: live.stopping.then_some(ASKED),
+            stop: live.stopping.then_some(STOP_BY_TERM),
             leftovers: Leftovers::default(),
         })
     }
@@ -141,9 +141,9 @@ impl MinimalSupervisor {
     fn hold(&mut self) {
         let mut phase = Phase::Running;
         // Its end may have come before us.
-        let mut events: Vec<Event> = self.looked(&phase).into_iter().collect();
+        let mut events: Vec<Event> = self.reap(&phase).into_iter().collect();
         if events.is_empty() && !self.reaper.sweep() {
-            events.extend(self.looked(&phase));
+            events.extend(self.reap(&phase));
             // The program before us had reaped it that moment, and could not say so any more.
             self.lost = events.is_empty();
             if self.lost {
@@ -167,16 +167,16 @@ impl MinimalSupervisor {
             // First, so that the end of the trial is told with what is left then: a stream that ended between the two
             // would not be seen to end any more.
             self.streams.iter_mut().for_each(Stream::carry);
-            self.hear_signals(&phase, &mut events);
+            self.handle_signals(&phase, &mut events);
             if phase.hunts() {
                 self.trial.kill(phase.reaped());
             }
             if phase.hunts() || open != self.open() {
-                events.extend(self.looked(&phase));
+                events.extend(self.reap(&phase));
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 // A look reaps, and what is reaped must not be killed.
-                let left = if phase.reaped() { self.left() } else { Remaining::ANYTHING };
+                let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
                 events.push(Event::DeadlinePassed(left));
             }
         }
@@ -191,12 +191,12 @@ impl MinimalSupervisor {
         let millis = wait.map(|wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
         let timeout = millis.and_then(|millis| PollTimeout::try_from(millis).ok());
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        fds.extend(self.streams.iter().filter_map(Stream::wanted));
+        fds.extend(self.streams.iter().filter_map(Stream::poll_target));
         // Whatever it returns, each is looked at.
         poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
 
-    fn hear_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
+    fn handle_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
         let mut ended = false;
         while let Ok(Some(heard)) = self.signals.read_signal() {
             if heard.ssi_pid == std::process::id() {
@@ -209,9 +209,9 @@ impl MinimalSupervisor {
                 Some(Signal::SIGTERM) => {
                     events.push(match self.stop {
                         None => Event::StopRequested { grace: self.grace },
-                        Some(_) => Event::Hurried,
+                        Some(_) => Event::StopHurried,
                     });
-                    self.stop.get_or_insert(ASKED);
+                    self.stop.get_or_insert(STOP_BY_TERM);
                 }
                 // The keyboard's stop is not for us, and a closed pipe is seen when it is written to.
                 Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGPIPE)
@@ -224,24 +224,24 @@ impl MinimalSupervisor {
             }
         }
         if ended {
-            events.extend(self.looked(phase));
+            events.extend(self.reap(phase));
         }
     }
 
     /// Reaps, and says what there is.
-    fn looked(&mut self, phase: &Phase) -> Option<Event> {
-        let left = self.left();
+    fn reap(&mut self, phase: &Phase) -> Option<Event> {
+        let left = self.remaining();
         // What the program before us had noted, it may have left to us to reap.
         let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
         if let (Some(status), None) = (ended, self.status) {
             self.status = Some(status);
-            self.trial.reaped(false);
+            self.trial.record_reaped(false);
             return Some(Event::Exited { exit: trial_exit(status), left });
         }
         phase.reaped().then_some(Event::Looked(left))
     }
 
-    fn left(&self) -> Remaining {
+    fn remaining(&self) -> Remaining {
         let processes = self.reaper.sweep() && !self.trial.tree().is_empty();
         Remaining { output: self.open() > 0, processes }
     }
@@ -254,11 +254,11 @@ impl MinimalSupervisor {
         let reaped = phase.reaped();
         let signal = match effect {
             None => return,
-            Some(Effect::Terminate) => {
+            Some(Effect::Stop) => {
                 if reaped {
                     self.leftovers.add(&self.trial.tree());
                 }
-                self.trial.terminate(reaped);
+                self.trial.stop(reaped);
                 Signal::SIGTERM
             }
             Some(Effect::Kill) => {
@@ -344,7 +344,7 @@ impl Stream {
     }
 
     /// Returns the file to wait for: room first, then more.
-    fn wanted(&self) -> Option<PollFd<'_>> {
+    fn poll_target(&self) -> Option<PollFd<'_>> {
         match (&self.sink, &self.source) {
             (Some(sink), _) if !self.waiting.is_empty() => {
                 Some(PollFd::new(sink.as_fd(), PollFlags::POLLOUT))
@@ -355,9 +355,9 @@ impl Stream {
     }
 
     fn is_ready(&self) -> bool {
-        let Some(wanted) = self.wanted() else { return false };
-        let mut wanted = [wanted];
-        poll(&mut wanted, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        let Some(poll_target) = self.poll_target() else { return false };
+        let mut poll_target = [poll_target];
+        poll(&mut poll_target, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Carries what can be carried without a wait, but not for so long that a signal has to wait.

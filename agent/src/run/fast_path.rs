@@ -32,7 +32,7 @@ pub(super) fn wait(
     let mut meanwhile = Some(meanwhile);
     loop {
         let timeout = if meanwhile.is_some() { at_once } else { brief };
-        let Some((signalled, printed)) = look(Some(signals), &mut open, timeout) else {
+        let Some((signalled, printed)) = poll_streams(Some(signals), &mut open, timeout) else {
             meanwhile.take()?();
             continue;
         };
@@ -42,7 +42,7 @@ pub(super) fn wait(
         if signalled {
             let left = reaper.sweep();
             let status = exit.try_recv().ok()?;
-            let (_, printed) = look(None, &mut open, PollTimeout::ZERO).unwrap_or_default();
+            let (_, printed) = poll_streams(None, &mut open, PollTimeout::ZERO).unwrap_or_default();
             let alone = !left && open.is_empty();
             if status.code().is_some() && alone && !printed && nothing_else() {
                 return Some(status);
@@ -58,7 +58,7 @@ pub(super) fn wait(
 
 /// Waits for a signal, for something printed, or for the end of a stream, which is taken out of `open`. Whether
 /// there was a signal, and something printed; `None`: nothing came.
-fn look(
+fn poll_streams(
     signals: Option<&BlockedSignals>,
     open: &mut Vec<&OwnedFd>,
     timeout: PollTimeout,

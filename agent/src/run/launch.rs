@@ -16,9 +16,12 @@ use crate::trial::hand_over::{self, HandOver, Live};
 use crate::trial::reap::Reaper;
 use crate::trial::{self, Plan, Trial};
 
-/// A trial that was started, or was not, and what comes out of it.
+/// A trial that was started, with the receiver of its end.
+pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
+
+/// The outcome of the start, and the trial's output.
 pub(super) struct Launched {
-    pub(super) started: Result<(Trial, oneshot::Receiver<ExitStatus>), trial::Error>,
+    pub(super) started: Result<StartedTrial, trial::Error>,
     /// Its standard output and error; `None` where it has our own.
     pub(super) outputs: [Option<OwnedFd>; 2],
 }

@@ -1,6 +1,6 @@
-//! What a pod gets from its manager before its trial starts: code, parameters, the other pods' addresses.
+//! The setup of a pod before its trial starts: code, parameters and the other pods' addresses come from the manager.
 //!
-//! Where nothing of that is asked for, nothing happens here. What cannot be had is an obstacle: the trial is not
+//! Without a request for any of them, nothing happens here. A part that cannot be had is an obstacle: the trial is not
 //! started, and everything else goes on as if it had failed to start, so that the manager learns why.
 
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use crate::run::settings::{Pod, Settings};
 use crate::trial::signals::{ReceivedSignal, Signals};
 use crate::util::errors::chain;
 
-/// The collection so far.
+/// The setup so far.
 pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
     session: Option<SetupSession<'a>>,
-    /// Why the trial cannot start.
+    /// The reason why the trial cannot start.
     pub(super) obstacle: Option<String>,
 }
 
 struct SetupSession<'a> {
     runtime: &'a Runtime,
     manager: Manager,
-    /// We may be asked to end meanwhile, and as PID 1 no other process would hear it.
+    /// A stop may be requested meanwhile, and the agent as PID 1 is the only receiver.
     signals: Signals,
 }
 
@@ -66,7 +66,7 @@ impl<'a> PodSetup<'a> {
             return None;
         }
         let Some(into) = code_dir(pod, dir) else {
-            let why = "there is no place for the code; name one with --code-dir".to_owned();
+            let why = "no directory is known for the code; name one with --code-dir".to_owned();
             self.obstacle.get_or_insert(why);
             return None;
         };
@@ -99,7 +99,7 @@ impl<'a> PodSetup<'a> {
         variables
     }
 
-    /// The ears that were opened, for the rest of the run.
+    /// Returns the signals that were opened, for the rest of the run, and the obstacle.
     pub(super) fn close(self) -> (Option<Signals>, Option<String>) {
         (self.session.map(|session| session.signals), self.obstacle)
     }
@@ -115,8 +115,8 @@ impl<'a> PodSetup<'a> {
         let done = runtime.block_on(async {
             tokio::select! {
                 done = work(manager) => done.map_err(|error| chain(&error)),
-                signal = asked_to_end(signals) => {
-                    Err(format!("{signal} asked for the end before the trial was started"))
+                signal = wait_for_stop_signal(signals) => {
+                    Err(format!("{signal} requested a stop before the trial was started"))
                 }
             }
         });
@@ -139,7 +139,7 @@ pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
     }
 }
 
-async fn asked_to_end(signals: &mut Signals) -> Signal {
+async fn wait_for_stop_signal(signals: &mut Signals) -> Signal {
     loop {
         if let ReceivedSignal::Sent(
             signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),

@@ -1,4 +1,4 @@
-//! How a run is announced, and what its end means: for the verdict, the exit code, and a person.
+//! The first and the last words of a run: its announcement, its exit code, and the summary for a person.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Starte
 }
 
 /// Returns a sentence about the attempt that was in this directory before.
-pub(super) fn of_earlier(earlier: &Verdict) -> String {
+pub(super) fn earlier_attempt(earlier: &Verdict) -> String {
     let how = match earlier.exit {
         Some(_) => "ended",
         None => "was cut off together with its agent; its last written verdict",
@@ -44,7 +44,7 @@ pub(super) fn of_earlier(earlier: &Verdict) -> String {
     format!("An earlier attempt in this directory {how}: {}", earlier.message)
 }
 
-pub(super) fn never_started(error: &trial::Error) -> TrialEnd {
+pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
     let source = |source: &io::Error| source.to_string();
     match error {
         trial::Error::NotFound { program, .. } => {

@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
-    /// Whose reports they are, until that is noted beside them.
+    /// The trial that the reports belong to, until that is written beside them.
     unnoted: Option<Sender>,
     /// `true` if it is safe that there are such files, and whose they are.
     named: bool,
@@ -202,9 +202,9 @@ struct Disk {
     shared: Arc<Shared>,
     files: Files,
     sync_interval: Duration,
-    /// When a write that failed is tried again.
+    /// The time at which a write that failed is tried again.
     retry_at: Option<Instant>,
-    /// When a verdict that was written must be safe.
+    /// The time at which a verdict that was written must be safe.
     verdict_at: Option<Instant>,
 }
 
@@ -248,7 +248,7 @@ impl Disk {
         let mut synced = Instant::now();
         loop {
             let round = self.next(synced);
-            crate::util::faults::here("spool");
+            crate::util::faults::inject_at("spool");
             let idle = round.facts.is_empty() && round.bulk.is_empty() && round.requests.is_empty();
             let nothing = round.facts.is_empty() && round.bulk.is_empty();
             let written = nothing || self.write(&round);

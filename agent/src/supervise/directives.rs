@@ -1,4 +1,4 @@
-//! What the manager orders, and the rules that it left for when it cannot.
+//! The manager's directives, and the rules that it left for when it cannot be reached.
 
 use std::time::Duration;
 
@@ -6,78 +6,89 @@ use tokio::time::Instant;
 use tracing::info;
 use trial_protocol::{Directive, DirectiveBody, StopReason};
 
-use super::{LoopState, Supervisor};
+use super::intake::Intake;
+use super::loop_state::LoopState;
+use super::streams::TrialStreams;
 use crate::supervise::phase::Event;
 use crate::supervise::rules::RuleViolation;
 use crate::util::log;
 use crate::verdict::StopBy;
 
-impl Supervisor {
-    pub(super) fn ordered(
-        &mut self,
-        directive: Directive,
-        memory: &mut LoopState,
-    ) -> Option<Event> {
-        match directive.body {
-            DirectiveBody::Stop { reason, grace_ms } => {
-                let grace = grace_ms.map_or(self.grace, Duration::from_millis);
-                return Some(stopped(memory, reason, grace));
-            }
-            // What is in the spool is delivered at once anyway.
-            DirectiveBody::Flush => {
-                self.shippers.iter().for_each(|shipper| shipper.flush(false));
-                info!("what was gathered is sent, as the manager orders");
-            }
-            DirectiveBody::LogLevel { level } => {
-                if log::set_level(level) {
-                    info!("this log begins at the level {level:?}, as the manager orders");
-                } else {
-                    self.refuse(directive.id);
-                }
-            }
-            DirectiveBody::StopRules { rules, lease_ms } => {
-                let now = Instant::now().into_std();
-                self.recorder.rules().replace(rules, Duration::from_millis(lease_ms), now);
-                return self.overdue(memory);
-            }
-            DirectiveBody::Unknown => self.refuse(directive.id),
+/// Applies a directive. `grace` is the trial's own, for a stop that names none.
+pub(super) fn apply(
+    directive: Directive,
+    grace: Duration,
+    intake: &mut Intake,
+    streams: &TrialStreams,
+    state: &mut LoopState,
+) -> Option<Event> {
+    match directive.body {
+        DirectiveBody::Stop { reason, grace_ms } => {
+            let grace = grace_ms.map_or(grace, Duration::from_millis);
+            return Some(request_stop(state, reason, grace));
         }
-        None
-    }
-
-    fn refuse(&self, id: u64) {
-        let message = format!("this agent does not know the order {id}");
-        self.recorder.note("directive-refused", message);
-    }
-
-    /// When a rule on the running time fits next.
-    pub(super) fn next_due(&mut self, memory: &LoopState) -> Option<Instant> {
-        if memory.ending.stop.is_some() {
-            return None;
+        // The spool is delivered at once anyway.
+        DirectiveBody::Flush => {
+            streams.ship_logs(false);
+            info!("gathered output is sent, as the manager directs");
         }
-        let (started, now) = (memory.started.into_std(), Instant::now().into_std());
-        self.recorder.rules().next_due(started, now).map(Instant::from_std)
-    }
-
-    /// Ends a trial that has run for too long.
-    pub(super) fn overdue(&mut self, memory: &mut LoopState) -> Option<Event> {
-        let (started, now) = (memory.started.into_std(), Instant::now().into_std());
-        let reason = self.recorder.rules().overdue(started, now)?;
-        Some(stopped(memory, reason, self.grace))
-    }
-
-    /// Ends a trial whose metrics have broken a rule.
-    pub(super) fn broken(&mut self, memory: &mut LoopState) -> Option<Event> {
-        let RuleViolation { reason, why } = self.recorder.broken()?;
-        if reason == StopReason::EarlyStop && memory.ending.stop.is_none() {
-            // The manager stores it as the reason of the stop.
-            self.recorder.note("early-stop", why);
+        DirectiveBody::LogLevel { level } => {
+            if log::set_level(level) {
+                info!("the log level is {level:?} from here on, as the manager directs");
+            } else {
+                refuse(intake, directive.id);
+            }
         }
-        Some(stopped(memory, reason, self.grace))
+        DirectiveBody::StopRules { rules, lease_ms } => {
+            let now = Instant::now().into_std();
+            intake.rules().replace(rules, Duration::from_millis(lease_ms), now);
+            return check_running_time(intake, grace, state);
+        }
+        DirectiveBody::Unknown => refuse(intake, directive.id),
     }
+    None
 }
 
-fn stopped(memory: &mut LoopState, reason: StopReason, grace: Duration) -> Event {
-    memory.asked(StopBy::Manager(reason));
+fn refuse(intake: &Intake, id: u64) {
+    let message = format!("this version of the agent does not know the directive {id}");
+    intake.note("directive-refused", message);
+}
+
+/// Returns when a rule on the running time is due next.
+pub(super) fn next_due(intake: &mut Intake, state: &LoopState) -> Option<Instant> {
+    if state.ending.stop.is_some() {
+        return None;
+    }
+    let (started, now) = (state.started.into_std(), Instant::now().into_std());
+    intake.rules().next_due(started, now).map(Instant::from_std)
+}
+
+/// Stops a trial that has run for too long.
+pub(super) fn check_running_time(
+    intake: &mut Intake,
+    grace: Duration,
+    state: &mut LoopState,
+) -> Option<Event> {
+    let (started, now) = (state.started.into_std(), Instant::now().into_std());
+    let reason = intake.rules().overdue(started, now)?;
+    Some(request_stop(state, reason, grace))
+}
+
+/// Stops a trial whose metrics have violated a rule.
+pub(super) fn check_metrics(
+    intake: &mut Intake,
+    grace: Duration,
+    state: &mut LoopState,
+) -> Option<Event> {
+    let RuleViolation { reason, why } = intake.take_violation()?;
+    if reason == StopReason::EarlyStop && state.ending.stop.is_none() {
+        // The manager stores it as the reason of the stop.
+        intake.note("early-stop", why);
+    }
+    Some(request_stop(state, reason, grace))
+}
+
+fn request_stop(state: &mut LoopState, reason: StopReason, grace: Duration) -> Event {
+    state.record_stop(StopBy::Manager(reason));
     Event::StopRequested { grace }
 }

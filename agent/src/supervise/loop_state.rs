@@ -1,16 +1,51 @@
-//! What the loop remembers of who asked for the end, and what that means when it has come.
+//! The state of the supervisor's loop besides the phase: what is due when, and who requested the stop.
 
+use tokio::time::Instant;
 use trial_protocol::SignalSender;
 
-use super::{Ending, LoopState, Supervisor, trial_exit};
+use super::{Ending, WATCH_AFTER, trial_exit};
+use crate::output::metric_file::MetricFileWatcher;
 use crate::supervise::phase::Phase;
 use crate::trial::signals::Sender;
-use crate::trial::tree;
+use crate::trial::{Trial, tree};
 use crate::verdict::{Stop, StopBy};
 
+/// The state of the loop besides the phase.
+pub(super) struct LoopState {
+    pub(super) started: Instant,
+    pub(super) ending: Ending,
+    /// The number of TERM signals that the agent has received.
+    pub(super) stop_signals: u32,
+    /// The last signal that was forwarded to the trial.
+    pub(super) forwarded: Option<u8>,
+    pub(super) watching: Option<MetricFileWatcher>,
+    pub(super) hunt_at: Option<Instant>,
+    pub(super) watch_at: Option<Instant>,
+    pub(super) ahead_at: Option<Instant>,
+    pub(super) sample_at: Option<Instant>,
+    pub(super) log_at: Option<Instant>,
+    pub(super) read_out_at: Option<Instant>,
+}
+
 impl LoopState {
-    /// Remembers who asked. The manager's reason says more than a signal that comes with it.
-    pub(super) fn asked(&mut self, by: StopBy) {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            started: now,
+            ending: Ending::default(),
+            stop_signals: 0,
+            forwarded: None,
+            watching: None,
+            hunt_at: None,
+            watch_at: Some(now + WATCH_AFTER),
+            ahead_at: None,
+            sample_at: None,
+            log_at: None,
+            read_out_at: None,
+        }
+    }
+
+    /// Records who requested the stop. The manager's reason outranks a signal that comes with it.
+    pub(super) fn record_stop(&mut self, by: StopBy) {
         match (&mut self.ending.stop, by) {
             (Some(stop), StopBy::Manager(_)) if matches!(stop.by, StopBy::Signal(_)) => {
                 stop.by = by;
@@ -20,8 +55,8 @@ impl LoopState {
         }
     }
 
-    /// Remembers who sent the latest signal, until one has asked for the end: that one counts.
-    pub(super) fn heard_from(&mut self, sender: Sender) {
+    /// Records the sender of the latest signal, until one has requested the stop: that one counts.
+    pub(super) fn record_sender(&mut self, sender: Sender) {
         if self.ending.stop.is_none() {
             let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
             let Sender { pid, uid, kernel } = sender;
@@ -29,9 +64,10 @@ impl LoopState {
         }
     }
 
-    pub(super) fn conclude(mut self, supervisor: &Supervisor, phase: &Phase) -> Ending {
-        self.ending.terminated = self.terminated > 0;
-        // A signal that we passed on is a request for the end only if the trial died of it.
+    /// Returns the end of the trial with its circumstances.
+    pub(super) fn conclude(mut self, trial: &Trial, phase: &Phase) -> Ending {
+        self.ending.stop_signalled = self.stop_signals > 0;
+        // A forwarded signal is a stop request only if the trial died of it.
         if let (None, Some(signal), Some(status)) =
             (self.ending.stop, self.forwarded, self.ending.status)
             && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
@@ -44,7 +80,7 @@ impl LoopState {
         let leftovers = &mut self.ending.leftovers;
         // Where no process was left, none is there.
         if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
-            leftovers.still_there(&supervisor.trial.tree());
+            leftovers.still_there(&trial.tree());
         }
         self.ending
     }

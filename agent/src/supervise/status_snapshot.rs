@@ -5,18 +5,18 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use trial_protocol::Lane;
 
-use super::Supervisor;
+use super::intake::Intake;
 use crate::delivery::Counts;
 use crate::http::prometheus::{View, page};
 use crate::http::status::StatusRequest;
-use crate::spool::{Sender, Spool};
+use crate::spool::{Dialect, Sender, Spool};
 use crate::supervise::phase::Phase;
 
-/// The state that is shown beside the trial itself, and its readers.
+/// The state that is shown beside the trial itself, and the requests for it.
 pub struct StatusSource {
     /// The requests; closed where none can come.
     pub requests: mpsc::Receiver<StatusRequest>,
-    /// Whose trial it is.
+    /// The trial that the reports belong to.
     pub sender: Sender,
     /// The reports that wait for delivery.
     pub spool: Spool,
@@ -24,10 +24,21 @@ pub struct StatusSource {
     pub counts: Option<Arc<Counts>>,
 }
 
-impl Supervisor {
-    /// The page for Prometheus.
-    pub(super) fn page(&self, phase: &Phase) -> String {
-        let StatusSource { sender, spool, counts, .. } = &self.status;
+impl StatusSource {
+    /// Returns whether a manager is there that could give the reason for a stop.
+    pub(super) fn is_managed(&self) -> bool {
+        self.counts.is_some() && self.sender.dialect == Dialect::Native
+    }
+
+    /// Returns whether facts wait for delivery.
+    pub(super) fn has_pending_facts(&self) -> bool {
+        self.spool.pending_in(Lane::Facts) > 0
+    }
+
+    /// Returns the page for Prometheus.
+    pub(super) fn page(&self, phase: &Phase, intake: &Intake) -> String {
+        let Self { sender, spool, counts, .. } = self;
+        let observer = intake.observer();
         page(&View {
             ids: [
                 env!("CARGO_PKG_VERSION"),
@@ -36,12 +47,12 @@ impl Supervisor {
                 spool.attempt().as_str(),
             ],
             phase: phase.name(),
-            seconds: self.observer.elapsed().as_secs_f64(),
-            metrics: &self.recorder.last_numbers(),
+            seconds: observer.elapsed().as_secs_f64(),
+            metrics: &intake.recorder().last_numbers(),
             spooled: [Lane::Facts, Lane::Bulk].map(|lane| spool.pending_in(lane)),
             deliveries: counts.as_ref().map(|counts| counts.now()),
-            gpu_idle_ms: &self.observer.gpu_idle_ms(),
-            sample: self.observer.last_sample(),
+            gpu_idle_ms: &observer.gpu_idle_ms(),
+            sample: observer.last_sample(),
         })
     }
 }

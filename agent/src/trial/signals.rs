@@ -1,4 +1,4 @@
-//! The signals we hear, as one stream.
+//! The signals that the agent handles, as one stream.
 //!
 //! Invariant: a signal that was set to "ignore" when we started (`nohup`, a shell's `&`) stays ignored, for us and for
 //! the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
@@ -27,7 +27,7 @@ const HANDLED_SIGNALS: [Signal; 8] = [
 /// `SI_KERNEL` of `signalfd_siginfo.ssi_code` (`man 2 sigaction`).
 const KERNEL: i32 = 0x80;
 
-/// Everything we hear.
+/// The stream of signals.
 #[derive(Debug)]
 pub struct Signals {
     fd: AsyncFd<SignalFd>,
@@ -91,7 +91,7 @@ impl Signals {
     }
 
     /// Waits for a signal that asks for our own end. To be dropped at any time.
-    pub async fn stop_requested(&mut self) {
+    pub async fn wait_for_stop_signal(&mut self) {
         let asks = |caught| {
             matches!(
                 caught,

@@ -98,7 +98,7 @@ impl NniRecorder {
             }
             ReportBody::Ended(verdict) => self.ended(now_ms, verdict),
             ReportBody::Note { message, .. } => {
-                self.say(now_ms, "WARNING", message, Retention::Always)
+                self.say(now_ms, "WARNING", message, Retention::Always);
             }
             ReportBody::Shed(_)
             | ReportBody::Log(_)
