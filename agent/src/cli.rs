@@ -14,6 +14,7 @@ use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::collect::Pattern;
+use crate::delivery::ManagerAddress;
 
 mod config_file;
 pub mod legacy;
@@ -89,7 +90,7 @@ pub enum Command {
     },
     /// Print a shell's script that completes this program's words.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Print the version.
@@ -110,21 +111,28 @@ pub enum Output {
     Json,
 }
 
-/// The manager that a tool is to speak with.
-#[derive(Debug, Args)]
+/// The manager and its credentials.
+#[derive(Debug, Default, Args)]
 pub struct ManagerArgs {
     /// Base URL of the manager.
     #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file", value_parser = manager)]
     pub manager: Option<String>,
-    /// A file whose first line is the manager's URL.
+    /// A file whose first line is the manager's URL, read again when the manager does not answer.
     #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
     pub manager_file: Option<PathBuf>,
     /// A file with the token that the manager wants to see.
     #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// PEM file with the certificate authority of the manager's certificate.
+    /// A PEM file with the authority that signed the manager's certificate [default: the public ones].
     #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
+}
+
+impl ManagerArgs {
+    /// Returns the address, if one was given.
+    pub fn address(&self) -> Option<ManagerAddress> {
+        ManagerAddress::given(self.manager.clone(), self.manager_file.clone())
+    }
 }
 
 /// Options of `replay`.
@@ -173,7 +181,10 @@ pub struct DoctorArgs {
 }
 
 /// Options of `run`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
+#[command(mut_arg("manager", |url| {
+    url.help("Base URL of the manager. Without a manager everything stays on this machine")
+}))]
 pub struct RunArgs {
     /// The command and its arguments.
     #[arg(
@@ -202,18 +213,9 @@ pub struct RunArgs {
     #[arg(long, env = "TRIALKEEPER_PLATFORM", value_name = "NAME")]
     pub platform: Option<String>,
 
-    /// Base URL of the manager. Without a manager everything stays on this machine.
-    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file", value_parser = manager)]
-    pub manager: Option<String>,
-    /// A file whose first line is the manager's URL, read again when the manager does not answer.
-    #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
-    pub manager_file: Option<PathBuf>,
-    /// A file with the token that the manager wants to see.
-    #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// A PEM file with the authority that signed the manager's certificate [default: the public ones].
-    #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
+    /// The manager. Without one, everything stays on this machine.
+    #[command(flatten)]
+    pub manager: ManagerArgs,
 
     /// The trial's directory: output, verdict, spool [default: `NNI_OUTPUT_DIR`, else a new one below
     /// ./trialkeeper-runs].
@@ -343,18 +345,20 @@ pub enum Collect {
 }
 
 /// The choice whether output is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogCollection {
     /// Only its end, the last 64 KiB of each stream.
+    #[default]
     None,
     /// All of it, beside metrics.
     Http,
 }
 
 /// A way in which NNI's SDK reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SdkWay {
     /// With its marker on standard output.
+    #[default]
     Stdout,
     /// With its command channel.
     Http,
@@ -388,8 +392,8 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
     })?;
     let mut cli = parse_own(legacy::as_run(&legacy))?;
     if let Command::Run(args) = &mut cli.command {
-        args.manager = Some(legacy.manager.clone());
-        args.manager_file = None;
+        args.manager.manager = Some(legacy.manager.clone());
+        args.manager.manager_file = None;
         args.warnings.append(&mut legacy.warnings);
         args.legacy = Some(legacy);
     }

@@ -1,6 +1,6 @@
 //! PURE: the trial's bytes -> metrics. No I/O, no clock.
 //!
-//! Collectors find ([`Found`]); the [`MetricRegistry`] names, numbers and bounds what was found and concludes the
+//! Collectors find ([`CollectedMetric`]); the [`MetricRegistry`] names, numbers and bounds what was found and concludes the
 //! final result of a trial that knows no SDK. Foreign bytes never panic; what looks like a metric and is
 //! unreadable becomes a [`Finding::Unreadable`], and the bytes are passed on either way.
 //!
@@ -48,7 +48,7 @@ const EXCERPT_CHARS: usize = 200;
 /// Bytes that are certain to hold [`EXCERPT_CHARS`] characters, if there are as many at all.
 const EXCERPT_BYTES: usize = 4 * EXCERPT_CHARS;
 
-/// Where a metric came from.
+/// The collector that a metric came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// NNI's SDK: the stdout marker, the metric file or the loopback channel. The trial says itself what
@@ -66,8 +66,8 @@ pub enum Source {
 
 /// A metric as a collector found it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// Which collector.
+pub struct CollectedMetric {
+    /// The collector that found it.
     pub source: Source,
     /// Name of the metric.
     pub name: String,
@@ -83,10 +83,10 @@ pub struct Found {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
     /// A metric.
-    Metric(Found),
+    Metric(CollectedMetric),
     /// Something that looks like a metric and cannot be read.
     Unreadable {
-        /// Which collector.
+        /// The collector that found it.
         source: Source,
         /// The beginning of the bytes, at most 200 characters, lossy; empty where that would say nothing.
         excerpt: String,
@@ -103,7 +103,7 @@ impl Finding {
     }
 }
 
-/// Which collectors are on, and what the trial's metrics are called.
+/// The settings of the collectors: which are on, and the names of the trial's metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectSpec {
     /// Name of the metric that the search optimises. `None`: concluded at the end, see [`MetricRegistry`].

@@ -2,76 +2,72 @@
 //!
 //! Each lane has one request in flight at a time, so that its order is kept, and neither waits for the
 //! other. While a request is under way, new reports gather and make the next one. An idle lane sends at once.
-//! What a batch looks like on the wire is the dialect's; an NNI manager's has one lane and no heartbeat.
+//! The form of a batch on the wire is the dialect's; an NNI manager's has one lane and no heartbeat.
 //!
 //! Nothing here may end or delay the trial: every error is a reason to try again later. The total time is
 //! not limited while the trial runs; after its end it is ([`Settings::flush`]), and what is left stays in
 //! the spool. What only memory holds would be lost, so a manager that asks to wait is then waited for longer.
+//!
+//! The parts: `manager_session` sends one request, `batch` sends one batch until it is settled, `lane` and `older` have
+//! the loops over batches, `long_poll` keeps a request open, `deadline` has the time that is left.
 
-use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use backoff::backoff::Backoff as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
-use tracing::{debug, info, warn};
-use trial_protocol::{AttemptId, Directive, Lane, Offer, ReportAck};
+use trial_protocol::{AttemptId, Directive, Lane};
 
-use crate::delivery::dialect::{legacy, native};
-use crate::spool::{Cursor, Dialect, LaneFiles, Record, Sender, Spool};
+use crate::spool::{Dialect, LaneFiles, Sender, Spool};
 
 mod address;
+mod batch;
 mod client_cache;
+mod compression;
 mod counts;
 mod credentials;
+mod deadline;
 pub mod dialect;
+mod lane;
 mod local;
 mod long_poll;
+mod manager_session;
 mod older;
-mod packing;
-mod patience;
 #[cfg(test)]
 mod tests;
 mod token;
 
-pub use crate::delivery::dialect::{Error, Verdict};
+pub use crate::delivery::dialect::{Error, RetryDecision};
 pub use address::ManagerAddress;
-use client_cache::HttpClientCache;
+use batch::BatchDelivery;
 pub use counts::Counts;
 pub use credentials::Credentials;
-use credentials::is_encrypted;
+use deadline::Deadline;
+use lane::LaneDelivery;
 pub use local::{LOCAL_BASE, LocalClient};
-use long_poll::{LongPoll, Waited};
-use packing::Packed;
-pub use patience::pause;
-use token::Token;
+use long_poll::LongPoll;
+use manager_session::ManagerSession;
+use older::deliver_older;
 pub use token::read as read_token;
 
 /// Most JSON in a batch of facts, in bytes; a longer report travels alone.
 const FACTS_BYTES: usize = 256 << 10;
-/// Most JSON in a batch of logs and samples, in bytes.
-const BULK_BYTES: usize = 128 << 10;
-/// The time that logs gather before they are sent: they are many and not urgent.
-const BULK_LINGER: Duration = Duration::from_millis(50);
 /// First and longest mean time between tries; each is between nothing and twice that.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(7_500));
+pub const BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_millis(7_500));
 /// Longest time between tries once the trial has ended.
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
 /// The time beyond [`Settings::flush`] for a manager that asks to wait, if what it does not have is in memory only: its
 /// disk may be the one that is full, and a person has to see to that.
 pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
-/// Time between tries where only a person can help.
-const HOPELESS: Duration = Duration::from_mins(1);
 
-/// Why reports are left where nothing failed.
-const IN_VAIN: &str = "the manager did not take them in time";
+/// The reason for undelivered reports where nothing failed.
+const NOT_IN_TIME: &str = "the manager did not take them in time";
 
 /// The settings of delivery.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the manager is.
+    /// Address of the manager.
     pub manager: ManagerAddress,
     /// A file with the bearer token, read again when it is refused.
     pub token_file: Option<PathBuf>,
@@ -80,7 +76,7 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// The content of these files before the trial started, which may remove them.
     pub credentials: Credentials,
-    /// Whose reports.
+    /// The trial that the reports belong to.
     pub sender: Sender,
     /// Longest silence towards the manager; a shorter lease in an ack shortens it.
     pub heartbeat: Duration,
@@ -97,7 +93,7 @@ pub struct Settings {
 pub struct Outcome {
     /// Reports that the manager has not acknowledged; they stay in the spool.
     pub undelivered: u64,
-    /// Why, if any are.
+    /// The reason, if any are.
     pub last_error: Option<String>,
 }
 
@@ -109,18 +105,22 @@ pub async fn run(
     directives: mpsc::Sender<Directive>,
     ended: watch::Receiver<bool>,
 ) -> Outcome {
-    let deliverer = Deliverer::new(settings, spool, directives, ended);
-    match deliverer.settings.sender.dialect {
+    let parts = Parts::new(&settings, &spool, directives, ended);
+    let (older_facts_done, _) = watch::channel(false);
+    let lane = |lane| {
+        let Parts { session, deadline, batches, long_poll } = &parts;
+        LaneDelivery::new(lane, &spool, session, deadline, batches, long_poll, &older_facts_done)
+    };
+    match settings.sender.dialect {
         Dialect::Native => {
-            tokio::join!(deliverer.deliver_lane(Lane::Facts), deliverer.deliver_lane(Lane::Bulk));
+            tokio::join!(lane(Lane::Facts).run(), lane(Lane::Bulk).run());
         }
-        Dialect::Nni => deliverer.deliver_lane(Lane::Facts).await,
+        Dialect::Nni => lane(Lane::Facts).run().await,
     }
-    deliverer.outcome(deliverer.spool.pending())
+    parts.outcome(spool.pending())
 }
 
-/// Delivers one lane of files that an earlier process left, as the attempt that wrote them. `true` when
-/// everything of it was acknowledged.
+/// Delivers the lanes of files that an earlier process left, as the attempt that wrote them.
 pub async fn deliver_files(
     settings: Settings,
     attempt: &AttemptId,
@@ -136,360 +136,41 @@ pub async fn deliver_files(
         sync_interval: Duration::from_hours(1),
         now_ms: 0,
     };
-    let spool = Spool::open(memory).spool;
-    let deliverer = Deliverer::new(settings, spool, directives, ended);
+    let parts = Parts::new(&settings, &Spool::open(memory).spool, directives, ended);
     let mut undelivered = 0;
     for lane in files {
-        undelivered += deliverer.deliver_older(attempt, lane).await;
+        undelivered += deliver_older(&parts.batches, attempt, lane).await;
     }
-    deliverer.outcome(undelivered)
+    parts.outcome(undelivered)
 }
 
-struct Deliverer {
-    settings: Settings,
-    spool: Spool,
-    directives: mpsc::Sender<Directive>,
-    ended: watch::Receiver<bool>,
-    /// The manager's offer, once it has answered.
-    peer: watch::Sender<Option<Offer>>,
-    /// `true` if the facts of earlier attempts have been delivered.
-    older_told: watch::Sender<bool>,
-    shared: Mutex<Contact>,
-    line: LongPoll,
+/// The parts that both lanes share.
+struct Parts {
+    session: Arc<ManagerSession>,
+    deadline: Arc<Deadline>,
+    batches: BatchDelivery,
+    long_poll: LongPoll,
 }
 
-/// The outcome of a batch.
-enum Delivered {
-    /// The manager has everything up to this seq.
-    Through(u64),
-    /// The manager will never take this report, the batch's first and only one.
-    Refused(u64),
-    /// The batch was a heartbeat, and was heard.
-    Nothing,
-    /// The manager has lost what it had acknowledged after this seq, and wants it again.
-    Behind(Option<u64>),
-    /// The time is up.
-    OutOfTime,
-}
-
-/// The state of the contact with the manager, shared by both lanes.
-#[derive(Default)]
-struct Contact {
-    caller: HttpClientCache,
-    /// To an NNI manager, between two uses of it.
-    connection: Option<legacy::Connection>,
-    /// The part of the batch at hand that was taken, where it is taken piece by piece.
-    taken: Option<u64>,
-    /// To a manager on this machine. Once its socket was seen, the manager is asked nowhere else.
-    local: Option<LocalClient>,
-    base: Option<String>,
-    /// The last address that could be read.
-    last_base: Option<String>,
-    token: Token,
-    /// `true` if compressed batches were refused.
-    plain: bool,
-    heartbeat: Option<Duration>,
-    seen: HashSet<u64>,
-    obeyed: Vec<u64>,
-    last_error: Option<String>,
-    /// The capability that the manager lacks, for which something was left.
-    lacking: Option<&'static str>,
-    /// `true` if the last answer was to come again later.
-    asked_to_wait: bool,
-    give_up_at: Option<Instant>,
-}
-
-impl Deliverer {
+impl Parts {
     fn new(
-        settings: Settings,
-        spool: Spool,
+        settings: &Settings,
+        spool: &Spool,
         directives: mpsc::Sender<Directive>,
         ended: watch::Receiver<bool>,
     ) -> Self {
-        let (peer, _) = watch::channel(None);
-        let token = Token::new(settings.token_file.clone(), settings.credentials.token().cloned());
-        let caller = HttpClientCache::new(
-            settings.ca_file.clone(),
-            settings.credentials.authority().cloned(),
-        );
-        let shared = Mutex::new(Contact { caller, token, ..Contact::default() });
-        let line = LongPoll::default();
-        let (older_told, _) = watch::channel(false);
-        Self { settings, spool, directives, ended, peer, older_told, shared, line }
+        let session = Arc::new(ManagerSession::new(settings, directives));
+        let deadline = Deadline::new(settings, Arc::clone(&session), spool.clone(), ended);
+        let deadline = Arc::new(deadline);
+        let (shared, time) = (|| Arc::clone(&session), || Arc::clone(&deadline));
+        let batches = BatchDelivery::new(shared(), time(), spool.attempt().clone());
+        let long_poll = LongPoll::new(shared(), time(), spool.clone());
+        Self { session, deadline, batches, long_poll }
     }
 
     /// Returns the outcome when `undelivered` reports are left.
     fn outcome(&self, undelivered: u64) -> Outcome {
-        let why = || self.lock().why_not().unwrap_or_else(|| IN_VAIN.to_owned());
+        let why = || self.session.take_problem().unwrap_or_else(|| NOT_IN_TIME.to_owned());
         Outcome { undelivered, last_error: (undelivered > 0).then(why) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Contact> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn deliver_lane(&self, lane: Lane) {
-        for attempt in self.spool.older_attempts() {
-            if let Some(files) = self.spool.older_lane(attempt, lane) {
-                self.deliver_older(attempt, files).await;
-            }
-        }
-        if lane == Lane::Facts {
-            self.older_told.send_replace(true);
-        } else if !self.takes_bulk().await {
-            return;
-        }
-        let max_bytes = match lane {
-            Lane::Facts => FACTS_BYTES,
-            Lane::Bulk => BULK_BYTES,
-        };
-        let beats = lane == Lane::Facts && self.settings.sender.dialect == Dialect::Native;
-        let mut ended = self.ended.clone();
-        let mut spoke = Instant::now();
-        loop {
-            let over = *ended.borrow_and_update();
-            if over && self.spool.pending_in(lane) == 0 {
-                return;
-            }
-            let heartbeat = spoke + self.lock().heartbeat.unwrap_or(self.settings.heartbeat);
-            if self.may_wait(lane)
-                && let Some(Waited { records, answer }) = self.wait_on_line(heartbeat).await
-            {
-                if !self.settle(lane, records, answer).await {
-                    return;
-                }
-                spoke = Instant::now();
-                continue;
-            }
-            let records = tokio::select! {
-                biased;
-                () = self.spool.readable(lane) => {
-                    if lane == Lane::Bulk && !over {
-                        self.linger(&mut ended).await;
-                    }
-                    self.spool.peek(lane, max_bytes).await
-                }
-                () = tokio::time::sleep_until(heartbeat), if beats => Vec::new(),
-                // The line is free again.
-                () = self.line.wanted(false), if beats && self.line.is_wanted() => continue,
-                changed = ended.changed(), if !over => match changed {
-                    Ok(()) => continue,
-                    Err(_) => return, // Nobody is left who could say that the trial has ended.
-                },
-                () = self.deadline(), if over => return,
-            };
-            if records.is_empty() && self.spool.pending_in(lane) > 0 {
-                // The disk did not give what it has.
-                if !self.wait(BACKOFF_AT_END).await {
-                    return;
-                }
-                continue;
-            }
-            if records.is_empty() && lane == Lane::Bulk {
-                continue;
-            }
-            let _held = match lane {
-                Lane::Facts => None,
-                Lane::Bulk => Some(self.line.take().await),
-            };
-            if !self.settle(lane, records, None).await {
-                return;
-            }
-            spoke = Instant::now();
-        }
-    }
-
-    /// Delivers records of our own attempt and has the spool forget them; `false` when the time is up.
-    /// `answer` is what a first try came to, if there was one.
-    async fn settle(
-        &self,
-        lane: Lane,
-        records: Vec<Record>,
-        answer: Option<Result<ReportAck, Error>>,
-    ) -> bool {
-        // Of the bulk lane nothing is asked for again: a trial's output lies in its files, too.
-        let cursor = if lane == Lane::Facts { self.spool.cursor() } else { Cursor::default() };
-        match self.deliver(self.spool.attempt(), lane, records, cursor, answer).await {
-            Delivered::Through(through) => self.spool.ack(lane, through),
-            Delivered::Refused(seq) => {
-                if lane == Lane::Facts {
-                    self.spool.give_up(seq);
-                }
-                self.spool.ack(lane, seq);
-            }
-            Delivered::Nothing => {}
-            Delivered::Behind(stored) => self.spool.rewind(stored).await,
-            Delivered::OutOfTime => return false,
-        }
-        true
-    }
-
-    /// Sends a batch until it is taken or refused.
-    async fn deliver(
-        &self,
-        attempt: &AttemptId,
-        lane: Lane,
-        mut records: Vec<Record>,
-        cursor: Cursor,
-        mut answer: Option<Result<ReportAck, Error>>,
-    ) -> Delivered {
-        let mut pause = pause();
-        loop {
-            let sent = match answer.take() {
-                Some(sent) => sent,
-                None => tokio::select! {
-                    sent = self.send(attempt, lane, &records, cursor) => sent,
-                    () = self.deadline_after_end() => {
-                        let taken = self.lock().taken.take();
-                        return taken.map_or(Delivered::OutOfTime, Delivered::Through);
-                    }
-                },
-            };
-            let error = match sent {
-                Ok(ack) => {
-                    self.heard(&ack, attempt);
-                    // Only if there is something to send: else a manager that asks again would be answered for ever.
-                    if ack.resend && ack.through.max(cursor.forgotten) < cursor.acknowledged {
-                        return Delivered::Behind(ack.through);
-                    }
-                    let (Some(first), Some(last)) = (records.first(), records.last()) else {
-                        return Delivered::Nothing; // A heartbeat.
-                    };
-                    match ack.through {
-                        // What was never sent cannot be acknowledged.
-                        Some(through) if through >= first.seq => {
-                            return Delivered::Through(through.min(last.seq));
-                        }
-                        Some(_) | None => Error::NotStored,
-                    }
-                }
-                Err(error) => error,
-            };
-            let verdict = error.verdict();
-            self.failed(&error);
-            if matches!(error, Error::Unauthorized { .. }) {
-                self.lock().token.refuse();
-            }
-            self.lock().asked_to_wait = matches!(error, Error::Busy { .. });
-            let mut own_pause = || pause.next_backoff().unwrap_or(BACKOFF.1);
-            let wait = match verdict {
-                // Those who are all told the same second must not come back as one, nor at once.
-                Verdict::RetryAfter(after) => after + own_pause(),
-                Verdict::Hopeless if *self.ended.borrow() => return Delivered::OutOfTime,
-                Verdict::Hopeless => HOPELESS,
-                Verdict::Split | Verdict::Smaller if records.len() > 1 => {
-                    records.truncate(records.len() / 2);
-                    continue;
-                }
-                Verdict::Retry | Verdict::Smaller => own_pause(),
-                // A single report that will never be taken must not hold up all others.
-                Verdict::Split => {
-                    warn!("the manager refuses a report for good; it is passed over: {error}");
-                    return records
-                        .first()
-                        .map_or(Delivered::Nothing, |record| Delivered::Refused(record.seq));
-                }
-            };
-            self.refresh();
-            if !self.wait(wait).await {
-                return Delivered::OutOfTime;
-            }
-        }
-    }
-
-    async fn send(
-        &self,
-        attempt: &AttemptId,
-        lane: Lane,
-        records: &[Record],
-        cursor: Cursor,
-    ) -> Result<ReportAck, Error> {
-        if self.settings.sender.dialect == Dialect::Nni {
-            return self.post_lines(records).await;
-        }
-        let (client, base, token, obeyed) = self.contact()?;
-        let ack = loop {
-            let body = native::body(&self.settings.sender, attempt, lane, records, &obeyed, cursor);
-            let Packed { bytes, gzip } = self.pack(&base, body).await;
-            match native::post(&client, &base, token.as_deref(), bytes, gzip).await {
-                Err(error) if gzip && self.refused_packing(&error) => debug!("{error}; sent plain"),
-                answer => break answer?,
-            }
-        };
-        // The manager has them now; it repeats a directive until it does.
-        self.lock().obeyed.retain(|id| !obeyed.contains(id));
-        Ok(ack)
-    }
-
-    /// Posts lines to an NNI manager; its answers become an ack.
-    async fn post_lines(&self, records: &[Record]) -> Result<ReportAck, Error> {
-        let (base, mut connection) = {
-            let mut contact = self.lock();
-            contact.taken = None;
-            (self.base(&mut contact)?, contact.connection.take())
-        };
-        let taken = |seq| self.lock().taken = Some(seq);
-        let posted =
-            legacy::post(&mut connection, &base, &self.settings.sender, records, taken).await;
-        let mut contact = self.lock();
-        contact.connection = connection;
-        contact.taken = None;
-        Ok(ReportAck {
-            offer: Offer::new([]),
-            through: posted?,
-            directives: Vec::new(),
-            lease_ms: None,
-            token: None,
-            resend: false,
-            other: BTreeMap::new(),
-        })
-    }
-
-    fn heard(&self, ack: &ReportAck, attempt: &AttemptId) {
-        // Orders on the ack of an earlier attempt are not for this one.
-        let own = attempt == self.spool.attempt();
-        self.settings.counts.taken();
-        let mut contact = self.lock();
-        contact.asked_to_wait = false;
-        if contact.last_error.take().is_some() {
-            info!("the manager takes reports again");
-        }
-        contact.heartbeat = ack
-            .lease_ms
-            .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.settings.heartbeat));
-        if let Some(token) = &ack.token {
-            let proved = contact.local.is_some()
-                || contact.last_base.as_ref().is_some_and(|base| is_encrypted(base));
-            contact.token.renew(&token.0, proved);
-        }
-        for directive in &ack.directives {
-            // A full queue is no loss: the manager repeats what was not obeyed.
-            if own
-                && !contact.seen.contains(&directive.id)
-                && self.directives.try_send(directive.clone()).is_ok()
-            {
-                contact.seen.insert(directive.id);
-                contact.obeyed.push(directive.id);
-            }
-        }
-        drop(contact);
-        self.peer.send_if_modified(|peer| {
-            let changed = peer.as_ref() != Some(&ack.offer);
-            *peer = Some(ack.offer.clone());
-            changed
-        });
-    }
-
-    /// Shows a failure once, not at every try.
-    fn failed(&self, error: &Error) {
-        let shown = crate::util::errors::chain(error);
-        self.settings.counts.failed();
-        let mut contact = self.lock();
-        if contact.last_error.as_ref() == Some(&shown) {
-            debug!("{shown}");
-        } else {
-            warn!("{shown}; reports wait in the spool");
-            contact.last_error = Some(shown);
-        }
     }
 }

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use cli::Command;
 use commands::{doctor, gpus, inspect, machine, replay, tools};
-use run::hold;
+use run::fallback;
 use trial::guard;
 use trial::hand_over::HOLD;
 
@@ -33,7 +33,7 @@ use trial::hand_over::HOLD;
 pub fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     if words.get(1).is_some_and(|word| word == HOLD) {
-        return hold::main(&words[2..]);
+        return fallback::main(&words[2..]);
     }
     if let Some(code) = guard::main(words.iter().skip(1).cloned()) {
         return code;

@@ -1,4 +1,4 @@
-//! What is seen of the trial while it runs, beside its output: readings, and the alarms they make. It is the
+//! The observation of the trial while it runs, beside its output: readings, and the alarms that they raise. It is the
 //! ground that the verdict stands on.
 //!
 //! Everything here is a short read of the kernel's own files. What may hang, a GPU's driver, hangs in a
@@ -13,14 +13,14 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use trial_protocol::{CgroupSample, GpuSample, LogChunk, ProcessSample, Sample, Stream};
 
-use crate::observe::detect::{Alarm, DetectSpec, Detectors, Seen};
+use crate::observe::detect::{Alarm, DetectSpec, DetectorInput, Detectors};
 use crate::observe::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
-use crate::observe::sample::gpu::{Allotted, BoardEvent};
+use crate::observe::sample::gpu::{BoardEvent, GpuAllotment};
 use crate::observe::sample::process::ProcessReader;
 use crate::output::log_lines::{Secrets, last_lines};
 use crate::output::{PumpEvent, SharedTail};
 use crate::trial::reap::Reaper;
-use crate::verdict::Known;
+use crate::verdict::Observations;
 
 mod cards;
 pub mod detect;
@@ -37,8 +37,8 @@ pub struct Spec {
     pub interval: Option<Duration>,
     /// The program that reads NVIDIA's GPUs; `None`: there is none.
     pub gpu_program: Option<PathBuf>,
-    /// Which GPUs are the trial's.
-    pub own_gpus: Allotted,
+    /// The GPUs of the trial.
+    pub own_gpus: GpuAllotment,
     /// The limits of the detection.
     pub detect: DetectSpec,
     /// The secrets to mask in excerpts of its output.
@@ -153,7 +153,7 @@ impl Observer {
         self.cgroup_before = self.cgroup.as_ref().map(CgroupReader::read);
     }
 
-    /// When the next sample is due after `now`.
+    /// Returns when the next sample is due after `now`.
     pub fn next_sample(&self, now: Instant) -> Option<Instant> {
         let interval = self.spec.interval?;
         // The first one comes early, or a trial of a few seconds would have none.
@@ -192,9 +192,9 @@ impl Observer {
         let printed = total(&self.stdout) + total(&self.stderr);
         let mut alarms = Vec::new();
         if std::mem::replace(&mut self.printed, printed) != printed {
-            alarms.extend(self.detectors.step(Seen::Output, now));
+            alarms.extend(self.detectors.step(DetectorInput::Output, now));
         }
-        alarms.extend(self.detectors.step(Seen::Sample(&sample), now));
+        alarms.extend(self.detectors.step(DetectorInput::Sample(&sample), now));
         remarks.extend(alarms.into_iter().map(Remark::Alarm));
         self.last = Some(sample.clone());
         sample
@@ -207,7 +207,7 @@ impl Observer {
 
     /// The trial has ended a step.
     pub fn step_ended(&mut self) -> Vec<Remark> {
-        let alarms = self.detectors.step(Seen::Metric, self.started.elapsed());
+        let alarms = self.detectors.step(DetectorInput::Metric, self.started.elapsed());
         alarms.into_iter().map(Remark::Alarm).collect()
     }
 
@@ -234,15 +234,15 @@ impl Observer {
         last
     }
 
-    /// The same after a trial that printed nothing and succeeded: no figure of the control group is asked for then.
-    pub fn known_of_a_brief_success(&self) -> Known {
+    /// Returns the observations after a trial that printed nothing and succeeded: the control group is not read then.
+    pub fn observations_of_fast_success(&self) -> Observations {
         let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Known { duration_ms: Some(millis), ..Known::default() }
+        Observations { duration_ms: Some(millis), ..Observations::default() }
     }
 
     /// Everything known now, but for how the trial ended.
-    pub fn known(&self) -> Known {
-        Known {
+    pub fn observations(&self) -> Observations {
+        Observations {
             duration_ms: Some(
                 u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             ),
@@ -254,21 +254,21 @@ impl Observer {
             gpus: [self.gpus.board.last(), self.cards.board.last()].concat(),
             gpu_idle_ms: self.gpu_idle_ms(),
             gpus_lost: [self.gpus.board.lost(), self.cards.board.lost()].concat(),
-            ..Known::default()
+            ..Observations::default()
         }
     }
 
     /// The ends of both streams, for a manager that was sent nothing of them.
-    pub fn last_lines(&self, known: &Known) -> impl Iterator<Item = LogChunk> {
-        let stdout = last_lines(Stream::Stdout, total(&self.stdout), &known.stdout_tail);
-        let stderr = last_lines(Stream::Stderr, total(&self.stderr), &known.stderr_tail);
+    pub fn last_lines(&self, observed: &Observations) -> impl Iterator<Item = LogChunk> {
+        let stdout = last_lines(Stream::Stdout, total(&self.stdout), &observed.stdout_tail);
+        let stderr = last_lines(Stream::Stderr, total(&self.stderr), &observed.stderr_tail);
         stdout.into_iter().chain(stderr)
     }
 
-    /// The same while the trial runs.
-    pub fn known_so_far(&self) -> Known {
+    /// Returns the observations while the trial runs.
+    pub fn observations_so_far(&self) -> Observations {
         let memory_held_bytes = self.cgroup.as_ref().and_then(CgroupReader::memory_held);
-        Known { memory_held_bytes, ..self.known() }
+        Observations { memory_held_bytes, ..self.observations() }
     }
 }
 

@@ -31,7 +31,7 @@ use trial_protocol::{GpuSample, Stream};
 
 use crate::collect::{CollectSpec, Finding, Line, LineCutter, StreamScanner};
 use crate::output::capture::Capture;
-use crate::output::log_ship::Shipper;
+use crate::output::log_ship::LogShipper;
 use crate::util::last_bytes::LastBytes;
 
 /// Bytes read at once, at first and once so many come: what a pipe holds. Most trials leave one stream silent.
@@ -77,14 +77,14 @@ pub type SharedTail = Arc<Mutex<LastBytes>>;
 
 /// Everything one pump works with.
 pub struct Pump {
-    /// Which stream it is.
+    /// The stream that is read.
     pub stream: Stream,
-    /// Where its bytes are copied.
+    /// The writer of copies of its bytes.
     pub capture: Capture,
-    /// Where its end is kept.
+    /// The keeper of its last bytes.
     pub tail: SharedTail,
-    /// Where its log goes, if it is collected.
-    pub shipper: Option<Arc<Shipper>>,
+    /// The collector of its log, if there is one.
+    pub shipper: Option<Arc<LogShipper>>,
     /// Cuts the stream into lines, where a reader needs them.
     pub lines: Option<LineCutter>,
     /// The receiver of the messages.
@@ -178,7 +178,7 @@ impl Outlet {
         thread.spawn(move || flow.read_late()).map(drop)
     }
 
-    /// Where it comes out, if it is `stream`.
+    /// Returns the source, if this is `stream`.
     pub fn source_of(&self, stream: Stream) -> Option<OwnedFd> {
         let own = (self.0.stream == stream).then(|| self.0.source.as_fd().try_clone_to_owned());
         own?.ok()
@@ -266,7 +266,7 @@ impl Flow {
             intake.end();
             return None;
         }
-        crate::util::faults::here("pump");
+        crate::util::faults::inject_at("pump");
         self.held.fetch_add(length, Ordering::AcqRel);
         intake.take(&buffer[..length]);
         Some(length)
@@ -343,11 +343,11 @@ mod tests {
     use std::io::{PipeReader, pipe};
 
     use super::*;
-    use crate::output::capture::Places;
+    use crate::output::capture::CapturePaths;
 
     fn pump(heard: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
-        let capture = Capture::new(Places::default());
+        let capture = Capture::new(CapturePaths::default());
         let stream = Stream::Stdout;
         let (tail_of_pump, gate) = (Arc::clone(&tail), Arc::default());
         let pump =

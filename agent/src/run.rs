@@ -18,55 +18,50 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use trial_protocol::ReportBody;
 
 use crate::cli::{KEEPER_FAULT, RunArgs};
 use crate::collect::tail::FileSpec;
 use crate::commands::inspect::{Recipe, SDK_FILE};
 use crate::delivery::Credentials;
-use crate::http::status::listen;
 use crate::observe::Observer;
-use crate::output::capture::{Capture, Places};
+use crate::output::capture::{Capture, CapturePaths};
 use crate::output::metric_file::MetricFiles;
 use crate::output::{PumpEvent, SharedTail};
 use crate::run::settings::{Identity, Settings};
 use crate::spool::Claim;
-use crate::supervise::recorder::{Recorder, Tally};
-use crate::supervise::{Ending, Look, Supervisor, supervise, trial_exit};
-use crate::trial::environment;
+use crate::supervise::recorder::MetricSummary;
+use crate::supervise::{Ending, trial_exit};
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
 use crate::trial::reap::Reaper;
 use crate::trial::settle_signals;
-use crate::trial::signals::{HeldBack, Signals};
+use crate::trial::signals::{BlockedSignals, Signals};
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
-use crate::verdict::{End, Known, conclude};
+use crate::verdict::{Observations, TrialEnd, conclude};
 
-mod ahead;
-mod brief;
 mod channel;
 mod delivery;
-mod ends;
+pub mod fallback;
+mod fast_path;
 mod finish;
-pub mod hold;
 mod launch;
+mod pod_setup;
 mod prepare;
 mod pumps;
 mod recording;
+mod running;
 pub mod settings;
 pub mod standalone;
+mod summary;
 
-use ahead::remove_code;
-use channel::{SdkChannel, Served};
-use delivery::Delivery;
-use finish::Finish;
+use channel::SdkChannel;
 use launch::{FaultContext, Launched, launch};
+use pod_setup::remove_code;
 use prepare::{Prepared, prepare};
-use pumps::{Pumps, Running};
-use recording::{open_spool, recorder};
+use running::Running;
 
 /// Messages of the pumps that may wait for the main task.
-const HEARD_ROOM: usize = 64;
+const EVENT_QUEUE: usize = 64;
 
 /// The longest between a report and its being safe on disk; the verdict is safe at once.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -74,9 +69,9 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The longest wait for the disk at the end.
 const DISK_WAIT: Duration = Duration::from_secs(2);
 
-/// The longest that the end of the output waits for its reader, and the longest once a stop is requested.
-const TAKEN_WAIT: Duration = Duration::from_mins(10);
-const TAKEN_HURRIED: Duration = Duration::from_secs(2);
+/// The longest wait for the receiver of the output at the end, and the longest once a stop is requested.
+const READER_WAIT: Duration = Duration::from_mins(10);
+const HURRIED_READER_WAIT: Duration = Duration::from_secs(2);
 
 /// Runs a trial as `args` say, and returns the exit code.
 pub fn run(args: &RunArgs) -> ExitCode {
@@ -84,9 +79,9 @@ pub fn run(args: &RunArgs) -> ExitCode {
     crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
     settle_signals();
-    let held_back = HeldBack::begin();
+    let held_back = BlockedSignals::begin();
     let random = RandomState::new().build_hasher().finish();
-    let runtime = Later::new();
+    let runtime = LazyRuntime::new();
     let prepared = match prepare(args, clock.now_ms(), random, &runtime) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -109,7 +104,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         );
     }
     let (pod, dir) = (settings.pod.clone(), prepared.dir.clone());
-    let watch = Watch::start(prepared, claim, runtime);
+    let watch = StartedRun::start(prepared, claim, runtime);
     // From here on the trial runs.
 
     let code = watch.watch(held_back, clock);
@@ -117,13 +112,13 @@ pub fn run(args: &RunArgs) -> ExitCode {
     code
 }
 
-/// A runtime that is made when it is needed first.
-type Later = OnceCell<io::Result<Runtime>>;
+/// A runtime that is made on first use.
+type LazyRuntime = OnceCell<io::Result<Runtime>>;
 
 fn new_runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // What looks up names is a thread, and where none can be started any more tokio has no way but to panic.
+        // Names are looked up on a thread, and where none can be started any more tokio has no way but to panic.
         .thread_keep_alive(Duration::from_hours(24))
         .build()
 }
@@ -133,8 +128,8 @@ fn spool_dir(prepared: &Prepared) -> Option<PathBuf> {
     prepared.settings.spool_dir.clone().or_else(own)
 }
 
-/// A trial that was started, and what is made ready to watch it.
-struct Watch {
+/// A trial that was started, and the parts that are ready to watch it.
+struct StartedRun {
     prepared: Prepared,
     claim: Option<Claim>,
     launched: Launched,
@@ -143,17 +138,17 @@ struct Watch {
     reaper: Reaper,
     metric_files: MetricFiles,
     capture: Capture,
-    tell: mpsc::Sender<PumpEvent>,
-    heard: mpsc::Receiver<PumpEvent>,
+    events_sender: mpsc::Sender<PumpEvent>,
+    events: mpsc::Receiver<PumpEvent>,
     channel: SdkChannel,
-    runtime: Later,
+    runtime: LazyRuntime,
     credentials: Credentials,
 }
 
-impl Watch {
+impl StartedRun {
     /// Starts the trial.
-    fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: Later) -> Self {
-        // The trial is told where the SDK's channel is, so that must be there already.
+    fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: LazyRuntime) -> Self {
+        // The trial gets the address of the SDK's channel, so the channel must be bound before.
         let mut channel = SdkChannel::none();
         if prepared.settings.sdk_channel {
             match runtime.get_or_init(new_runtime) {
@@ -167,13 +162,13 @@ impl Watch {
         let credentials = settings.manager.as_ref().map_or_else(Credentials::default, |manager| {
             Credentials::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
         });
-        let (tell, heard) = mpsc::channel(HEARD_ROOM);
+        let (events_sender, events) = mpsc::channel(EVENT_QUEUE);
         let files = files(settings, prepared.sys_dir.as_deref());
-        // Before the trial: what is in its files by now is not its.
-        let metric_files = MetricFiles::new(&settings.collect, files, tell.clone());
+        // Before the trial: records that are in its files by now are not its own.
+        let metric_files = MetricFiles::new(&settings.collect, files, events_sender.clone());
         let (reaper, tails) = (Reaper::default(), <[SharedTail; 2]>::default());
         let [stdout_tail, stderr_tail] = tails.clone();
-        let watcher = tell.clone();
+        let watcher = events_sender.clone();
         let observe = settings.observe.clone();
         let observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
         let termination_log = termination_log(settings);
@@ -184,20 +179,7 @@ impl Watch {
         };
         let obstacle = prepared.obstacle.take();
         let launched = launch(settings, &prepared.plan, obstacle, &context, &reaper);
-        let capture = Capture::new(Places {
-            dir: prepared.dir.clone(),
-            termination_log,
-            rotate_bytes: settings.rotate_bytes,
-            collectors: prepared.dir.as_deref().and_then(|dir| {
-                let recipe = Recipe {
-                    collect: settings.collect.clone(),
-                    files: metric_files.offsets(),
-                    event_dirs: settings.tensorboard.clone(),
-                    since_ms: prepared.since_ms,
-                };
-                recipe.to_json(dir, &settings.observe.secrets)
-            }),
-        });
+        let capture = capture(&prepared, &metric_files, termination_log);
         Self {
             prepared,
             claim,
@@ -207,8 +189,8 @@ impl Watch {
             reaper,
             metric_files,
             capture,
-            tell,
-            heard,
+            events_sender,
+            events,
             channel,
             runtime,
             credentials,
@@ -216,15 +198,15 @@ impl Watch {
     }
 
     /// Watches the trial to its end, and returns the exit code.
-    fn watch(mut self, held_back: io::Result<HeldBack>, clock: Arc<dyn Clock>) -> ExitCode {
+    fn watch(mut self, held_back: io::Result<BlockedSignals>, clock: Arc<dyn Clock>) -> ExitCode {
         let held_back = match held_back {
             Ok(held_back) => Some(held_back),
             Err(source) => {
-                tracing::warn!("signals are not heard at first: {source}");
+                tracing::warn!("signals are handled only after start-up: {source}");
                 None
             }
         };
-        if let Some(code) = held_back.as_ref().and_then(|held_back| self.unless_brief(held_back)) {
+        if let Some(code) = held_back.as_ref().and_then(|held_back| self.try_fast_path(held_back)) {
             return code;
         }
         let runtime = std::mem::take(&mut self.runtime).into_inner();
@@ -245,7 +227,7 @@ impl Watch {
 
     /// Sees a trial to its end, and returns the exit code, if it ends at once without having sent or printed anything,
     /// and no request to watch it came.
-    fn unless_brief(&mut self, held_back: &HeldBack) -> Option<ExitCode> {
+    fn try_fast_path(&mut self, held_back: &BlockedSignals) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
         if settings.identity != Identity::None || settings.sdk_channel {
             return None;
@@ -253,7 +235,7 @@ impl Watch {
         let Launched { started, outputs } = &mut self.launched;
         let (trial, exit) = started.as_mut().ok()?;
         let (observer, files) = (&mut self.observer, &self.metric_files);
-        let status = brief::wait(
+        let status = fast_path::wait(
             held_back,
             outputs,
             exit,
@@ -261,37 +243,29 @@ impl Watch {
             || observer.begin(),
             || !files.any_is_there(),
         )?;
-        trial.reaped(false);
+        trial.record_reaped(false);
         let ending = Ending { status: Some(status), ..Ending::default() };
-        let known = if status.success() {
-            Known { end: end_of(&ending), ..self.observer.known_of_a_brief_success() }
+        let observations = if status.success() {
+            Observations { end: end_of(&ending), ..self.observer.observations_of_fast_success() }
         } else {
             self.observer.begin();
-            what_is_known(&self.observer, ending)
+            observations_at_end(&self.observer, ending)
         };
-        let verdict = conclude(&known);
-        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
+        let verdict = conclude(&observations);
+        let code = summary::exit_code(&observations.end, &verdict, settings.exit_code_map);
         disarm(code);
         if let Err(error) = self.capture.only_verdict(&verdict) {
             tracing::warn!("{error}");
         }
         let dir = self.prepared.dir.as_deref();
-        ends::say_goodbye(settings, &verdict, &Tally::default(), dir, None);
+        summary::log_summary(settings, &verdict, &MetricSummary::default(), dir, None);
         Some(ExitCode::from(code))
     }
 
     /// Watches a trial to its end, and returns the exit code.
-    async fn keep(self, clock: Arc<dyn Clock>) -> ExitCode {
-        let Self { prepared, claim, launched, tails, mut observer, reaper, .. } = self;
-        observer.begin();
-        let (metric_files, capture, tell, heard) =
-            (self.metric_files, self.capture, self.tell, self.heard);
-        let spool_dir = spool_dir(&prepared);
-        let Prepared { mut settings, plan, record, dir, earlier, parameter_id, signals, .. } =
-            prepared;
-        settings.collect.variables = environment::numbers(std::env::vars_os(), &plan.environment);
-        let Launched { started, outputs } = launched;
-        let signals = match signals.map_or_else(Signals::listen, Ok) {
+    async fn keep(mut self, clock: Arc<dyn Clock>) -> ExitCode {
+        self.observer.begin();
+        let signals = match self.prepared.signals.take().map_or_else(Signals::listen, Ok) {
             Ok(signals) => signals,
             Err(source) => {
                 tracing::error!("cannot listen to signals: {source}");
@@ -299,84 +273,38 @@ impl Watch {
                 return ExitCode::from(KEEPER_FAULT);
             }
         };
-        let spool = open_spool(&settings, spool_dir.clone(), claim, clock.now_ms());
-        let pumps = Pumps::new(&settings, &capture, tell, &spool, &clock);
-        let Running { open, outlets, shippers } = pumps.start_all(outputs, tails);
+        let running = Running::open(self, signals, clock);
+        // Boxed: with all its parts, this future would make every caller's future as large.
+        let (ended, finish) = Box::pin(running.supervise()).await;
+        finish.finish(ended).await
+    }
+}
 
-        let Served { findings, end: channel_end } = self.channel.serve(record);
-        let recorder = recorder(&settings, &spool, clock, parameter_id);
-        let trial = started.as_ref().ok().map(|(trial, _)| trial);
-        recorder.report(ReportBody::Started(ends::announcement(&settings, trial)));
-        if let Some(earlier) = earlier {
-            recorder.note("earlier-attempt", ends::of_earlier(&earlier));
-        }
-        let Delivery { directives, counts, last } =
-            Delivery::start(&settings, self.credentials, &spool);
-
-        let (ask, asked) = mpsc::channel(1);
-        if let Some(address) = settings.listen {
-            tokio::spawn(listen(address, ask, last.ended()));
-        }
-        let (known, recorder, signals, hurried) = match started {
-            Ok((trial, exit)) => {
-                let supervisor = Supervisor {
-                    trial,
-                    exit,
-                    reaper,
-                    signals,
-                    heard,
-                    open,
-                    outlets: outlets.clone(),
-                    metric_files: Some(metric_files),
-                    channel: findings,
-                    directives,
-                    recorder,
-                    observer,
-                    shippers,
-                    capture: capture.clone(),
-                    grace: settings.grace,
-                    drain: settings.drain,
-                    look: Look {
-                        asked,
-                        sender: settings.sender.clone(),
-                        spool: spool.clone(),
-                        counts,
-                    },
-                };
-                supervised(&settings, supervisor).await
-            }
-            Err(error) => {
-                tracing::error!("{}", chain(&error));
-                let known = Known { end: ends::never_started(&error), ..observer.known() };
-                (known, recorder, signals, false)
-            }
+/// Returns the writer of the trial's files.
+fn capture(
+    prepared: &Prepared,
+    metric_files: &MetricFiles,
+    termination_log: Option<PathBuf>,
+) -> Capture {
+    let settings = &prepared.settings;
+    let collectors = prepared.dir.as_deref().and_then(|dir| {
+        let recipe = Recipe {
+            collect: settings.collect.clone(),
+            files: metric_files.offsets(),
+            event_dirs: settings.tensorboard.clone(),
+            since_ms: prepared.since_ms,
         };
-        channel_end.end();
-        let finish = Finish { settings, dir, spool_dir, spool, capture, outlets, last };
-        finish.finish(&known, recorder, signals, hurried).await
-    }
+        recipe.to_json(dir, &settings.observe.secrets)
+    });
+    Capture::new(CapturePaths {
+        dir: prepared.dir.clone(),
+        termination_log,
+        rotate_bytes: settings.rotate_bytes,
+        collectors,
+    })
 }
 
-/// Supervises a trial to its end. Returns what is known of the end, and whether a stop was requested that hurries us.
-async fn supervised(
-    settings: &Settings,
-    mut supervisor: Supervisor,
-) -> (Known, Recorder, Signals, bool) {
-    let ending = supervise(&mut supervisor).await;
-    let Supervisor { mut recorder, observer, signals, .. } = supervisor;
-    let hurried = ending.terminated;
-    let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
-    recorder.conclude(succeeded);
-    let known = what_is_known(&observer, ending);
-    if settings.manager.is_some() && settings.legacy.is_none() && settings.logs.is_none() {
-        for last in observer.last_lines(&known) {
-            recorder.report(ReportBody::Log(last));
-        }
-    }
-    (known, recorder, signals, hurried)
-}
-
-/// Where Kubernetes reads the last words of a container, if we are in one.
+/// The file that Kubernetes reads as a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 fn termination_log(settings: &Settings) -> Option<PathBuf> {
@@ -384,18 +312,18 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
     settings.termination_log.clone().or_else(usual)
 }
 
-fn what_is_known(observer: &Observer, ending: Ending) -> Known {
+fn observations_at_end(observer: &Observer, ending: Ending) -> Observations {
     let end = end_of(&ending);
     let Ending { stop, sender, leftovers, .. } = ending;
-    Known { end, stop, sender, leftovers, ..observer.known() }
+    Observations { end, stop, sender, leftovers, ..observer.observations() }
 }
 
-fn end_of(ending: &Ending) -> End {
+fn end_of(ending: &Ending) -> TrialEnd {
     match ending.status {
         Some(status) => {
-            End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+            TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
         }
-        None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
+        None => TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
     }
 }
 

@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use trial_protocol::{AttemptId, ExperimentId, Lane, ReportBody, Shed, TrialJobId};
 
-mod again;
+mod cursor;
 mod disk;
 pub mod lane_files;
 pub mod lock;
@@ -56,10 +56,10 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
-pub use again::Cursor;
+pub use cursor::Cursor;
 pub use lane_files::LaneFiles;
 pub use lock::Claim;
-use queue::{DiskState, Entry, LaneState, Life, State, take};
+use queue::{DiskState, Entry, LaneState, Lifecycle, SpoolRequest, State, take};
 pub use record::Record;
 
 /// Logs that may wait for a disk that writes, in bytes.
@@ -78,7 +78,7 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// The attempt whose reports are appended.
     pub attempt: AttemptId,
-    /// Whose reports they are, noted in the directory so that they can be delivered later. `None`: an attempt that no
+    /// The trial that the reports belong to, written into the directory so that they can be delivered later. `None`: an attempt that no
     /// manager knows.
     pub sender: Option<Sender>,
     /// Size over which bulk reports are shed, in bytes.
@@ -91,19 +91,19 @@ pub struct Options {
     pub now_ms: i64,
 }
 
-/// Whose reports a spool holds.
+/// The trial that the reports of a spool belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
-    /// Which experiment.
+    /// Id of the experiment.
     pub experiment: ExperimentId,
-    /// Which trial.
+    /// Id of the trial.
     pub trial: TrialJobId,
-    /// In whose words they are kept. Absence means our own.
+    /// The protocol of the records. Absence means the native one.
     #[serde(default, skip_serializing_if = "Dialect::is_native")]
     pub dialect: Dialect,
 }
 
-/// Whose protocol a spool's records belong to.
+/// The protocol of a spool's records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
@@ -124,7 +124,7 @@ impl Dialect {
 
 /// The worth of a text when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum Retention {
     /// It is dropped.
     IfRoom,
     /// It is kept.
@@ -221,8 +221,8 @@ impl Spool {
             shed: Shed::default(),
             shed_told: Shed::default(),
             disk: DiskState::Absent,
-            orders: VecDeque::new(),
-            life: Life::Open,
+            requests: VecDeque::new(),
+            life: Lifecycle::Open,
             impatient: false,
             idle: false,
             settling: 0,
@@ -235,8 +235,8 @@ impl Spool {
                 Ok(opened) => {
                     state.disk = DiskState::Well;
                     for (lane, found, forgotten) in [
-                        (&mut state.facts, opened.facts.standing(), opened.facts.forgotten()),
-                        (&mut state.bulk, opened.bulk.standing(), opened.bulk.forgotten()),
+                        (&mut state.facts, opened.facts.summary(), opened.facts.forgotten()),
+                        (&mut state.bulk, opened.bulk.summary(), opened.bulk.forgotten()),
                     ] {
                         if known {
                             lane.next_seq = found.next_seq.saturating_add(UNTOLD);
@@ -302,7 +302,7 @@ impl Spool {
     /// Appends a report to the lane of its kind. Never waits for the disk or the network.
     pub fn append(&self, observed_at_ms: i64, body: ReportBody) {
         let mut state = self.shared.lock();
-        if state.life == Life::Open {
+        if state.life == Lifecycle::Open {
             state.push(observed_at_ms, body, self.shared.limit_bytes);
             state.tell_shed(observed_at_ms, self.shared.limit_bytes);
         }
@@ -333,10 +333,10 @@ impl Spool {
 
     /// Appends a record of another dialect's, on the facts lane, so that the order of all is kept. Never
     /// waits for the disk or the network; `false` if it was dropped.
-    pub fn append_text(&self, text: String, keep: Keep) -> bool {
+    pub fn append_text(&self, text: String, keep: Retention) -> bool {
         let mut state = self.shared.lock();
         let taken =
-            state.life == Life::Open && state.push_text(text, keep, self.shared.limit_bytes);
+            state.life == Lifecycle::Open && state.push_text(text, keep, self.shared.limit_bytes);
         let offered = state.disk == DiskState::Absent;
         self.shared.wake(state);
         if offered {
@@ -358,7 +358,13 @@ impl Spool {
             };
             let after = own.acked;
             let (sender, answer) = oneshot::channel();
-            state.orders.push_back(disk::Order::Read { lane, after, through, max_bytes, sender });
+            state.requests.push_back(SpoolRequest::Read {
+                lane,
+                after,
+                through,
+                max_bytes,
+                sender,
+            });
             self.shared.wake(state);
             answer
         };
@@ -390,7 +396,7 @@ impl Spool {
         let mut state = self.shared.lock();
         state.lane_mut(lane).forget(through);
         if state.disk != DiskState::Absent {
-            state.orders.push_back(disk::Order::Ack { lane, through });
+            state.requests.push_back(SpoolRequest::Ack { lane, through });
         }
         self.shared.wake(state);
     }
@@ -431,10 +437,10 @@ impl Spool {
                 let notified = self.shared.facts_readable.notified();
                 {
                     let mut state = self.shared.lock();
-                    if state.life == Life::Closed || state.disk == DiskState::Absent {
+                    if state.life == Lifecycle::Closed || state.disk == DiskState::Absent {
                         return;
                     }
-                    state.life = Life::Closing;
+                    state.life = Lifecycle::Closing;
                     self.shared.wake(state);
                 }
                 notified.await;

@@ -1,47 +1,48 @@
-//! The only `select!` over the trial. Its arms name what happened, [`Phase::step`] decides what that means,
+//! The only `select!` over the trial. Its arms name the event, [`Phase::step`] decides what follows from it,
 //! and [`Supervisor::perform`] does it.
 //!
 //! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
+//!
+//! The parts: `intake` records observations, `streams` ends the output, `directives` applies directives and stop rules,
+//! `loop_state` has the due times and the stop request, `status_snapshot` answers `--listen`.
 
-mod orders;
+mod directives;
+mod intake;
+mod loop_state;
 pub mod phase;
 pub mod recorder;
 pub mod rules;
+mod status_snapshot;
+mod streams;
 
 use std::future::pending;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
-use trial_protocol::{Directive, ReportBody, SignalSender, Stream, TrialExit};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use trial_protocol::{Directive, SignalSender, TrialExit};
 
-use crate::collect::Finding;
-use crate::http::status::Asked;
+use crate::http::status::StatusRequest;
 use crate::observe::detect::Alarm;
-use crate::observe::{Observer, Remark};
+use crate::output::PumpEvent;
 use crate::output::capture::Capture;
-use crate::output::log_ship::Shipper;
-use crate::output::metric_file::{MetricFiles, Watching};
-use crate::output::{Outlet, PumpEvent};
-use crate::supervise::phase::{Effect, Event, Left, Phase};
-use crate::supervise::recorder::Recorder;
+use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
+use crate::supervise::loop_state::LoopState;
+use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::trial::reap::Reaper;
-use crate::trial::signals::{Caught, Signals, number};
+use crate::trial::signals::{ReceivedSignal, Sender, Signals, number};
 use crate::trial::tree::Leftovers;
-use crate::trial::{Trial, hand_over};
-use crate::verdict::{Known, Stop, StopBy, conclude};
+use crate::trial::{LostGuard, Trial, hand_over};
+use crate::verdict::{Observations, Stop, StopBy, conclude};
 
-mod last_words;
-mod look;
-mod memory;
+pub use intake::Intake;
+pub use status_snapshot::StatusSource;
+pub use streams::TrialStreams;
 
-pub use look::Look;
-
-/// The interval at which killed trees are looked through again for what was forked meanwhile.
+/// The interval at which killed trees are searched again for processes that were forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// The time that finished lines of log may wait for more.
@@ -51,54 +52,47 @@ const LOG_LINGER: Duration = Duration::from_millis(250);
 const WATCH_AFTER: Duration = Duration::from_millis(100);
 
 /// The interval at which the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
-/// whole container, us too.
+/// whole container, the agent too.
 const AHEAD_EVERY: Duration = Duration::from_secs(3);
 
 /// The time that the trial's output may stay open after its end before it is read out.
 const READ_OUT_AFTER: Duration = Duration::from_millis(20);
 
 /// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
-const TYPED: [u8; 2] = [2, 3];
+const TYPED_SIGNALS: [u8; 2] = [2, 3];
 
-/// The longest wait for the last look at the files of metrics.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// The longest wait for the manager's reason for a stop.
+const REASON_WAIT: Duration = Duration::from_millis(500);
+
+/// The interval at which the supervisor checks whether the manager has taken all facts.
+const REASON_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Everything the loop works with.
 pub struct Supervisor {
     /// The trial.
     pub trial: Trial,
-    /// Told by the reaper when the trial's own process has ended.
+    /// Gives the end of the trial's own process, from the reaper.
     pub exit: oneshot::Receiver<ExitStatus>,
     /// The only waiter.
     pub reaper: Reaper,
     /// The source of signals.
     pub signals: Signals,
-    /// The messages of the pumps and the other threads.
-    pub heard: mpsc::Receiver<PumpEvent>,
-    /// Streams that are still open.
-    pub open: Vec<Stream>,
-    /// All that are read.
-    pub outlets: Vec<Outlet>,
+    /// The observations of the trial.
+    pub intake: Intake,
+    /// The trial's output.
+    pub streams: TrialStreams,
     /// The files of metrics.
     pub metric_files: Option<MetricFiles>,
-    /// The findings of the SDK's channel.
-    pub channel: mpsc::Receiver<Finding>,
-    /// Orders of the manager's.
+    /// The manager's directives.
     pub directives: mpsc::Receiver<Directive>,
-    /// Where observations go.
-    pub recorder: Recorder,
-    /// The observations that the verdict will rest on.
-    pub observer: Observer,
-    /// The logs of its streams, where they are collected.
-    pub shippers: Vec<Arc<Shipper>>,
-    /// Where verdicts are written ahead.
+    /// The writer of verdicts ahead of the end.
     pub capture: Capture,
-    /// From a request to end to the kill, unless the request says otherwise.
+    /// From a stop request to the kill, unless the request says otherwise.
     pub grace: Duration,
     /// From the end of the trial's own process to the end of everything.
     pub drain: Duration,
     /// The state that is shown on request.
-    pub look: Look,
+    pub status: StatusSource,
 }
 
 /// The end of a trial, with its circumstances.
@@ -106,239 +100,232 @@ pub struct Supervisor {
 pub struct Ending {
     /// The end of the trial's own process. `None`: it could not even be killed.
     pub status: Option<ExitStatus>,
-    /// The party that requested the end, if one did.
+    /// The party that requested the stop, if one did.
     pub stop: Option<Stop>,
     /// The sender of the signal that counts, if one does.
     pub sender: Option<SignalSender>,
     /// The processes that were left of it.
     pub leftovers: Leftovers,
-    /// `true` if TERM has come: then its sender waits for our end too.
-    pub terminated: bool,
+    /// `true` if the agent has received TERM: then its sender waits for the agent's end too.
+    pub stop_signalled: bool,
 }
 
-/// The event that the `select!` saw.
+/// An event of the `select!`.
 enum LoopEvent {
-    Caught(Caught),
-    DeadlinePassed,
-    HuntDue,
-    WatchDue,
-    AheadDue,
-    SampleDue,
-    LogDue,
-    ReadOutDue,
-    Ordered(Directive),
-    RuleDue,
-    PumpEvent(PumpEvent),
-    Asked(Asked),
+    Signal(ReceivedSignal),
+    Due(Timer),
+    Directive(Directive),
+    Intake(PumpEvent),
+    StatusRequest(StatusRequest),
 }
 
-/// The memory of the loop besides the phase.
-struct LoopState {
-    started: Instant,
-    ending: Ending,
-    terminated: u32,
-    forwarded: Option<u8>,
-    watching: Option<Watching>,
-    hunt_at: Option<Instant>,
-    watch_at: Option<Instant>,
-    ahead_at: Option<Instant>,
-    sample_at: Option<Instant>,
-    log_at: Option<Instant>,
-    read_out_at: Option<Instant>,
+/// The times at which something is due.
+#[derive(Clone, Copy)]
+enum Timer {
+    Deadline,
+    Hunt,
+    Watch,
+    Ahead,
+    Sample,
+    Log,
+    ReadOut,
+    Rule,
 }
 
 /// Watches the trial until it and everything it started are gone, and all its output was read.
 pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
-    let mut memory = LoopState {
-        started: now,
-        ending: Ending::default(),
-        terminated: 0,
-        forwarded: None,
-        watching: None,
-        hunt_at: None,
-        watch_at: Some(now + WATCH_AFTER),
+    let mut state = LoopState {
         ahead_at: Some(now + AHEAD_EVERY),
-        sample_at: supervisor.observer.next_sample(now),
+        sample_at: supervisor.intake.next_sample(now),
         log_at: supervisor.next_log(),
-        read_out_at: None,
+        ..LoopState::new(now)
     };
     // Its end may have come before the first signal could.
-    let mut early = supervisor.child_ended(&phase, &mut memory);
+    let mut early = supervisor.reap(&phase, &mut state);
     while !matches!(phase, Phase::Done(_)) {
         let event = match early.take() {
             Some(event) => Some(event),
             None => {
-                let happened = supervisor.next(&phase, &memory).await;
-                crate::util::faults::here("supervise");
-                supervisor.interpret(happened, &phase, &mut memory)
+                let event = supervisor.next(&phase, &state).await;
+                crate::util::faults::inject_at("supervise");
+                supervisor.handle(event, &phase, &mut state)
             }
         };
         let Some(event) = event else { continue };
         let (next, effect) = phase.step(event, Instant::now().into_std(), supervisor.drain);
         phase = next;
         if let Some(effect) = effect {
-            supervisor.perform(effect, &phase, &mut memory);
+            supervisor.perform(effect, &phase, &mut state);
         }
-        memory.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
+        state.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
     }
-    supervisor.observer.end();
+    supervisor.intake.end_observing();
     supervisor.end_logs();
-    supervisor.hear_out(memory.watching.take()).await;
-    supervisor.hear_the_reason(&mut memory).await;
-    memory.conclude(supervisor, &phase)
+    supervisor.record_rest(state.watching.take()).await;
+    supervisor.wait_for_reason(&mut state).await;
+    state.conclude(&supervisor.trial, &phase)
 }
 
 impl Supervisor {
-    async fn next(&mut self, phase: &Phase, memory: &LoopState) -> LoopEvent {
-        let due = self.next_due(memory);
+    async fn next(&mut self, phase: &Phase, state: &LoopState) -> LoopEvent {
+        let rule_at = directives::next_due(&mut self.intake, state);
+        let deadline = phase.deadline().map(Instant::from_std);
         tokio::select! {
             // An exit outranks a stop: a reaped pid must never be signalled. And whatever the trial prints,
-            // it cannot keep us from hearing a signal or a deadline.
+            // it cannot keep the agent from a signal or a deadline.
             biased;
-            caught = self.signals.next() => LoopEvent::Caught(caught),
-            () = until(phase.deadline().map(Instant::from_std)) => LoopEvent::DeadlinePassed,
-            () = until(memory.hunt_at) => LoopEvent::HuntDue,
-            () = until(memory.watch_at) => LoopEvent::WatchDue,
-            () = until(memory.ahead_at) => LoopEvent::AheadDue,
-            () = until(memory.sample_at) => LoopEvent::SampleDue,
-            () = until(memory.log_at) => LoopEvent::LogDue,
-            () = until(memory.read_out_at) => LoopEvent::ReadOutDue,
-            () = until(due) => LoopEvent::RuleDue,
-            Some(directive) = self.directives.recv() => LoopEvent::Ordered(directive),
-            Some(heard) = self.heard.recv() => LoopEvent::PumpEvent(heard),
-            Some(asked) = self.look.asked.recv() => LoopEvent::Asked(asked),
-            Some(finding) = self.channel.recv() => LoopEvent::PumpEvent(PumpEvent::Findings(vec![finding])),
+            signal = self.signals.next() => LoopEvent::Signal(signal),
+            () = until(deadline) => LoopEvent::Due(Timer::Deadline),
+            () = until(state.hunt_at) => LoopEvent::Due(Timer::Hunt),
+            () = until(state.watch_at) => LoopEvent::Due(Timer::Watch),
+            () = until(state.ahead_at) => LoopEvent::Due(Timer::Ahead),
+            () = until(state.sample_at) => LoopEvent::Due(Timer::Sample),
+            () = until(state.log_at) => LoopEvent::Due(Timer::Log),
+            () = until(state.read_out_at) => LoopEvent::Due(Timer::ReadOut),
+            () = until(rule_at) => LoopEvent::Due(Timer::Rule),
+            Some(directive) = self.directives.recv() => LoopEvent::Directive(directive),
+            Some(request) = self.status.requests.recv() => LoopEvent::StatusRequest(request),
+            event = self.intake.next() => LoopEvent::Intake(event),
         }
     }
 
-    fn interpret(
-        &mut self,
-        happened: LoopEvent,
-        phase: &Phase,
-        memory: &mut LoopState,
-    ) -> Option<Event> {
-        match happened {
-            LoopEvent::Caught(Caught::Child) => self.child_ended(phase, memory),
-            LoopEvent::Caught(Caught::Sent(Signal::SIGTERM, sender)) => {
-                memory.heard_from(sender);
-                memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
-                memory.terminated += 1;
-                if memory.terminated == 1 && self.is_managed() {
-                    let message = "SIGTERM has reached trialkeeper; the trial is asked to end";
-                    self.recorder.note("stop-asked", message.to_owned());
-                }
-                Some(match memory.terminated {
-                    1 => Event::StopRequested { grace: self.grace },
-                    _ => Event::Hurried,
-                })
+    /// Handles an event of the loop, and returns the event for the phase, if it is one.
+    fn handle(&mut self, event: LoopEvent, phase: &Phase, state: &mut LoopState) -> Option<Event> {
+        match event {
+            LoopEvent::Signal(ReceivedSignal::Child) => self.reap(phase, state),
+            LoopEvent::Signal(ReceivedSignal::Sent(Signal::SIGTERM, sender)) => {
+                Some(self.handle_stop_signal(sender, state))
             }
-            LoopEvent::Caught(Caught::Sent(signal, sender)) => {
+            LoopEvent::Signal(ReceivedSignal::Sent(signal, sender)) => {
                 if !phase.reaped() {
-                    memory.heard_from(sender);
-                    memory.forwarded = Some(signal_byte(signal));
+                    state.record_sender(sender);
+                    state.forwarded = Some(signal_byte(signal));
                     self.trial.forward(signal);
                 }
                 None
             }
-            LoopEvent::DeadlinePassed => {
-                // A look reaps, and what is reaped must not be killed.
-                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
-                Some(Event::DeadlinePassed(left))
+            LoopEvent::Due(timer) => self.handle_timer(timer, phase, state),
+            LoopEvent::Directive(directive) => self.apply(directive, state),
+            LoopEvent::Intake(PumpEvent::Closed(stream)) => {
+                self.streams.close(stream);
+                phase.reaped().then(|| Event::Looked(self.remaining()))
             }
-            LoopEvent::HuntDue => {
-                self.trial.kill(phase.reaped());
-                memory.hunt_at = Some(Instant::now() + HUNT_EVERY);
-                self.child_ended(phase, memory)
+            LoopEvent::Intake(event) => {
+                self.intake.record(event);
+                directives::check_metrics(&mut self.intake, self.grace, state)
             }
-            LoopEvent::WatchDue => {
-                memory.watch_at = None;
-                self.guard();
-                memory.watching = self.watch_metric_files();
-                None
-            }
-            LoopEvent::AheadDue => {
-                memory.ahead_at = Some(Instant::now() + AHEAD_EVERY);
-                let known = Known { stop: memory.ending.stop, ..self.observer.known_so_far() };
-                self.capture.verdict(&conclude(&known));
-                None
-            }
-            LoopEvent::SampleDue => {
-                memory.sample_at = self.observer.next_sample(Instant::now());
-                self.take_sample(memory)
-            }
-            LoopEvent::LogDue => {
-                self.shippers.iter().for_each(|shipper| shipper.flush(false));
-                memory.log_at = self.next_log();
-                None
-            }
-            LoopEvent::ReadOutDue => {
-                memory.read_out_at = None;
-                self.read_out();
-                None
-            }
-            LoopEvent::Ordered(directive) => self.ordered(directive, memory),
-            LoopEvent::RuleDue => self.overdue(memory),
-            LoopEvent::PumpEvent(PumpEvent::Closed(stream)) => {
-                self.open.retain(|open| *open != stream);
-                phase.reaped().then(|| Event::Looked(self.left()))
-            }
-            LoopEvent::PumpEvent(heard) => {
-                self.hear(heard);
-                self.broken(memory)
-            }
-            LoopEvent::Asked(asked) => {
+            LoopEvent::StatusRequest(request) => {
                 // The client may have gone.
-                asked.send(self.page(phase)).ok();
+                request.send(self.status.page(phase, &self.intake)).ok();
                 None
             }
         }
     }
 
-    /// Reaps, and says what that means.
-    fn child_ended(&mut self, phase: &Phase, memory: &mut LoopState) -> Option<Event> {
-        let left = self.left();
+    fn handle_stop_signal(&mut self, sender: Sender, state: &mut LoopState) -> Event {
+        state.record_sender(sender);
+        state.record_stop(StopBy::Signal(signal_byte(Signal::SIGTERM)));
+        state.stop_signals += 1;
+        if state.stop_signals == 1 && self.status.is_managed() {
+            let message = "trialkeeper has received SIGTERM; the trial is asked to end";
+            self.intake.note("stop-asked", message);
+        }
+        match state.stop_signals {
+            1 => Event::StopRequested { grace: self.grace },
+            _ => Event::StopHurried,
+        }
+    }
+
+    fn handle_timer(
+        &mut self,
+        timer: Timer,
+        phase: &Phase,
+        state: &mut LoopState,
+    ) -> Option<Event> {
+        let now = Instant::now();
+        match timer {
+            Timer::Deadline => {
+                // Counting reaps, and what is reaped must not be killed.
+                let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
+                return Some(Event::DeadlinePassed(left));
+            }
+            Timer::Hunt => {
+                self.trial.kill(phase.reaped());
+                state.hunt_at = Some(now + HUNT_EVERY);
+                return self.reap(phase, state);
+            }
+            Timer::Watch => {
+                state.watch_at = None;
+                self.start_guard();
+                state.watching = self.watch_metric_files();
+            }
+            Timer::Ahead => {
+                state.ahead_at = Some(now + AHEAD_EVERY);
+                let observed = self.intake.observer().observations_so_far();
+                let observed = Observations { stop: state.ending.stop, ..observed };
+                self.capture.verdict(&conclude(&observed));
+            }
+            Timer::Sample => {
+                state.sample_at = self.intake.next_sample(now);
+                self.intake.take_sample();
+                return self.stop_for_alarm(state);
+            }
+            Timer::Log => {
+                self.streams.ship_logs(false);
+                state.log_at = self.next_log();
+            }
+            Timer::ReadOut => {
+                state.read_out_at = None;
+                self.streams.read_out();
+            }
+            Timer::Rule => {
+                return directives::check_running_time(&mut self.intake, self.grace, state);
+            }
+        }
+        None
+    }
+
+    /// Reaps, and returns the event for the phase, if there is one.
+    fn reap(&mut self, phase: &Phase, state: &mut LoopState) -> Option<Event> {
+        let left = self.remaining();
         self.replace_guard();
         if let Ok(status) = self.exit.try_recv() {
             let exit = trial_exit(status);
-            memory.ending.status = Some(status);
-            if self.trial.reaped(status.signal().is_some())
+            state.ending.status = Some(status);
+            if self.trial.record_reaped(status.signal().is_some())
                 && let Some(signal) =
-                    TYPED.into_iter().find(|typed| exit.shell_code() == 128 + typed)
+                    TYPED_SIGNALS.into_iter().find(|typed| exit.shell_code() == 128 + typed)
             {
-                memory.forwarded = Some(signal);
+                state.forwarded = Some(signal);
             }
-            memory.read_out_at = left.output.then(|| Instant::now() + READ_OUT_AFTER);
+            state.read_out_at = left.output.then(|| Instant::now() + READ_OUT_AFTER);
             return Some(Event::Exited { exit, left });
         }
         self.trial.follow_stop();
         phase.reaped().then_some(Event::Looked(left))
     }
 
-    fn left(&self) -> Left {
+    fn remaining(&self) -> Remaining {
         // Without any child no process is left, which is the common case and costs one system call; walking through
         // `/proc` may cost milliseconds on a busy machine.
         let processes = self.reaper.sweep()
             && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
-        Left { output: !self.open.is_empty(), processes }
+        Remaining { output: self.streams.any_is_open(), processes }
     }
 
     fn next_log(&self) -> Option<Instant> {
-        (!self.shippers.is_empty()).then(|| Instant::now() + LOG_LINGER)
+        self.streams.ships_logs().then(|| Instant::now() + LOG_LINGER)
     }
 
-    /// Reports a sample; what it shows may be a reason to end the trial.
-    fn take_sample(&mut self, memory: &mut LoopState) -> Option<Event> {
-        let mut remarks = Vec::new();
-        let sample = self.observer.sample(&mut remarks);
-        self.recorder.report(ReportBody::Sample(Box::new(sample)));
-        self.remark(&remarks);
-        if memory.ending.stop.is_some() || memory.ending.status.is_some() {
+    /// Stops the trial if the user wants that for what the latest sample shows.
+    fn stop_for_alarm(&mut self, state: &mut LoopState) -> Option<Event> {
+        if state.ending.stop.is_some() || state.ending.status.is_some() {
             return None;
         }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        memory.asked(match self.observer.reason_to_stop()? {
+        state.record_stop(match self.intake.observer().reason_to_stop()? {
             Alarm::Stalled { silent, .. } => StopBy::Stalled(millis(silent)),
             Alarm::GpuIdle { idle, .. } => StopBy::GpuIdle(millis(idle)),
             Alarm::GpuHang { hung, .. } => StopBy::GpuHang(millis(hung)),
@@ -346,108 +333,118 @@ impl Supervisor {
         Some(Event::StopRequested { grace: self.grace })
     }
 
-    fn remark(&self, remarks: &[Remark]) {
-        for remark in remarks {
-            tracing::warn!("{}", remark.message());
-            self.recorder.note(remark.code(), remark.message());
-        }
+    fn apply(&mut self, directive: Directive, state: &mut LoopState) -> Option<Event> {
+        directives::apply(directive, self.grace, &mut self.intake, &self.streams, state)
     }
 
-    fn perform(&mut self, effect: Effect, phase: &Phase, memory: &mut LoopState) {
+    fn perform(&mut self, effect: Effect, phase: &Phase, state: &mut LoopState) {
         hand_over::stopping();
         let reaped = phase.reaped();
         let signal = match effect {
-            Effect::Terminate => {
+            Effect::Stop => {
                 if reaped {
-                    memory.ending.leftovers.add(&self.trial.tree());
-                    self.note_left("ends what the trial left running");
+                    state.ending.leftovers.add(&self.trial.tree());
+                    self.note_leftovers();
                 }
-                self.trial.terminate(reaped);
+                self.trial.stop(reaped);
                 Signal::SIGTERM
             }
             Effect::Kill => {
-                // Of those that did not end when they were asked to, the trial's own process is told as its end.
+                // The end of the trial's own process is in the verdict anyway, so it is no leftover.
                 let mut killed = self.trial.kill(reaped);
                 killed.retain(|process| reaped || process.pid != self.trial.pid());
-                memory.ending.leftovers.add_killed(&killed);
+                state.ending.leftovers.add_killed(&killed);
                 Signal::SIGKILL
             }
         };
-        if let Some(stop) = &mut memory.ending.stop
+        if let Some(stop) = &mut state.ending.stop
             && !reaped
         {
             stop.signal = Some(signal_byte(signal));
         }
     }
 
-    fn note_left(&self, what: &str) {
+    fn note_leftovers(&self) {
         let tree = self.trial.tree();
         if !tree.is_empty() {
             let mut left = Leftovers::default();
             left.add(&tree);
             let names = left.names().join(", ");
-            self.recorder.note("leftovers", format!("trialkeeper {what}: {names}"));
+            let message = format!("trialkeeper ends what the trial left running: {names}");
+            self.intake.note("leftovers", message);
         }
     }
 
-    fn watch_metric_files(&mut self) -> Option<Watching> {
+    /// Starts the process that ends the trial, or reads its output, if the agent is killed.
+    fn start_guard(&mut self) {
+        self.trial.guard(|| self.streams.sources(), self.capture.dir());
+    }
+
+    /// Starts another guard in the place of one that has ended, and notes it.
+    fn replace_guard(&mut self) {
+        let Some(LostGuard { status, replaced }) = self.trial.lost_guard() else { return };
+        let consequence = if replaced {
+            self.start_guard();
+            "another was started"
+        } else {
+            "it is not replaced: if trialkeeper is killed, processes of the trial may live on"
+        };
+        let message = format!(
+            "the process that ends the trial if trialkeeper is killed has ended ({status}); {consequence}"
+        );
+        tracing::warn!("{message}");
+        self.intake.note("guard-lost", message);
+    }
+
+    /// Ships what the pumps have not: a stream may still be held open by another process.
+    fn end_logs(&self) {
+        self.streams.ship_logs(true);
+        let shed = self.streams.shed_bytes();
+        if shed > 0 {
+            let message = format!("{shed} bytes of log exceeded the rate, and were not sent");
+            self.intake.note("log-shed", message);
+        }
+    }
+
+    fn watch_metric_files(&mut self) -> Option<MetricFileWatcher> {
         match self.metric_files.take()?.watch() {
             Ok(watching) => Some(watching),
             Err(source) => {
-                self.recorder
-                    .note("metric-files", format!("files of metrics are not read: {source}"));
+                let message = format!("files of metrics are not read: {source}");
+                self.intake.note("metric-files", message);
                 None
             }
         }
     }
 
-    fn end_steps(&mut self, steps: u64) {
-        for _ in 0..steps {
-            let remarks = self.observer.step_ended();
-            self.remark(&remarks);
-        }
-    }
-
-    fn hear(&mut self, heard: PumpEvent) {
-        match heard {
-            PumpEvent::Findings(found) => {
-                let steps = self.recorder.enter(found);
-                self.end_steps(steps);
-            }
-            PumpEvent::Lines(lines, found) => {
-                let steps = self.recorder.enter_lines(lines, found);
-                self.end_steps(steps);
-            }
-            PumpEvent::GpuRow(line) => {
-                let remarks = self.observer.gpu_row(&line);
-                self.remark(&remarks);
-            }
-            PumpEvent::Cards(cards) => {
-                let remarks = self.observer.cards(cards);
-                self.remark(&remarks);
-            }
-            PumpEvent::Trouble { code, message } => {
-                tracing::warn!("{message}");
-                self.recorder.note(code, message);
-            }
-            PumpEvent::Closed(_) | PumpEvent::FilesRead => {}
-        }
-    }
-
-    /// Takes in what was found up to the end, the last records of files too.
-    async fn hear_out(&mut self, watching: Option<Watching>) {
-        // A trial that was over before anybody watched has, as a rule, written no such file; a thread to find
+    /// Records everything that was found up to the end, the last records of files too.
+    async fn record_rest(&mut self, watching: Option<MetricFileWatcher>) {
+        // A trial that was over before it was watched has, as a rule, written no such file; a thread to find
         // that out would be the dearest part of its end.
         self.metric_files = self.metric_files.take().filter(MetricFiles::any_is_there);
         if let Some(watching) = watching.or_else(|| self.watch_metric_files()) {
             drop(watching);
-            self.hear_last_look().await;
+            self.intake.record_last_reading().await;
         }
-        while let Ok(heard) = self.heard.try_recv() {
-            self.hear(heard);
-        }
-        while let Ok(finding) = self.channel.try_recv() {
-            self.hear(PumpEvent::Findings(vec![finding]));
+        self.intake.record_arrived();
+    }
+
+    /// Waits for the manager's reason after a TERM. A manager stops a trial on two ways, and the signal may have been
+    /// faster than the directive. That comes with the answer to the next batch of facts: at the latest to the one with the
+    /// note about the signal.
+    async fn wait_for_reason(&mut self, state: &mut LoopState) {
+        let bound = Instant::now() + REASON_WAIT;
+        while matches!(state.ending.stop, Some(Stop { by: StopBy::Signal(15), .. }))
+            && self.status.is_managed()
+        {
+            let over = !self.status.has_pending_facts() || Instant::now() >= bound;
+            let until = if over { Instant::now() } else { Instant::now() + REASON_INTERVAL };
+            match timeout_at(until, self.directives.recv()).await {
+                Ok(Some(directive)) => drop(self.apply(directive, state)),
+                Ok(None) => return,
+                Err(_) if over => return,
+                Err(_) => {}
+            }
         }
     }
 }

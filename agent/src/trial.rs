@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
 use crate::trial::environment::Changes;
-use crate::trial::guard::{Duty, Guard};
+use crate::trial::guard::{Guard, GuardTask};
 use crate::trial::reap::{Reaper, Role};
 use crate::trial::signals::number;
 use crate::trial::terminal::Terminal;
@@ -39,7 +39,7 @@ pub struct Plan {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Where it is run. `None`: where we are.
+    /// The working directory. `None`: the agent's own.
     pub directory: Option<PathBuf>,
     /// The differences of its environment from ours.
     pub environment: Changes,
@@ -49,7 +49,7 @@ pub struct Plan {
     pub detach_on_death: bool,
 }
 
-/// Why the trial's command could not be started.
+/// The errors of starting the trial's command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such program.
@@ -104,7 +104,7 @@ pub struct Trial {
     pid: Pid,
     reaper: Reaper,
     /// `None`: it needs no guard, or this process does not start one.
-    fate: Option<Fate>,
+    on_agent_death: Option<OnAgentDeath>,
     guard: Option<Guard>,
     /// The number of guards that were started.
     guards: u32,
@@ -126,11 +126,11 @@ const MOST_GUARDS: u32 = 4;
 
 /// The fate of a trial if the agent is killed.
 #[derive(Debug)]
-enum Fate {
+enum OnAgentDeath {
     /// It ends; this marks its processes.
-    Ends(String),
+    EndTrial(String),
     /// It lives on.
-    LivesOn,
+    Detach,
 }
 
 /// Settles what two signals do to us, whatever our parent had set.
@@ -170,13 +170,16 @@ pub fn start(
         refused(PathBuf::from(&plan.program), source)
     })?;
     // Whatever is below PID 1 ends with it.
-    let fate = match std::process::id() {
+    let on_agent_death = match std::process::id() {
         1 => None,
-        _ if plan.detach_on_death => Some(Fate::LivesOn),
-        _ => Some(Fate::Ends(plan.run.clone())),
+        _ if plan.detach_on_death => Some(OnAgentDeath::Detach),
+        _ => Some(OnAgentDeath::EndTrial(plan.run.clone())),
     };
     let reaper = reaper.clone();
-    Ok((Trial { pid, reaper, fate, guard: None, guards: 0, terminal, reaped: false }, exit))
+    Ok((
+        Trial { pid, reaper, on_agent_death, guard: None, guards: 0, terminal, reaped: false },
+        exit,
+    ))
 }
 
 fn refused(program: PathBuf, source: io::Error) -> Error {
@@ -198,7 +201,18 @@ impl Trial {
     ) -> (Self, oneshot::Receiver<ExitStatus>) {
         let exit = reaper.adopt(pid.as_raw().unsigned_abs(), Role::Trial);
         let reaper = reaper.clone();
-        (Self { pid, reaper, fate: None, guard, guards: 0, terminal: None, reaped: false }, exit)
+        (
+            Self {
+                pid,
+                reaper,
+                on_agent_death: None,
+                guard,
+                guards: 0,
+                terminal: None,
+                reaped: false,
+            },
+            exit,
+        )
     }
 
     /// Its process id, which is also its process group.
@@ -213,14 +227,14 @@ impl Trial {
         if self.guard.is_some() {
             return;
         }
-        let started = match &self.fate {
+        let started = match &self.on_agent_death {
             None => return,
-            Some(Fate::Ends(mark)) => {
+            Some(OnAgentDeath::EndTrial(mark)) => {
                 let group = Some(self.pid()).filter(|_| !self.reaped);
-                Guard::start(&self.reaper, Duty::End { mark, group })
+                Guard::start(&self.reaper, GuardTask::End { mark, group })
             }
-            Some(Fate::LivesOn) => {
-                Guard::start(&self.reaper, Duty::Drain { outputs: outputs(), dir })
+            Some(OnAgentDeath::Detach) => {
+                Guard::start(&self.reaper, GuardTask::Drain { outputs: outputs(), dir })
             }
         };
         match started {
@@ -242,13 +256,13 @@ impl Trial {
         let status = self.guard.as_mut()?.ended()?;
         self.guard = None;
         // Their senders mean it.
-        let replaced = self.fate.is_some() && self.guards < MOST_GUARDS;
+        let replaced = self.on_agent_death.is_some() && self.guards < MOST_GUARDS;
         Some(LostGuard { status, replaced })
     }
 
     /// The trial's own process was reaped; `killed`: by a signal. Returns whether it had our terminal, whose user
     /// can interrupt it without our hearing of it.
-    pub fn reaped(&mut self, killed: bool) -> bool {
+    pub fn record_reaped(&mut self, killed: bool) -> bool {
         self.reaped = true;
         if let Some(guard) = &mut self.guard {
             guard.forget_group();
@@ -296,7 +310,7 @@ impl Trial {
     }
 
     /// Asks the whole tree to end. `reaped`: the trial's own process is gone, its pid not ours any more.
-    pub fn terminate(&self, reaped: bool) {
+    pub fn stop(&self, reaped: bool) {
         self.to_tree(Signal::SIGTERM, reaped);
         // A stopped process hears TERM only when it goes on.
         self.to_tree(Signal::SIGCONT, reaped);

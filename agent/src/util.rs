@@ -1,9 +1,9 @@
-//! Small tools that know nothing of trials: time, errors, messages, archives.
+//! Small tools that know nothing of trials: time, pauses, errors, messages, archives.
 
+pub mod backoff;
 pub mod clock;
 pub mod errors;
 pub mod faults;
-pub mod gunzip;
 pub mod gzip;
 pub mod last_bytes;
 pub mod log;

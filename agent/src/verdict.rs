@@ -4,7 +4,7 @@
 //! kernel counted, then what the trial said. Nothing that the trial prints can outweigh a counter of the
 //! kernel, and a trial that exited with 0 has succeeded whatever it printed.
 //!
-//! The same function writes the verdict *ahead* ([`End::Running`]): every few seconds, for the case that
+//! A verdict is also written *ahead* ([`TrialEnd::Running`]): every few seconds, for the case that
 //! the kernel ends the agent together with its trial.
 
 mod evidence;
@@ -26,7 +26,7 @@ use trial_protocol::{
     Cause, CgroupSample, Class, Confidence, GpuSample, SignalSender, TrialExit, Verdict,
 };
 
-use crate::trial::tree::{Fates, Leftovers};
+use crate::trial::tree::{LeftoverCounts, Leftovers};
 
 use evidence::{evidence, is_near_limit, is_near_limit_now, last_words, memory_figures, oom_kills};
 use phrases::Hint;
@@ -34,9 +34,9 @@ use stop::stopped;
 
 /// Everything that is known about a trial's end. What was not seen is empty or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Known {
+pub struct Observations {
     /// The end of the trial.
-    pub end: End,
+    pub end: TrialEnd,
     /// The reason for which this agent ended it.
     pub stop: Option<Stop>,
     /// The sender of the signal that made it end.
@@ -67,7 +67,7 @@ pub struct Known {
 
 /// The end of a trial's process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum End {
+pub enum TrialEnd {
     /// It has not: the verdict is written ahead.
     #[default]
     Running,
@@ -106,21 +106,21 @@ struct Conclusion {
 }
 
 /// Concludes why the trial ended.
-pub fn conclude(known: &Known) -> Verdict {
-    let exit = match known.end {
-        End::Exited { exit, .. } => Some(exit),
-        End::Running
-        | End::NotFound { .. }
-        | End::NotExecutable { .. }
-        | End::KeeperFailed { .. } => None,
+pub fn conclude(observed: &Observations) -> Verdict {
+    let exit = match observed.end {
+        TrialEnd::Exited { exit, .. } => Some(exit),
+        TrialEnd::Running
+        | TrialEnd::NotFound { .. }
+        | TrialEnd::NotExecutable { .. }
+        | TrialEnd::KeeperFailed { .. } => None,
     };
-    let mut conclusion = match &known.end {
-        End::Running => written_ahead(known),
-        End::Exited { exit, .. } => match known.stop {
-            Some(Stop { by, signal: Some(signal) }) => stopped(known, by, signal, *exit),
-            Some(Stop { signal: None, .. }) | None => exited(known, *exit),
+    let mut conclusion = match &observed.end {
+        TrialEnd::Running => written_ahead(observed),
+        TrialEnd::Exited { exit, .. } => match observed.stop {
+            Some(Stop { by, signal: Some(signal) }) => stopped(observed, by, signal, *exit),
+            Some(Stop { signal: None, .. }) | None => exited(observed, *exit),
         },
-        End::NotFound { program } => Conclusion {
+        TrialEnd::NotFound { program } => Conclusion {
             cause: Cause::NotFound,
             class: Class::UserError,
             confidence: Confidence::Certain,
@@ -128,7 +128,7 @@ pub fn conclude(known: &Known) -> Verdict {
                 "There is no program {program:?} in this image or on its PATH: check the trial command."
             ),
         },
-        End::NotExecutable { program, why } => Conclusion {
+        TrialEnd::NotExecutable { program, why } => Conclusion {
             cause: Cause::NotExecutable,
             class: Class::UserError,
             confidence: Confidence::Certain,
@@ -137,18 +137,18 @@ pub fn conclude(known: &Known) -> Verdict {
                  processor it was built."
             ),
         },
-        End::KeeperFailed { why } => Conclusion {
+        TrialEnd::KeeperFailed { why } => Conclusion {
             cause: Cause::KeeperError,
             class: Class::Transient,
             confidence: Confidence::Certain,
             message: format!("trialkeeper itself failed: {why}. The trial is not to blame."),
         },
     };
-    conclusion.message.push_str(&of_leftovers(known.leftovers.fates()));
+    conclusion.message.push_str(&of_leftovers(observed.leftovers.counts()));
 
     let Conclusion { cause, class, confidence, message } = conclusion;
-    let stop = known.stop.and_then(Stop::reason);
-    let evidence = evidence(known);
+    let stop = observed.stop.and_then(Stop::reason);
+    let evidence = evidence(observed);
     Verdict {
         cause,
         class,
@@ -156,13 +156,13 @@ pub fn conclude(known: &Known) -> Verdict {
         exit,
         message,
         stop,
-        duration_ms: known.duration_ms,
+        duration_ms: observed.duration_ms,
         evidence,
     }
 }
 
 /// Returns the fates of the leftovers, a sentence for each way.
-fn of_leftovers(Fates { asked, killed, alive }: Fates) -> String {
+fn of_leftovers(LeftoverCounts { asked, killed, alive }: LeftoverCounts) -> String {
     let some = |count: usize, one: &str, many: &str, what: &str| match count {
         0 => String::new(),
         1 => format!(" 1 process {one} {what}."),
@@ -183,9 +183,9 @@ fn of_leftovers(Fates { asked, killed, alive }: Fates) -> String {
 }
 
 /// The trial ended, and not because of this agent.
-fn exited(known: &Known, exit: TrialExit) -> Conclusion {
+fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
     if exit == TrialExit::Code(0) {
-        let message = match oom_kills(known) {
+        let message = match oom_kills(observed) {
             Some(kills) if kills > 0 => format!(
                 "The trial succeeded, though the kernel killed {kills} of its processes for memory."
             ),
@@ -194,15 +194,15 @@ fn exited(known: &Known, exit: TrialExit) -> Conclusion {
         let (class, confidence) = (Class::None, Confidence::Certain);
         return Conclusion { cause: Cause::Succeeded, class, confidence, message };
     }
-    oom_kernel(known, exit)
-        .or_else(|| gpu_lost(known))
-        .or_else(|| said(known, exit))
-        .unwrap_or_else(|| plain(known, exit))
+    oom_kernel(observed, exit)
+        .or_else(|| gpu_lost(observed))
+        .or_else(|| said(observed, exit))
+        .unwrap_or_else(|| plain(observed, exit))
 }
 
 /// The kernel's out-of-memory killer, by its counter or by the traces of a kill at the limit.
-fn oom_kernel(known: &Known, exit: TrialExit) -> Option<Conclusion> {
-    let kills = oom_kills(known);
+fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
+    let kills = oom_kills(observed);
     let killed = exit.shell_code() == 137;
     let (confidence, what) = match kills {
         Some(kills) if kills > 0 && killed => {
@@ -217,12 +217,12 @@ fn oom_kernel(known: &Known, exit: TrialExit) -> Option<Conclusion> {
         }
         // The counter says no: then another process sent the signal.
         Some(_) => return None,
-        None if killed && is_near_limit(known) => {
+        None if killed && is_near_limit(observed) => {
             let what =
                 "The trial was killed when its memory was nearly used up, probably by the kernel";
             (Confidence::Possible, what.to_owned())
         }
-        None if !killed && hint(known, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
+        None if !killed && hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
             let what = format!(
                 "One of the trial's processes was killed, probably for memory, and {}",
                 ended(exit)
@@ -233,17 +233,17 @@ fn oom_kernel(known: &Known, exit: TrialExit) -> Option<Conclusion> {
     };
     let message = format!(
         "{what}{}: give it more memory, or use a smaller batch, data set or number of workers.",
-        memory_figures(known)
+        memory_figures(observed)
     );
     Some(Conclusion { cause: Cause::OomKernel, class: Class::Permanent, confidence, message })
 }
 
-fn gpu_lost(known: &Known) -> Option<Conclusion> {
-    let (confidence, which) = if known.gpus_lost.is_empty() {
-        hint(known, &[Hint::GpuLost]).filter(|hint| *hint == Hint::GpuLost)?;
+fn gpu_lost(observed: &Observations) -> Option<Conclusion> {
+    let (confidence, which) = if observed.gpus_lost.is_empty() {
+        hint(observed, &[Hint::GpuLost]).filter(|hint| *hint == Hint::GpuLost)?;
         (Confidence::Possible, "a GPU".to_owned())
     } else {
-        (Confidence::Likely, known.gpus_lost.join(", "))
+        (Confidence::Likely, observed.gpus_lost.join(", "))
     };
     let message = format!(
         "The machine lost {which} during the trial: run it elsewhere, and have the machine's kernel log \
@@ -253,13 +253,13 @@ fn gpu_lost(known: &Known) -> Option<Conclusion> {
 }
 
 /// Returns the conclusion from the trial's own last words.
-fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
+fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     let shell = match exit {
         TrialExit::Code(127) => Some(Hint::NotFound),
         TrialExit::Code(126) => Some(Hint::NotExecutable),
         TrialExit::Code(_) | TrialExit::Signal(_) => None,
     };
-    let hint = hint(known, shell.as_slice())?;
+    let hint = hint(observed, shell.as_slice())?;
     let confidence = Confidence::Likely;
     match hint {
         Hint::GpuMemory => Some(Conclusion {
@@ -287,7 +287,7 @@ fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
             confidence,
             message: format!(
                 "The shell found no such program{}: check the trial command and the image.",
-                last_words(known)
+                last_words(observed)
             ),
         }),
         Hint::NotExecutable => Some(Conclusion {
@@ -297,7 +297,7 @@ fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
             message: format!(
                 "The shell could not execute the program{}: check its mode, its first line and for which \
                  processor it was built.",
-                last_words(known)
+                last_words(observed)
             ),
         }),
         Hint::ChildKilled | Hint::GpuLost => None,
@@ -306,14 +306,15 @@ fn said(known: &Known, exit: TrialExit) -> Option<Conclusion> {
 
 /// Returns the hint in the last words, standard error before output: full GPUs and disks, which programs say of nothing
 /// else, and what is `also` asked for.
-fn hint(known: &Known, also: &[Hint]) -> Option<Hint> {
+fn hint(observed: &Observations, also: &[Hint]) -> Option<Hint> {
     let asked = [&[Hint::GpuMemory, Hint::DiskFull], also].concat();
-    phrases::hint(&known.stderr_tail, &asked).or_else(|| phrases::hint(&known.stdout_tail, &asked))
+    phrases::hint(&observed.stderr_tail, &asked)
+        .or_else(|| phrases::hint(&observed.stdout_tail, &asked))
 }
 
 /// Nothing but the exit itself is known.
-fn plain(known: &Known, exit: TrialExit) -> Conclusion {
-    let words = last_words(known);
+fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
+    let words = last_words(observed);
     match exit {
         TrialExit::Signal(signal) => {
             let (class, advice) = meaning(signal);
@@ -342,14 +343,14 @@ fn plain(known: &Known, exit: TrialExit) -> Conclusion {
 }
 
 /// For the case that no process lives to say more: the trial runs now.
-fn written_ahead(known: &Known) -> Conclusion {
-    let killed = oom_kills(known).is_some_and(|kills| kills > 0);
-    if killed || is_near_limit_now(known) {
+fn written_ahead(observed: &Observations) -> Conclusion {
+    let killed = oom_kills(observed).is_some_and(|kills| kills > 0);
+    if killed || is_near_limit_now(observed) {
         let confidence = if killed { Confidence::Likely } else { Confidence::Possible };
         let message = format!(
             "The trial and trialkeeper were ended together, probably by the kernel for memory{}: give the \
              trial more memory, or use a smaller batch, data set or number of workers.",
-            memory_figures(known)
+            memory_figures(observed)
         );
         return Conclusion {
             cause: Cause::OomKernel,

@@ -18,7 +18,7 @@ pub struct Directive {
 pub enum DirectiveBody {
     /// End the trial: TERM to its whole process tree, grace, KILL.
     Stop {
-        /// Why, for the verdict.
+        /// The reason, for the verdict.
         reason: StopReason,
         /// The time that the trial may take to end, in milliseconds. Absence means the agent's own setting.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,16 +61,16 @@ pub enum LogLevel {
     Other,
 }
 
-/// When a trial is to be ended without asking the manager.
+/// A rule for stopping a trial without asking the manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StopRule {
-    /// Why, for the verdict.
+    /// The reason, for the verdict.
     pub reason: StopReason,
     /// The time that this one holds, in milliseconds from when the agent reads it, if that is less than the
     /// lease of all. Absence means as long as all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// When.
+    /// The condition.
     #[serde(flatten)]
     pub when: StopWhen,
 }
@@ -103,7 +103,7 @@ pub enum StopWhen {
     Best {
         /// Name of the metric.
         name: String,
-        /// Which of two results is the better one.
+        /// The direction in which results are better.
         better: Better,
         /// After how many results the first of the bounds applies, from 1.
         from_results: u64,
@@ -116,7 +116,7 @@ pub enum StopWhen {
     Unknown,
 }
 
-/// Which of two results is the better one.
+/// The direction in which results are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -134,7 +134,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Why a trial is ended from outside. A closed set: the final state is never guessed.
+/// The reason for stopping a trial from outside. A closed set: the final state is never guessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {

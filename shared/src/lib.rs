@@ -1,4 +1,4 @@
-//! What crosses the wire between a trial's agent (`trialkeeper`) and the manager, and nothing else.
+//! The messages between a trial's agent (`trialkeeper`) and the manager, and nothing else.
 //!
 //! The agent posts [`ReportBatch`]es, one [`Lane`] at a time; the manager answers each with a
 //! [`ReportAck`]. Delivery is at least once; (`experiment`, `trial`, `attempt`, `lane`, `seq`) names a

@@ -42,7 +42,7 @@ pub struct Metric {
 #[serde(transparent)]
 pub struct MetricValue(Value);
 
-/// Why a text is not a metric value.
+/// The error of reading a metric value.
 #[derive(Debug, thiserror::Error)]
 #[error("not a JSON value (NaN, Infinity and -Infinity are allowed)")]
 pub struct ValueError(#[from] serde_json::Error);

@@ -1,4 +1,4 @@
-//! How two sides of different age agree on what they may say to each other.
+//! The negotiation between two sides of different age: protocol version and capabilities.
 //!
 //! There is no equality check anywhere: each side offers the range of protocol versions it speaks and the
 //! capabilities it has, the newest common version is used, and a missing capability costs just that

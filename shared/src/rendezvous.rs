@@ -1,4 +1,4 @@
-//! How the pods of one trial find one another: each tells the manager where it is, and learns where all are.
+//! The rendezvous of the pods of one trial: each reports its address to the manager, and learns the addresses of all.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::AttemptId;
 /// One pod's report of where it is. Sent again until the answer is complete; the newest counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RendezvousRequest {
-    /// Which incarnation of the trial: the same for all its pods.
+    /// Incarnation of the trial: one id for all its pods.
     pub attempt: AttemptId,
     /// All roles of the trial, in the order of its configuration. Every pod says the same.
     pub roles: Vec<RoleSize>,
@@ -17,7 +17,7 @@ pub struct RendezvousRequest {
     pub role: String,
     /// The pod's number within its role, from 0.
     pub index: u32,
-    /// Where the other pods reach it.
+    /// Address at which the other pods reach it.
     pub address: IpAddr,
     /// The port that its role's members listen on, 1 to 65535.
     pub port: u16,
@@ -47,14 +47,14 @@ pub struct RendezvousReply {
     pub missing: Vec<String>,
 }
 
-/// Where a pod is.
+/// The address of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Its role.
     pub role: String,
     /// Its number within the role, from 0.
     pub index: u32,
-    /// Where the other pods reach it.
+    /// Address at which the other pods reach it.
     pub address: IpAddr,
     /// The port it said.
     pub port: u16,

@@ -18,7 +18,7 @@ pub enum Lane {
     Bulk,
 }
 
-/// Which of the trial's two output streams.
+/// One of the trial's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -34,7 +34,7 @@ pub struct Report {
     /// Position within the attempt's lane, from 0, always rising. Source: the agent's spool. A gap means
     /// that reports were shed because the spool was full, which a [`Shed`] on the facts lane counts.
     pub seq: u64,
-    /// When it was observed: milliseconds since the Unix epoch, by the agent's clock, which may disagree
+    /// Time of the observation: milliseconds since the Unix epoch, by the agent's clock, which may disagree
     /// with the manager's. Order by `seq`; show this.
     pub observed_at_ms: i64,
     /// The observation.
@@ -82,7 +82,7 @@ pub struct Started {
     pub host: Option<String>,
     /// Version of the agent.
     pub agent_version: String,
-    /// Which task role and index this pod is, where the trial has several. Source: `FC_TASKROLE_NAME`.
+    /// Task role and index of this pod, where the trial has several. Source: `FC_TASKROLE_NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Index within the role, from 0. Source: `FC_TASK_INDEX`.
@@ -93,7 +93,7 @@ pub struct Started {
 /// A piece of one output stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogChunk {
-    /// Which stream.
+    /// The output stream.
     pub stream: Stream,
     /// Position of the first byte within the stream, in bytes from 0. A gap means that bytes were shed or
     /// folded (a progress bar's overwritten states).
@@ -129,13 +129,13 @@ pub struct Shed {
 pub struct ReportBatch {
     /// The agent's capabilities.
     pub offer: Offer,
-    /// Which experiment.
+    /// Id of the experiment.
     pub experiment: ExperimentId,
-    /// Which trial.
+    /// Id of the trial.
     pub trial: TrialJobId,
-    /// Which incarnation of it.
+    /// Id of the incarnation.
     pub attempt: AttemptId,
-    /// Which lane `reports` belong to.
+    /// The lane of `reports`.
     pub lane: Lane,
     /// In rising order of `seq`. Empty: a heartbeat, which says only "alive".
     #[serde(default)]

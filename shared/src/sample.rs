@@ -72,10 +72,10 @@ pub struct CgroupSample {
     /// Share of the last 10 s in which some task waited for memory, in percent (`memory.pressure`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_pressure_percent: Option<f64>,
-    /// The same for a processor (`cpu.pressure`): of a container at its limit, also the time for which it was throttled.
+    /// Pressure on the processor (`cpu.pressure`): of a container at its limit, also the time for which it was throttled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_pressure_percent: Option<f64>,
-    /// The same for reading and writing, such as a slow disk of data (`io.pressure`).
+    /// Pressure on reading and writing, such as a slow disk of data (`io.pressure`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_pressure_percent: Option<f64>,
     /// Times the limit was reached and the out-of-memory killer was called (`memory.events`, `oom`).

@@ -1,4 +1,4 @@
-//! Why a trial ended, with the evidence.
+//! The verdict on a trial's end, with the evidence.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl TrialExit {
     }
 }
 
-/// Why a trial ended.
+/// The cause of a trial's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -97,10 +97,10 @@ pub enum Confidence {
     Other,
 }
 
-/// Why and how the trial ended: the last fact of an attempt.
+/// The verdict on a trial's end: the last fact of an attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
     /// The prospect of a retry.
     pub class: Class,

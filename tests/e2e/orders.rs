@@ -26,7 +26,7 @@ fn a_running_agent_is_made_to_talk_and_to_send() {
 
     let asked = order(&["log-level", "debug", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
-    wait_for("the agent to log more", BOUND, || said("begins at the level Debug").then_some(()));
+    wait_for("the agent to log more", BOUND, || said("the log level is Debug").then_some(()));
     assert!(!said("what was gathered is sent"), "nobody ordered that yet");
     let asked = order(&["flush", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);

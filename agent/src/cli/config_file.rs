@@ -35,7 +35,7 @@ struct Setting {
 }
 
 impl Settings {
-    /// Where the setting stands, if it is one of them.
+    /// Returns the line of the setting, if it is one of them.
     pub(super) fn place_of(&self, id: &str) -> Option<String> {
         let setting = self.values.iter().find(|setting| setting.id == id)?;
         Some(format!("line {} of {}", setting.line, self.path.display()))

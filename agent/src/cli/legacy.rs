@@ -42,7 +42,7 @@ pub struct Legacy {
     pub warnings: Vec<String>,
 }
 
-/// Why there is nothing to run.
+/// The error of a line without a command.
 #[derive(Debug, thiserror::Error)]
 #[error("--trial_command is needed: the line that the shell is to run")]
 pub struct NoCommand;
@@ -95,7 +95,7 @@ pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
     })
 }
 
-/// Which of [`FLAGS`] `word` is, and the value behind its `=`.
+/// Returns the index in [`FLAGS`] of `word`, and the value behind its `=`.
 fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
     let flag = word.as_bytes().strip_prefix(b"--")?;
     // Byte by byte: `memchr` first asks the processor what it can, which a virtual machine answers slowly.

@@ -1,4 +1,4 @@
-//! Where values come from: which variables count, and where a refused value came from. A user who set a variable, or a
+//! The origins of values: the variables that count, and the source of a refused value. A user who set a variable, or a
 //! line of the settings file, looks there and not for a flag.
 
 use std::ffi::{OsStr, OsString};

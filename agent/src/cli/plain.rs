@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::values::{heartbeat, log_line_bytes, manager, rotate_bytes, sample_interval};
-use super::{Collect, LogCollection, PodArgs, RunArgs, SdkWay, WatchArgs, config_file, duration};
+use super::{Collect, PodArgs, RunArgs, WatchArgs, config_file, duration};
 
 /// The prefix of our variables.
 pub(super) const PREFIX: &str = "TRIALKEEPER_";
@@ -28,10 +28,10 @@ const SETTINGS: [Setting; 30] = [
     ("attempt", |run, text| put(&mut run.attempt, read(text))),
     ("sequence", |run, text| put(&mut run.sequence, read(text))),
     ("platform", |run, text| put(&mut run.platform, read(text))),
-    ("manager", |run, text| put(&mut run.manager, manager(text).ok())),
-    ("manager_file", |run, text| put(&mut run.manager_file, read(text))),
-    ("token_file", |run, text| put(&mut run.token_file, read(text))),
-    ("ca_file", |run, text| put(&mut run.ca_file, read(text))),
+    ("manager", |run, text| put(&mut run.manager.manager, manager(text).ok())),
+    ("manager_file", |run, text| put(&mut run.manager.manager_file, read(text))),
+    ("token_file", |run, text| put(&mut run.manager.token_file, read(text))),
+    ("ca_file", |run, text| put(&mut run.manager.ca_file, read(text))),
     ("output_dir", |run, text| put(&mut run.output_dir, read(text))),
     ("spool_dir", |run, text| put(&mut run.spool_dir, read(text))),
     ("spool_bytes", |run, text| set(&mut run.spool_bytes, read(text))),
@@ -138,37 +138,13 @@ pub(super) fn is_ours(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// Returns the defaults of all flags.
+/// Returns the defaults of all flags. A flag that is absent here is absent by default, or empty, or off.
 fn defaults() -> RunArgs {
     RunArgs {
-        command: Vec::new(),
-        shell: None,
-        experiment: None,
-        trial: None,
-        attempt: None,
-        sequence: None,
-        platform: None,
-        manager: None,
-        manager_file: None,
-        token_file: None,
-        ca_file: None,
-        output_dir: None,
-        spool_dir: None,
         spool_bytes: 256 << 20,
-        rotate_bytes: None,
-        termination_log: None,
-        exit_code_map: None,
-        log_collection: LogCollection::None,
         log_line_bytes: 16 << 10,
         log_rate: 64 << 20,
-        mask_env: Vec::new(),
-        parameters: None,
         collect: vec![Collect::Text, Collect::Json],
-        metric_pattern: Vec::new(),
-        metric_file: Vec::new(),
-        tensorboard: Vec::new(),
-        sdk_channel: SdkWay::Stdout,
-        objective: None,
         grace: Duration::from_secs(20),
         drain: Duration::from_secs(2),
         flush: Duration::from_secs(5),
@@ -177,32 +153,12 @@ fn defaults() -> RunArgs {
             sample_interval: Duration::from_secs(5),
             gpu_program: PathBuf::from("nvidia-smi"),
             stall_after: Duration::from_mins(30),
-            stop_on_stall: false,
             gpu_idle_after: Duration::from_mins(10),
-            stop_on_gpu_idle: false,
             gpu_hang_after: Duration::from_mins(5),
-            stop_on_gpu_hang: false,
+            ..WatchArgs::default()
         },
-        detach_on_death: false,
-        listen: None,
-        pod: PodArgs {
-            fetch: Vec::new(),
-            code_dir: None,
-            code_archive: None,
-            start_timeout: Duration::from_mins(10),
-            role: None,
-            role_index: None,
-            incarnation: None,
-            roles: Vec::new(),
-            metrics_from: None,
-            pod_ip: None,
-        },
-        config: None,
-        print_config: false,
-        verbose: 0,
-        log_file: None,
-        warnings: Vec::new(),
-        legacy: None,
+        pod: PodArgs { start_timeout: Duration::from_mins(10), ..PodArgs::default() },
+        ..RunArgs::default()
     }
 }
 

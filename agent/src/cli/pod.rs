@@ -10,7 +10,7 @@ use super::duration;
 use crate::pod::peers::{Role, Task};
 
 /// The options of a pod.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct PodArgs {
     /// The files that the manager gives before the trial starts.
     #[arg(long, env = "TRIALKEEPER_FETCH", value_name = "KINDS", value_delimiter = ',')]

@@ -111,7 +111,7 @@ fn a_manager_is_named_by_its_url() {
     for (url, is_one) in table {
         let words = ["trialkeeper", "run", "--manager", url, "--", "x"];
         match run(&words) {
-            Ok(args) => assert!(is_one && args.manager.as_deref() == Some(url), "{url:?}"),
+            Ok(args) => assert!(is_one && args.manager.manager.as_deref() == Some(url), "{url:?}"),
             Err(refused) => {
                 let refused = refused.to_string();
                 assert!(!is_one && refused.contains("such as http://10.0.0.1:8080"), "{refused}");

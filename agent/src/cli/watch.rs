@@ -10,7 +10,7 @@ use super::duration;
 use super::values::sample_interval;
 
 /// The observations to make, and their limits.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct WatchArgs {
     /// Time between two readings of processes, control group and GPUs; 0: none.
     #[arg(long, env = "TRIALKEEPER_SAMPLE_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = sample_interval)]

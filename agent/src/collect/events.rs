@@ -16,7 +16,7 @@
 
 mod event;
 
-use super::{EXCERPT_BYTES, Finding, Found, LONGEST_BYTES, NAME_BYTES, Source};
+use super::{CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, NAME_BYTES, Source};
 
 /// Length and its checksum.
 const HEADER_BYTES: usize = 12;
@@ -164,10 +164,10 @@ fn next(bytes: &[u8]) -> Next<'_> {
     }
 }
 
-fn metric(scalar: &event::Scalar<'_>) -> Option<Found> {
+fn metric(scalar: &event::Scalar<'_>) -> Option<CollectedMetric> {
     let &event::Scalar { tag, step, value } = scalar;
     let named = (1..=NAME_BYTES).contains(&tag.len());
-    named.then(|| Found {
+    named.then(|| CollectedMetric {
         source: Source::Events,
         name: tag.to_owned(),
         kind: None,

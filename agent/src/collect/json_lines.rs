@@ -14,13 +14,13 @@ use serde_json::{Map, Value};
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
 
 use super::objective::main_of;
-use super::{Found, NAME_BYTES, Source, text};
+use super::{CollectedMetric, NAME_BYTES, Source, text};
 
 /// Members that say which step a line speaks of, the finest first.
 const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
 
 /// Appends the metrics of `line`. `false` if it is no JSON object, and so perhaps some other text.
-pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Found>) -> bool {
+pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<CollectedMetric>) -> bool {
     let line = line.trim_ascii();
     if !(line.starts_with(b"{") && line.ends_with(b"}")) {
         return false;
@@ -62,7 +62,13 @@ pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Found>)
             Some(MetricKind::Final) if Some(name) != speaker => Some(MetricKind::Intermediate),
             other => other,
         };
-        found.push(Found { source: Source::Json, name: name.to_owned(), kind, sequence, value });
+        found.push(CollectedMetric {
+            source: Source::Json,
+            name: name.to_owned(),
+            kind,
+            sequence,
+            value,
+        });
     }
     true
 }
@@ -103,7 +109,7 @@ mod tests {
 
     type Expected = (&'static str, Option<MetricKind>, Option<u64>, Value);
 
-    fn all(line: &str, objective: Option<&str>) -> Option<Vec<Found>> {
+    fn all(line: &str, objective: Option<&str>) -> Option<Vec<CollectedMetric>> {
         let mut found = Vec::new();
         read(line.as_bytes(), objective, &mut found).then_some(found)
     }
@@ -137,7 +143,7 @@ mod tests {
         ];
         for (line, expected) in table {
             let expected = expected.map(|metrics| {
-                let found = metrics.iter().map(|(name, kind, sequence, value)| Found {
+                let found = metrics.iter().map(|(name, kind, sequence, value)| CollectedMetric {
                     source: Source::Json,
                     name: (*name).to_owned(),
                     kind: *kind,
@@ -168,7 +174,9 @@ mod tests {
         let line = r#"{"acc": "0.93", "path": "", "global_step": "2", "loss": "0.2", "time": 5}"#;
         let told = |objective| {
             let found = all(line, objective).unwrap();
-            let told = |found: Found| (found.name, found.sequence, found.value.as_json().clone());
+            let told = |found: CollectedMetric| {
+                (found.name, found.sequence, found.value.as_json().clone())
+            };
             found.into_iter().map(told).collect::<Vec<_>>()
         };
         let time = |step| ("time".to_owned(), step, json!(5));

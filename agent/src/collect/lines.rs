@@ -1,6 +1,6 @@
 //! PURE: one output stream's bytes -> lines, for a manager that wants them one by one.
 //!
-//! What the SDK marked as a metric comes out as the object it printed, whatever else stands on the line;
+//! A metric that the SDK marked comes out as the object it printed, whatever else stands on the line;
 //! everything else is text. Decisions depend on the line's bytes alone, never on the portions they came in.
 
 use memchr::memmem;

@@ -1,4 +1,4 @@
-//! Which metric speaks for a trial that prints as programs of the field do, and names no objective.
+//! The choice of the result for trials that print as programs of the field do, and name no objective.
 
 use std::path::Path;
 

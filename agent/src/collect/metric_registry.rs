@@ -1,6 +1,6 @@
 //! PURE: names, numbers and bounds what all collectors of one attempt found, and concludes.
 //!
-//! What NNI's SDK reports is the trial's own word: passed on as numbered, none dropped. Metrics read off text are
+//! Reports of NNI's SDK are the trial's own word: passed on as numbered, none dropped. Metrics read off text are
 //! bounded, because the text was not written for us: at most [`NAMES`] names, and after [`DENSE`] values of one name
 //! only every second, then every fourth ... value is kept. Everything dropped is counted, and the last value of each
 //! name is always known.
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
 
 use super::objective::{main_of, repeats};
-use super::{CollectSpec, Found, Source};
+use super::{CollectSpec, CollectedMetric, Source};
 
 /// The number of names that text and JSON lines may introduce; the objective and a final result are always let in.
 const NAMES: usize = 64;
@@ -64,7 +64,7 @@ impl MetricRegistry {
     }
 
     /// Turns a finding into the metric to report, or `None` if it is to be dropped.
-    pub fn enter(&mut self, found: Found) -> Option<Metric> {
+    pub fn enter(&mut self, found: CollectedMetric) -> Option<Metric> {
         self.entered += 1;
         match found.source {
             Source::Sdk => Some(self.enter_reported(found)),
@@ -145,7 +145,7 @@ impl MetricRegistry {
     }
 
     /// The SDK numbers its metrics itself.
-    fn enter_reported(&mut self, found: Found) -> Metric {
+    fn enter_reported(&mut self, found: CollectedMetric) -> Metric {
         let kind = found.kind.unwrap_or(MetricKind::Intermediate);
         let series = &mut self.sdk;
         let sequence = match kind {
@@ -166,7 +166,7 @@ impl MetricRegistry {
         Metric { name: found.name, kind, sequence, value: found.value, derived: false }
     }
 
-    fn enter_printed(&mut self, found: Found) -> Option<Metric> {
+    fn enter_printed(&mut self, found: CollectedMetric) -> Option<Metric> {
         // Beside an SDK, what is printed never decides.
         let sdk_seen = self.sdk.intermediates + self.sdk.finals > 0;
         let kind = found.kind.filter(|_| !sdk_seen).unwrap_or(MetricKind::Intermediate);

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use regex_lite::{Captures, Regex};
 use trial_protocol::{MetricValue, OBJECTIVE};
 
-use super::{Finding, Found, NAME_BYTES, Source, text};
+use super::{CollectedMetric, Finding, NAME_BYTES, Source, text};
 
 /// Groups that name no metric by themselves.
 const ROLES: [&str; 3] = ["name", "value", "step"];
@@ -33,7 +33,7 @@ pub struct Pattern {
     has_value: bool,
 }
 
-/// Why a text is no pattern.
+/// The errors of reading a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
     /// It is no regular expression.
@@ -134,7 +134,7 @@ fn finding(name: &str, value: &str, sequence: Option<u64>) -> Finding {
     match number {
         Some(value) if (1..=NAME_BYTES).contains(&name.len()) => {
             let (source, name, kind) = (Source::Pattern, name.to_owned(), None);
-            Finding::Metric(Found { source, name, kind, sequence, value })
+            Finding::Metric(CollectedMetric { source, name, kind, sequence, value })
         }
         Some(_) | None => {
             let shown = format!("{name}={value:?}");

@@ -1,15 +1,23 @@
-//! What NNI 3.0's own SDK wrote (`fixtures/sdk`, recorded from the package on `PyPI`), replayed through the
+//! The output of NNI 3.0's own SDK (`fixtures/sdk`, recorded from the package on `PyPI`), replayed through the
 //! collectors: the trial cannot tell which channel it spoke through, and neither can the manager.
 
 use serde_json::{Value, json};
 use trial_protocol::{MetricKind, OBJECTIVE, Stream};
 
-use super::{CollectSpec, Finding, Found, MetricFileReader, Record, Source, StreamScanner};
+use super::{
+    CollectSpec, CollectedMetric, Finding, MetricFileReader, Record, Source, StreamScanner,
+};
 
 fn metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
     let (name, kind) = (OBJECTIVE.to_owned(), Some(kind));
     let sequence = Some(sequence);
-    Finding::Metric(Found { source: Source::Sdk, name, kind, sequence, value: value.into() })
+    Finding::Metric(CollectedMetric {
+        source: Source::Sdk,
+        name,
+        kind,
+        sequence,
+        value: value.into(),
+    })
 }
 
 /// Returns the reports of `trial_used.py`.
@@ -128,7 +136,7 @@ fn what_the_sdk_says_without_a_manager_is_no_word_of_the_sdks() {
         include_bytes!("../../fixtures/sdk/local.trial.log"),
     ] {
         let of_sdk = |finding: &Finding| {
-            !matches!(finding, Finding::Metric(Found { source: Source::Text, .. }))
+            !matches!(finding, Finding::Metric(CollectedMetric { source: Source::Text, .. }))
         };
         let found = from_stdout(bytes, bytes.len());
         assert!(!found.iter().any(of_sdk), "{found:?}");

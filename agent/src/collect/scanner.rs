@@ -16,7 +16,8 @@ use trial_protocol::Stream;
 
 use super::sdk::{self, Record};
 use super::{
-    CollectSpec, EXCERPT_BYTES, Finding, Found, LONGEST_BYTES, Source, ansi, json_lines, text,
+    CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, Source, ansi, json_lines,
+    text,
 };
 
 /// The mark before each record of NNI's SDK on stdout, and the apostrophe that ends it.
@@ -55,10 +56,10 @@ pub struct StreamScanner {
     /// `true` if it was said that a line is too long.
     told_long: bool,
     /// Metrics of one JSON line, kept to reuse its memory.
-    objects: Vec<Found>,
+    objects: Vec<CollectedMetric>,
 }
 
-/// Why a piece is not read, though more of it may come.
+/// The reasons for not reading a piece, though more of it may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clipped {
     /// It cannot be a metric.
@@ -142,7 +143,7 @@ impl StreamScanner {
         }
     }
 
-    /// Where the next byte stands that ordinary text must have to hold a metric.
+    /// The position of the next byte that ordinary text must have to hold a metric.
     fn next_texture(&self, block: &[u8]) -> Option<usize> {
         match &self.spec {
             _ if !self.reads_text => None,
@@ -318,7 +319,7 @@ impl StreamScanner {
                 }
                 let name = name.to_owned();
                 let (kind, sequence) = (None, None);
-                found.push(Finding::Metric(Found {
+                found.push(Finding::Metric(CollectedMetric {
                     source: Source::Text,
                     name,
                     kind,
@@ -341,7 +342,7 @@ impl StreamScanner {
     }
 }
 
-/// Where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
+/// Returns where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
 /// newline.
 pub(super) fn last_state(piece: &[u8]) -> usize {
     let returns = piece.iter().rev().take_while(|byte| **byte == b'\r').count();

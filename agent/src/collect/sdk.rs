@@ -10,13 +10,13 @@
 use serde_json::Value;
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
 
-use super::{Found, Source};
+use super::{CollectedMetric, Source};
 
 /// A readable record of the SDK.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// A metric.
-    Metric(Found),
+    Metric(CollectedMetric),
     /// `REQUEST_PARAMETER`: the trial asks for another point of the search space, which stdout cannot
     /// answer.
     ParameterRequest,
@@ -45,7 +45,7 @@ pub fn read_record(text: &[u8]) -> Result<Record, String> {
         None => return Err("it has no value".to_owned()),
     };
     let sequence = members.get("sequence").and_then(Value::as_u64);
-    let found = Found {
+    let found = CollectedMetric {
         source: Source::Sdk,
         name: OBJECTIVE.to_owned(),
         kind: Some(kind),
@@ -95,7 +95,7 @@ mod tests {
             let name = OBJECTIVE.to_owned();
             let kind = Some(kind);
             let value = value.into();
-            Ok(Record::Metric(Found { source: Source::Sdk, name, kind, sequence, value }))
+            Ok(Record::Metric(CollectedMetric { source: Source::Sdk, name, kind, sequence, value }))
         };
         let refused = |why: &str| Err(why.to_owned());
         #[rustfmt::skip]

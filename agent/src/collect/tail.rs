@@ -172,7 +172,7 @@ struct Followed<R> {
     tail: FileTail,
     reader: R,
     fresh: fn(&CollectSpec) -> R,
-    /// Why it could not be read, told once until it can.
+    /// The reason why it could not be read, reported once until it can.
     failing: bool,
 }
 
@@ -207,7 +207,7 @@ impl<R: Reader> Followed<R> {
     }
 }
 
-/// Which files hold metrics.
+/// The files that hold metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileSpec {
     /// NNI's metric file, `$NNI_SYS_DIR/.nni/metrics`.

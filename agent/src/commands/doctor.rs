@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::cli::{DoctorArgs, KEEPER_FAULT, ManagerArgs, Output};
 use crate::commands::tools::said;
-use crate::delivery::ManagerAddress;
 use crate::util::errors::chain;
 
 mod machine;
@@ -85,9 +84,9 @@ pub fn main(args: DoctorArgs) -> ExitCode {
         }
     };
     let (shape, gpu_program) = (args.output, args.gpu_program);
-    let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
-    let address = ManagerAddress::given(manager, manager_file);
-    let wanted = manager::Wanted { address, token_file, ca_file };
+    let address = args.manager.address();
+    let ManagerArgs { token_file, ca_file, .. } = args.manager;
+    let wanted = manager::ManagerSpec { address, token_file, ca_file };
     let mut checks = runtime.block_on(manager::look(&wanted));
     // A name that is still being resolved must not keep us here.
     runtime.shutdown_background();

@@ -1,4 +1,4 @@
-//! `trialkeeper inspect`: what became of a trial, from what its directory holds.
+//! `trialkeeper inspect`: the end of a trial, from the files in its directory.
 //!
 //! The spool knows everything as long as no manager has taken it; else the output and the files of metrics are read again,
 //! as the run was told to, and give the same metrics, but for those that went over the SDK's channel.
@@ -24,7 +24,7 @@ pub use recipe::{Recipe, SDK_FILE};
 
 /// The content of a directory.
 #[derive(Debug, Default)]
-struct Found {
+struct TrialFiles {
     parameters: Option<Value>,
     verdict: Option<Verdict>,
     metrics: Vec<Metric>,
@@ -49,7 +49,7 @@ pub fn inspect(dir: &Path, output: Output) -> ExitCode {
     })
 }
 
-fn look(dir: &Path) -> Found {
+fn look(dir: &Path) -> TrialFiles {
     let json = |name: &str| fs::read(dir.join(name)).ok();
     let verdict: Option<Verdict> =
         json(VERDICT_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -69,7 +69,7 @@ fn look(dir: &Path) -> Found {
             verdict.as_ref().is_some_and(|verdict| verdict.exit == Some(TrialExit::Code(0)));
         collected(dir, succeeded)
     };
-    Found {
+    TrialFiles {
         parameters: json(PARAMETERS_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok()),
         verdict,
         metrics,
@@ -113,11 +113,11 @@ fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
     metrics
 }
 
-fn of_kind(found: &Found, kind: MetricKind) -> impl Iterator<Item = &Metric> {
+fn of_kind(found: &TrialFiles, kind: MetricKind) -> impl Iterator<Item = &Metric> {
     found.metrics.iter().filter(move |metric| metric.kind == kind)
 }
 
-fn as_json(found: &Found) -> Value {
+fn as_json(found: &TrialFiles) -> Value {
     let result = of_kind(found, MetricKind::Final).next();
     let intermediate: Vec<_> = of_kind(found, MetricKind::Intermediate).collect();
     let files: serde_json::Map<_, _> =
@@ -132,7 +132,7 @@ fn as_json(found: &Found) -> Value {
     })
 }
 
-fn text(found: &Found) -> String {
+fn text(found: &TrialFiles) -> String {
     let mut lines = Vec::new();
     if let Some(parameters) = &found.parameters {
         lines.push(("parameters", parameters.to_string()));

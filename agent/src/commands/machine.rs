@@ -158,7 +158,7 @@ impl Job {
     }
 
     fn submit(self, params: &Value) -> Result<Value, Refusal> {
-        if let Held::By { attempt, file, .. } = holder(&self.lock_file())
+        if let LockHolder::By { attempt, file, .. } = holder(&self.lock_file())
             && attempt == self.attempt
         {
             self.watch(file);
@@ -199,24 +199,24 @@ impl Job {
 
     fn adopt(self, params: &Value) -> Result<Value, Refusal> {
         let phase = match holder(&self.lock_file()) {
-            Held::By { attempt, file, .. } if attempt == self.attempt => {
+            LockHolder::By { attempt, file, .. } if attempt == self.attempt => {
                 write_files(&self.dir, &params["files"])?;
                 self.watch(file);
                 "running"
             }
-            Held::By { .. } | Held::Free if self.begun().exists() => {
+            LockHolder::By { .. } | LockHolder::Free if self.begun().exists() => {
                 write_files(&self.dir, &params["files"])?;
                 thread::spawn(move || self.settle());
                 "waiting"
             }
-            Held::By { .. } | Held::Free => "unknown",
+            LockHolder::By { .. } | LockHolder::Free => "unknown",
         };
         Ok(json!({"phase": phase}))
     }
 
     /// Asks the agent to end, and ends it by force when it has not obeyed.
     fn cancel(self) -> Value {
-        let Held::By { attempt, pid, .. } = holder(&self.lock_file()) else {
+        let LockHolder::By { attempt, pid, .. } = holder(&self.lock_file()) else {
             return json!({"known": false});
         };
         if attempt != self.attempt {
@@ -240,8 +240,8 @@ impl Job {
 
     fn lives(&self) -> Option<Pid> {
         match holder(&self.lock_file()) {
-            Held::By { attempt, pid, .. } if attempt == self.attempt => Some(pid),
-            Held::By { .. } | Held::Free => None,
+            LockHolder::By { attempt, pid, .. } if attempt == self.attempt => Some(pid),
+            LockHolder::By { .. } | LockHolder::Free => None,
         }
     }
 
@@ -249,7 +249,7 @@ impl Job {
     /// helper started it a moment ago.
     fn settle(self) {
         for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
-            if let Held::By { attempt, file, .. } = holder(&self.lock_file())
+            if let LockHolder::By { attempt, file, .. } = holder(&self.lock_file())
                 && attempt == self.attempt
             {
                 return self.watch(file);
@@ -317,17 +317,19 @@ fn pause() {
 }
 
 /// State of an agent's lock.
-enum Held {
+enum LockHolder {
     /// An agent that lives.
     By { pid: Pid, attempt: String, file: File },
     /// No agent lives.
     Free,
 }
 
-fn holder(path: &Path) -> Held {
-    let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else { return Held::Free };
+fn holder(path: &Path) -> LockHolder {
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
+        return LockHolder::Free;
+    };
     let Err((mut file, _)) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
-        return Held::Free;
+        return LockHolder::Free;
     };
     let mut text = String::new();
     drop(file.read_to_string(&mut text));
@@ -336,9 +338,9 @@ fn holder(path: &Path) -> Held {
     let pid = lines.next().and_then(|line| line.parse().ok()).filter(|pid| *pid > 1);
     match (pid, lines.next()) {
         (Some(pid), Some(attempt)) => {
-            Held::By { pid: Pid::from_raw(pid), attempt: attempt.to_owned(), file }
+            LockHolder::By { pid: Pid::from_raw(pid), attempt: attempt.to_owned(), file }
         }
-        _ => Held::Free,
+        _ => LockHolder::Free,
     }
 }
 

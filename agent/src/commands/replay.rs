@@ -20,9 +20,9 @@ use crate::util::errors::chain;
 pub struct Request {
     /// An output directory with a spool in it, or a spool.
     pub dir: PathBuf,
-    /// Whose reports they are where that was not noted.
+    /// The trial that the reports belong to, where the spool does not name it.
     pub sender: Option<Sender>,
-    /// Where the manager is.
+    /// The address of the manager.
     pub manager: ManagerAddress,
     /// A file with the bearer token.
     pub token_file: Option<PathBuf>,
@@ -32,13 +32,13 @@ pub struct Request {
     pub patience: Duration,
 }
 
-/// Why nothing could be delivered.
+/// The errors of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no spool.
     #[error("there is no spool in {}; name a trial's output directory", .path.display())]
     NoSpool {
-        /// Where it was looked for.
+        /// The directory that was searched.
         path: PathBuf,
     },
     /// The spool does not say whose it is.
@@ -48,26 +48,26 @@ pub enum Error {
         .path.display()
     )]
     NoSender {
-        /// Which spool.
+        /// Path of the spool.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
     /// An agent is at work.
     #[error("process {holder} is at work in {}; it delivers by itself", .path.display())]
     InUse {
-        /// Which spool.
+        /// Path of the spool.
         path: PathBuf,
-        /// Who.
+        /// The process that holds it.
         holder: String,
     },
     /// The files.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -76,8 +76,9 @@ pub enum Error {
 /// Runs the command and returns its exit code.
 pub fn main(args: ReplayArgs) -> ExitCode {
     crate::util::log::start(None, 0, Arc::new(SystemClock));
-    let ManagerArgs { manager, manager_file, token_file, ca_file } = args.manager;
-    let Some(manager) = ManagerAddress::given(manager, manager_file) else {
+    let address = args.manager.address();
+    let ManagerArgs { token_file, ca_file, .. } = args.manager;
+    let Some(manager) = address else {
         return ExitCode::from(KEEPER_FAULT); // The command line requires one.
     };
     let sender = args.experiment.zip(args.trial);

@@ -1,4 +1,4 @@
-//! Where the manager is: read when needed, since it may change.
+//! The address of the manager: read when needed, since it may change.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::Error;
 
-/// Where the manager is.
+/// The address of the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManagerAddress {
     /// Base URL, such as `http://10.0.0.1:8080`.
@@ -17,7 +17,7 @@ pub enum ManagerAddress {
 }
 
 impl ManagerAddress {
-    /// The one that was given, if one was; an address says more than a file.
+    /// Returns the address that was given, if one was; a URL outranks a file.
     pub fn given(url: Option<String>, file: Option<PathBuf>) -> Option<Self> {
         url.map(Self::Url).or_else(|| file.map(Self::File))
     }

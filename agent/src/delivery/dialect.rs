@@ -1,4 +1,4 @@
-//! How to speak to a manager: the only place that knows URLs, headers and bodies.
+//! The protocols of managers: the only place that knows URLs, headers and bodies.
 
 pub mod legacy;
 pub mod native;
@@ -6,4 +6,4 @@ pub mod pod;
 
 mod error;
 
-pub use error::{Error, Verdict};
+pub use error::{Error, RetryDecision};

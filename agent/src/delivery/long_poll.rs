@@ -1,135 +1,129 @@
-//! The open line: while there is nothing to report, the next request is open already and waits for its
-//! body. The manager may answer it before, to make us speak, and then has an order for us; so an order
+//! The long poll: while there is nothing to report, the next request is open already and waits for its body.
+//!
+//! The manager may answer it before, so that the agent speaks, and then has a directive for it. A directive therefore
 //! reaches a silent trial at once, for no more requests than heartbeats need.
 //!
-//! The lanes share the line: when logs or samples are to be sent, the waiting request is ended as a
-//! heartbeat, and they take its connection. Facts never wait for that.
+//! The lanes share the connection. When logs or samples are to be sent, the waiting request is ended as a heartbeat,
+//! and they take its connection. Facts never wait for that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use trial_protocol::{Lane, ReportAck, capability};
 
-use super::{Deliverer, Error, FACTS_BYTES};
-use crate::delivery::dialect::native;
-use crate::spool::{Dialect, Record};
+use super::batch::Batch;
+use super::deadline::Deadline;
+use super::manager_session::ManagerSession;
+use super::{Error, FACTS_BYTES};
+use crate::spool::{Record, Spool};
 
-/// The longest that a request is kept open. Proxies cut off what rests for a minute.
-const OPEN: Duration = Duration::from_secs(20);
+/// The longest that a request is kept open. Proxies cut off connections that rest for a minute.
+const LONGEST_OPEN: Duration = Duration::from_secs(20);
 
-/// The time that the bulk lane waits for the line; then it takes another connection.
+/// The time that the bulk lane waits for the connection; then it takes another one.
 const BULK_WAIT: Duration = Duration::from_secs(1);
 
-/// The right to the long poll.
-#[derive(Debug, Default)]
+/// The request that is kept open, on behalf of the facts lane.
 pub(super) struct LongPoll {
-    /// The bulk lane wants it, or has it.
-    wanted: watch::Sender<bool>,
-    /// A request waits on it.
+    session: Arc<ManagerSession>,
+    deadline: Arc<Deadline>,
+    spool: Spool,
+    /// `true` while the bulk lane wants the connection, or has it.
+    interrupted: watch::Sender<bool>,
+    /// `true` while a request waits.
     open: watch::Sender<bool>,
 }
 
-/// Has the line, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Held<'a>(&'a watch::Sender<bool>);
+/// Sets a flag while it lives.
+pub(super) struct PollPermit<'a>(&'a watch::Sender<bool>);
 
-impl Drop for Held<'_> {
+impl<'a> PollPermit<'a> {
+    fn new(flag: &'a watch::Sender<bool>) -> Self {
+        flag.send_replace(true);
+        Self(flag)
+    }
+}
+
+impl Drop for PollPermit<'_> {
     fn drop(&mut self) {
         self.0.send_replace(false);
     }
 }
 
-impl LongPoll {
-    /// Takes the line for the bulk lane.
-    pub(super) async fn take(&self) -> Held<'_> {
-        self.wanted.send_replace(true);
-        let held = Held(&self.wanted);
-        // Whatever comes of it: there are other connections.
-        drop(timeout(BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
-        held
-    }
-
-    /// Waits until the bulk lane does, or does not, want the line.
-    pub(super) async fn wanted(&self, wanted: bool) {
-        // The sender is ours, so it is not gone.
-        drop(self.wanted.subscribe().wait_for(|now| *now == wanted).await);
-    }
-
-    /// Returns whether it wants the line now.
-    pub(super) fn is_wanted(&self) -> bool {
-        *self.wanted.borrow()
-    }
-
-    fn hold(&self) -> Held<'_> {
-        self.open.send_replace(true);
-        Held(&self.open)
-    }
-}
-
 /// The outcome of a request that was kept open.
-pub(super) struct Waited {
+pub(super) struct LongPollOutcome {
     /// The reports to send now; empty for a heartbeat.
     pub(super) records: Vec<Record>,
     /// The answer to them, if they were sent at all.
     pub(super) answer: Option<Result<ReportAck, Error>>,
 }
 
-impl Deliverer {
-    /// Returns whether the next request may be opened now: the manager knows of it, and all is well and quiet.
-    pub(super) fn may_wait(&self, lane: Lane) -> bool {
-        let knows = || {
-            let peer = self.peer.borrow();
-            peer.as_ref().is_some_and(|offer| offer.capabilities.contains(capability::OPEN))
-        };
-        lane == Lane::Facts
-            && self.settings.sender.dialect == Dialect::Native
-            && !*self.ended.borrow()
-            && !self.line.is_wanted()
-            && self.lock().last_error.is_none()
-            && self.spool.pending_in(lane) == 0
-            && knows()
+impl LongPoll {
+    pub(super) fn new(session: Arc<ManagerSession>, deadline: Arc<Deadline>, spool: Spool) -> Self {
+        let (interrupted, open) = Default::default();
+        Self { session, deadline, spool, interrupted, open }
     }
 
-    /// Opens the next request, and sends what there is to say when there is, or a heartbeat when that is
-    /// due. `None` if it could not be opened.
-    pub(super) async fn wait_on_line(&self, heartbeat: Instant) -> Option<Waited> {
-        let (client, base, token, _) = self.contact().ok()?;
-        let _held = self.line.hold();
-        let (fill, body) = native::later();
-        let answer =
-            native::post_later(&client, &base, token.as_deref(), self.spool.attempt(), body, OPEN);
+    /// Has the waiting request ended, and keeps another from being opened while the permit lives.
+    pub(super) async fn interrupt(&self) -> PollPermit<'_> {
+        let permit = PollPermit::new(&self.interrupted);
+        // Whatever comes of it: there are other connections.
+        drop(timeout(BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
+        permit
+    }
+
+    /// Waits until the long poll is, or is not, interrupted.
+    pub(super) async fn interrupted(&self, interrupted: bool) {
+        // The sender is a field of this struct, so it is not gone.
+        drop(self.interrupted.subscribe().wait_for(|now| *now == interrupted).await);
+    }
+
+    /// Returns whether the long poll is interrupted now.
+    pub(super) fn is_interrupted(&self) -> bool {
+        *self.interrupted.borrow()
+    }
+
+    /// Returns whether the next request may be opened now: the manager offers it, and all is well and quiet.
+    pub(super) fn may_open(&self) -> bool {
+        !self.deadline.has_trial_ended()
+            && !self.is_interrupted()
+            && !self.session.has_failed()
+            && self.spool.pending_in(Lane::Facts) == 0
+            && self.session.offers(capability::OPEN)
+    }
+
+    /// Opens the next request. Sends facts when there are any, or a heartbeat when it is due. `None` if the request could
+    /// not be opened.
+    pub(super) async fn run(&self, heartbeat: Instant) -> Option<LongPollOutcome> {
+        let attempt = self.spool.attempt();
+        let (fill, answer) = self.session.open_request(attempt, LONGEST_OPEN).ok()?;
+        let _permit = PollPermit::new(&self.open);
         tokio::pin!(answer);
-        let mut ended = self.ended.clone();
-        let due = heartbeat.min(Instant::now() + OPEN);
+        let mut ended = self.deadline.trial_ended();
+        let due = heartbeat.min(Instant::now() + LONGEST_OPEN);
         let lane = Lane::Facts;
         let records = tokio::select! {
             biased;
             early = &mut answer => {
-                // Called to speak: what we are to do is on the answer to what we say.
-                let answer = early.map(|ack| self.heard(&ack, self.spool.attempt())).err().map(Err);
-                return Some(Waited { records: Vec::new(), answer });
+                // The manager wants the agent to speak: the directive is on the answer to the next batch.
+                let answer = early.map(|ack| self.session.record_ack(&ack, true)).err().map(Err);
+                return Some(LongPollOutcome { records: Vec::new(), answer });
             }
             () = self.spool.readable(lane) => self.spool.peek(lane, FACTS_BYTES).await,
             () = tokio::time::sleep_until(due) => Vec::new(),
-            () = self.line.wanted(true) => Vec::new(),
+            () = self.interrupted(true) => Vec::new(),
             _ = ended.changed() => Vec::new(),
         };
-        let obeyed = self.lock().obeyed.clone();
-        let attempt = self.spool.attempt();
-        let sender = &self.settings.sender;
-        // The receiver is gone if the request is over by now; its answer says so.
-        drop(fill.send(native::body(
-            sender,
-            attempt,
-            lane,
-            &records,
-            &obeyed,
-            self.spool.cursor(),
-        )));
+        let batch = Batch { attempt, lane, records, cursor: self.spool.cursor() };
+        let obeyed = self.session.fill_request(fill, &batch);
+        let records = batch.records;
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = self.deadline_after_end() => return Some(Waited { records, answer: None }),
+            () = self.deadline.passed_after_end() => {
+                return Some(LongPollOutcome { records, answer: None });
+            }
         };
         let stored = |ack: &ReportAck| {
             records
@@ -138,13 +132,13 @@ impl Deliverer {
         };
         let answer = match answer {
             Ok(ack) if stored(&ack) => {
-                self.lock().obeyed.retain(|id| !obeyed.contains(id));
+                self.session.forget_obeyed(&obeyed);
                 Some(Ok(ack))
             }
-            // Called at the very moment at which we spoke: once more, for it was not heard.
+            // The manager answered at the very moment at which the agent spoke, and has not read the batch: send it again.
             Ok(_) => None,
             Err(error) => Some(Err(error)),
         };
-        Some(Waited { records, answer })
+        Some(LongPollOutcome { records, answer })
     }
 }

@@ -1,72 +1,89 @@
-//! What an earlier process left in the spool: delivered as its own, the oldest first.
+//! The reports that an earlier process left in the spool: delivered as its own, the oldest first.
+
+use std::io;
 
 use tracing::{debug, warn};
 use trial_protocol::{AttemptId, Lane};
 
-use super::{Delivered, Deliverer, FACTS_BYTES};
+use super::FACTS_BYTES;
+use super::batch::{Batch, BatchDelivery, BatchOutcome};
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
-/// Returns the number of an earlier process's reports that are not acknowledged; at least one.
-async fn left_in(mut files: LaneFiles) -> u64 {
-    let standing = tokio::task::spawn_blocking(move || files.scan(false)).await;
-    standing.ok().and_then(Result::ok).map_or(1, |standing| standing.kept.max(1))
-}
-
-impl Deliverer {
-    /// Delivers what an earlier process left of one lane; how many reports were not.
-    pub(super) async fn deliver_older(&self, attempt: &AttemptId, mut files: LaneFiles) -> u64 {
-        let mut told = false;
-        loop {
-            let after = files.acked();
-            let read = tokio::task::spawn_blocking(move || {
-                let found = files.read(after, u64::MAX, FACTS_BYTES);
-                (files, found)
-            });
-            let Ok((returned, found)) = read.await else { return 1 };
-            files = returned;
-            let records = match found {
-                Ok(records) => records,
-                Err(error) => {
-                    warn!("cannot read what attempt {attempt} left in the spool: {error}");
-                    return 1;
-                }
-            };
-            let lane = files.lane();
-            let facts = lane == Lane::Facts && self.settings.sender.dialect == Dialect::Native;
-            let last = records.last().map(|record| record.seq);
-            // Nothing is left to deliver; but the manager may have lost what it had.
-            if last.is_none() && (told || !facts || !files.is_anything_there()) {
-                drop(tokio::task::spawn_blocking(move || files.remove_segments()).await);
-                return 0;
+/// Delivers one lane that an earlier process left. Returns the number of reports that were not delivered.
+pub(super) async fn deliver_older(
+    batches: &BatchDelivery,
+    attempt: &AttemptId,
+    mut files: LaneFiles,
+) -> u64 {
+    let lane = files.lane();
+    let facts = lane == Lane::Facts && batches.dialect() == Dialect::Native;
+    let mut confirmed = false;
+    loop {
+        let after = files.acked();
+        let read = move |files: &mut LaneFiles| files.read(after, u64::MAX, FACTS_BYTES);
+        let Some((returned, records)) = blocking(files, read).await else { return 1 };
+        files = returned;
+        let records = match records {
+            Ok(records) => records,
+            Err(error) => {
+                warn!("cannot read the reports of attempt {attempt} in the spool: {error}");
+                return 1;
             }
-            let (acknowledged, forgotten) = (files.acked(), files.forgotten());
-            let cursor = if facts { Cursor { acknowledged, forgotten } } else { Cursor::default() };
-            let delivered = self.deliver(attempt, lane, records, cursor, None).await;
-            let mut behind = None;
-            match delivered {
-                Delivered::OutOfTime => return left_in(files).await,
-                Delivered::Through(through) => files.ack(through),
-                Delivered::Refused(seq) => {
-                    files.give_up(seq);
-                    files.ack(seq);
-                }
-                Delivered::Nothing => {}
-                Delivered::Behind(stored) => behind = Some(stored),
-            }
-            told = behind.is_none();
-            let saved = tokio::task::spawn_blocking(move || {
-                if let Some(stored) = behind {
-                    files.rewind(stored);
-                }
-                let saved = files.save(None);
-                (files, saved)
-            });
-            let Ok((returned, saved)) = saved.await else { return 1 };
-            files = returned;
-            if let Err(error) = saved {
-                // It will be delivered again, and ignored.
-                debug!("cannot note what was delivered of attempt {attempt}: {error}");
-            }
+        };
+        // Nothing is left to deliver; but the manager may have lost what it had.
+        if records.is_empty() && (confirmed || !facts || !files.is_anything_there()) {
+            drop(blocking(files, LaneFiles::remove_segments).await);
+            return 0;
+        }
+        let (acknowledged, forgotten) = (files.acked(), files.forgotten());
+        let cursor = if facts { Cursor { acknowledged, forgotten } } else { Cursor::default() };
+        let outcome = batches.deliver(Batch { attempt, lane, records, cursor }, None).await;
+        if matches!(outcome, BatchOutcome::OutOfTime) {
+            return undelivered_in(files).await;
+        }
+        confirmed = !matches!(outcome, BatchOutcome::Behind(_));
+        let Some((returned, saved)) = blocking(files, move |files| settle(files, &outcome)).await
+        else {
+            return 1;
+        };
+        files = returned;
+        if let Err(error) = saved {
+            // It will be delivered again, and ignored.
+            debug!("cannot record the delivery of attempt {attempt}: {error}");
         }
     }
+}
+
+/// Works on the files where waiting for a disk holds up nothing. `None` if the work panicked.
+async fn blocking<T: Send + 'static>(
+    mut files: LaneFiles,
+    work: impl FnOnce(&mut LaneFiles) -> T + Send + 'static,
+) -> Option<(LaneFiles, T)> {
+    let done = tokio::task::spawn_blocking(move || {
+        let result = work(&mut files);
+        (files, result)
+    });
+    done.await.ok()
+}
+
+/// Returns the number of reports that are not acknowledged; at least one.
+async fn undelivered_in(files: LaneFiles) -> u64 {
+    let scanned = blocking(files, |files| files.scan(false)).await;
+    scanned.and_then(|(_, summary)| summary.ok()).map_or(1, |summary| summary.kept.max(1))
+}
+
+/// Records in the files that a batch was delivered.
+fn settle(files: &mut LaneFiles, outcome: &BatchOutcome) -> io::Result<()> {
+    match outcome {
+        BatchOutcome::Through(through) => files.ack(*through),
+        BatchOutcome::Refused(seq) => {
+            files.give_up(*seq);
+            files.ack(*seq);
+        }
+        BatchOutcome::Behind(stored) => {
+            files.rewind(*stored);
+        }
+        BatchOutcome::Nothing | BatchOutcome::OutOfTime => {}
+    }
+    files.save(None)
 }

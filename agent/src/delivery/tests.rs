@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use trial_protocol::{
-    DirectiveBody, ExperimentId, LogChunk, LogText, Metric, MetricKind, ReportBatch, ReportBody,
-    StopReason, Stream, TrialJobId, capability,
+    DirectiveBody, ExperimentId, LogChunk, LogText, Metric, MetricKind, Offer, ReportAck,
+    ReportBatch, ReportBody, StopReason, Stream, TrialJobId, capability,
 };
 
 use super::*;
 use crate::spool::{Dialect, Options};
 
+mod compression;
 mod ending;
-mod line;
-mod packing;
+mod long_poll;
 
-use line::{OpenLine, chunked};
+use long_poll::{OpenLine, chunked};
 
 const BOUND: Duration = Duration::from_mins(1);
 
@@ -130,7 +130,7 @@ async fn serve(
     loop {
         let read = request(&mut stream, &mut bytes, &line.opened, &line.wake).await;
         let Some((token, body)) = read else { return };
-        let (packed, body) = packing::unpacked(body);
+        let (packed, body) = compression::unpacked(body);
         seen.lock().unwrap().packed += u64::from(packed);
         if body.is_empty() {
             // Called to speak; like any server, this one then has no use for the connection.

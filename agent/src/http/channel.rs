@@ -43,7 +43,7 @@ pub struct Channel {
     path: String,
 }
 
-/// Why the endpoint could not be made.
+/// The errors of opening the endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No socket on the loopback interface.
@@ -150,7 +150,7 @@ async fn put(body: &[u8], shared: &Shared) -> Answer {
             shared.request.notify_one();
             return Answer::empty("200 OK");
         }
-        Command::Found(finding) => finding,
+        Command::CollectedMetric(finding) => finding,
     };
     let status = match finding {
         Finding::Metric(_) => "200 OK",

@@ -22,15 +22,15 @@ pub const ANSWER: Duration = Duration::from_secs(30);
 /// The time that an unused connection may rest.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Why there is no client.
+/// The errors of building a client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file with the manager's certificate authority.
     #[error("cannot use the CA file {}; it must hold certificates in PEM form", .path.display())]
     CaFile {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: pem::Error,
     },
@@ -52,7 +52,7 @@ pub fn build(ca_file: Option<&Path>) -> Result<Client, Error> {
     build_trusting(path, &pem)
 }
 
-/// The same with what `ca_file` held before.
+/// Builds a client that trusts an earlier content of `ca_file`.
 pub fn build_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {

@@ -14,7 +14,7 @@ use crate::http::prometheus::KIND;
 use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, serve};
 
 /// A request for the text of `/metrics`.
-pub type Asked = oneshot::Sender<String>;
+pub type StatusRequest = oneshot::Sender<String>;
 
 /// The time that the watching task may take to answer, and a client to ask and to listen.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,28 +22,32 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client needs no more than a few connections, and no body.
 const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
 
-struct Door {
-    ask: mpsc::Sender<Asked>,
+struct StatusServer {
+    requests: mpsc::Sender<StatusRequest>,
 }
 
 /// Serves on `address` until `ended`. An address that cannot be had is a warning: the trial runs on.
-pub async fn listen(address: SocketAddr, ask: mpsc::Sender<Asked>, ended: watch::Receiver<bool>) {
+pub async fn listen(
+    address: SocketAddr,
+    requests: mpsc::Sender<StatusRequest>,
+    ended: watch::Receiver<bool>,
+) {
     let bound = TcpListener::bind(address).await;
     let listener = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
     match listener {
         Ok((address, listener)) => {
             tracing::info!("listens on http://{address}");
-            serve(listener, LIMITS, Arc::new(Door { ask }), ended).await;
+            serve(listener, LIMITS, Arc::new(StatusServer { requests }), ended).await;
         }
         Err(source) => {
             tracing::warn!(
-                "cannot listen on {address} ({source}); nobody can look in, choose another with --listen"
+                "cannot listen on {address} ({source}); the status page is off; choose another port with --listen"
             );
         }
     }
 }
 
-impl Handler for Door {
+impl Handler for StatusServer {
     fn answer<'a>(&'a self, head: &'a Head, _: &'a [u8]) -> Answering<'a> {
         Box::pin(async move {
             let path = head.target.split('?').next().unwrap_or_default();
@@ -56,12 +60,12 @@ impl Handler for Door {
                     return Answer::empty("404 Not Found");
                 }
             }
-            let (tell, told) = oneshot::channel();
-            let asked = async {
-                self.ask.send(tell).await.ok()?;
-                told.await.ok()
+            let (sender, page) = oneshot::channel();
+            let answer = async {
+                self.requests.send(sender).await.ok()?;
+                page.await.ok()
             };
-            match tokio::time::timeout(CLIENT_TIMEOUT, asked).await {
+            match tokio::time::timeout(CLIENT_TIMEOUT, answer).await {
                 Ok(Some(page)) => {
                     let body = if path == "/metrics" { page } else { "ok\n".to_owned() };
                     Answer { status: "200 OK", kind: KIND, body }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use trial_protocol::GpuSample;
 
 use crate::observe::sample::amd;
-use crate::observe::sample::gpu::{Allotted, Board, BoardEvent};
+use crate::observe::sample::gpu::{Board, BoardEvent, GpuAllotment};
 use crate::output::PumpEvent;
 
 /// The cards, and what was last read of them.
@@ -29,7 +29,7 @@ impl Cards {
     pub(super) fn new(
         root: &Path,
         interval: Duration,
-        own: Allotted,
+        own: GpuAllotment,
         heard: mpsc::Sender<PumpEvent>,
     ) -> Self {
         Self { root: root.to_owned(), ask: None, heard, board: Board::new(interval, own) }
@@ -96,7 +96,7 @@ mod tests {
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
         let (tell, mut told) = mpsc::channel(8);
-        let mut cards = Cards::new(root.path(), INTERVAL, Allotted::default(), tell);
+        let mut cards = Cards::new(root.path(), INTERVAL, GpuAllotment::default(), tell);
         for _ in 0..5 {
             cards.tick();
         }
@@ -119,7 +119,8 @@ mod tests {
     #[test]
     fn without_a_card_there_is_no_thread() {
         let root = tempfile::tempdir().unwrap();
-        let mut cards = Cards::new(root.path(), INTERVAL, Allotted::default(), mpsc::channel(1).0);
+        let mut cards =
+            Cards::new(root.path(), INTERVAL, GpuAllotment::default(), mpsc::channel(1).0);
         cards.tick();
         assert!(cards.ask.is_none());
     }

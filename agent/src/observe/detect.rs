@@ -74,7 +74,7 @@ impl Default for DetectSpec {
 
 /// An observation of the trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Seen<'a> {
+pub enum DetectorInput<'a> {
     /// It reported an intermediate result: the end of a step.
     Metric,
     /// It printed something.
@@ -217,13 +217,13 @@ impl Detectors {
     }
 
     /// Takes what was seen at `now` and gives the alarms that it completes.
-    pub fn step(&mut self, seen: Seen<'_>, now: Duration) -> Vec<Alarm> {
+    pub fn step(&mut self, seen: DetectorInput<'_>, now: Duration) -> Vec<Alarm> {
         let mut alarms = Vec::new();
-        if matches!(seen, Seen::Metric | Seen::Output) {
+        if matches!(seen, DetectorInput::Metric | DetectorInput::Output) {
             self.heard = now;
         }
         let is_alive = match seen {
-            Seen::Metric => {
+            DetectorInput::Metric => {
                 if let Some(last) = self.last_metric.replace(now) {
                     self.steps.push_back(now.saturating_sub(last));
                     if self.steps.len() > STEPS_MOST {
@@ -232,9 +232,9 @@ impl Detectors {
                 }
                 true
             }
-            Seen::Output => true,
-            Seen::Sample(sample) => self.enter_sample(sample, now, &mut alarms),
-            Seen::Tick => false,
+            DetectorInput::Output => true,
+            DetectorInput::Sample(sample) => self.enter_sample(sample, now, &mut alarms),
+            DetectorInput::Tick => false,
         };
 
         if is_alive {

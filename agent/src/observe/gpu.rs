@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::observe::sample::gpu::{
-    Allotted, Board, BoardEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
+    Board, BoardEvent, GpuAllotment, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
 };
 use crate::output::PumpEvent;
 use crate::trial::reap::{Reaper, Role};
@@ -34,7 +34,7 @@ impl Gpus {
     pub(super) fn new(
         program: Option<PathBuf>,
         interval: Duration,
-        own: Allotted,
+        own: GpuAllotment,
         reaper: Reaper,
         heard: mpsc::Sender<PumpEvent>,
     ) -> Self {
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_a_probe_said_before_it_fell_silent_is_not_said_again() {
         let interval = Duration::from_secs(5);
-        let own = Allotted::default();
+        let own = GpuAllotment::default();
         let mut gpus = Gpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
         for second in [5, 10] {
             gpus.row("0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X", Duration::from_secs(second));

@@ -22,9 +22,9 @@ use trial_protocol::{Stream, Verdict};
 use crate::output::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace};
 use crate::verdict::termination_message;
 
-mod grown;
+mod rotating_file;
 
-use grown::Grown;
+use rotating_file::RotatingFile;
 
 /// Bytes of one stream that may wait for the disk.
 pub const QUEUE_BYTES: usize = 64 * 1024;
@@ -32,9 +32,9 @@ pub const QUEUE_BYTES: usize = 64 * 1024;
 /// The longest that a pump waits for a disk that does not take anything.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where things are to be written.
+/// The places that are written to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct CapturePaths {
     /// The output directory. `None`: no place could be written.
     pub dir: Option<PathBuf>,
     /// A file for the verdict in short, written in place: it may be a mount of its own.
@@ -63,7 +63,7 @@ pub struct Capture {
 
 #[derive(Debug)]
 struct Shared {
-    places: Places,
+    paths: CapturePaths,
     state: Mutex<State>,
     work: Condvar,
     room: Condvar,
@@ -88,24 +88,24 @@ struct Work {
 }
 
 impl Capture {
-    /// Keeps what there is in `places`, output after what an earlier attempt left there.
-    pub fn new(places: Places) -> Self {
-        let anywhere = places.dir.is_some() || places.termination_log.is_some();
+    /// Keeps what there is in `paths`, output after what an earlier attempt left there.
+    pub fn new(paths: CapturePaths) -> Self {
+        let anywhere = paths.dir.is_some() || paths.termination_log.is_some();
         let shared = anywhere.then(|| {
             let (work, room) = (Condvar::new(), Condvar::new());
-            Arc::new(Shared { places, state: Mutex::default(), work, room })
+            Arc::new(Shared { paths, state: Mutex::default(), work, room })
         });
         Self { shared }
     }
 
-    /// Where the files are.
+    /// Returns the directory of the files.
     pub fn dir(&self) -> Option<&Path> {
-        self.shared.as_ref()?.places.dir.as_deref()
+        self.shared.as_ref()?.paths.dir.as_deref()
     }
 
     /// Takes the next bytes of `stream`. Waits for a disk that is slow, but not for one that hangs.
     pub fn output(&self, stream: Stream, bytes: &[u8]) {
-        let Some(shared) = self.shared.as_ref().filter(|shared| shared.places.dir.is_some()) else {
+        let Some(shared) = self.shared.as_ref().filter(|shared| shared.paths.dir.is_some()) else {
             return;
         };
         let mut state = shared.lock();
@@ -199,8 +199,8 @@ impl Shared {
     }
 
     fn work_off(&self) {
-        let (dir, limit) = (self.places.dir.as_ref(), self.places.rotate_bytes);
-        let file = |name| dir.map(|dir| Grown::open(dir, name, limit));
+        let (dir, limit) = (self.paths.dir.as_ref(), self.paths.rotate_bytes);
+        let file = |name| dir.map(|dir| RotatingFile::open(dir, name, limit));
         self.keep_collectors();
         let mut files = [file("stdout"), file("stderr")];
         let mut spare = [Vec::new(), Vec::new()];
@@ -232,9 +232,9 @@ impl Shared {
 
     /// Says how this run's metrics are found, and not how those of an attempt before it were.
     fn keep_collectors(&self) {
-        let Some(dir) = &self.places.dir else { return };
+        let Some(dir) = &self.paths.dir else { return };
         let path = dir.join(COLLECTORS_FILE);
-        let kept = match &self.places.collectors {
+        let kept = match &self.paths.collectors {
             Some(json) => replace(&path, json),
             None => match std::fs::remove_file(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -271,11 +271,11 @@ impl Shared {
     /// Writes the verdict wherever it can be written: where the disk is full, the termination log alone may tell of it.
     fn publish(&self, verdict: &Verdict) -> Result<(), String> {
         let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
-        let kept = self.places.dir.as_ref().map_or(Ok(()), |dir| {
+        let kept = self.paths.dir.as_ref().map_or(Ok(()), |dir| {
             let json = serde_json::to_vec(verdict).expect("a verdict is texts and numbers");
             replace(&dir.join(VERDICT_FILE), &json).map_err(|source| failed(VERDICT_FILE, source))
         });
-        let told = self.places.termination_log.as_ref().map_or(Ok(()), |path| {
+        let told = self.paths.termination_log.as_ref().map_or(Ok(()), |path| {
             std::fs::write(path, termination_message(verdict))
                 .map_err(|source| failed(&path.display().to_string(), source))
         });

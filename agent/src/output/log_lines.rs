@@ -54,7 +54,7 @@ pub struct Lines {
     spec: Spec,
     /// The line that is not finished, without what was overwritten.
     line: Vec<u8>,
-    /// Where its first byte stood in the stream.
+    /// The offset of its first byte in the stream.
     line_start: u64,
     /// Bytes of it that were cut off.
     cut: u64,
@@ -62,7 +62,7 @@ pub struct Lines {
     returned: bool,
     /// The line has overwritten another one.
     redrawn: bool,
-    /// When such a line was shown last, and whether nothing has come since.
+    /// The time at which such a line was last shown, and whether nothing has come since.
     shown_at: Duration,
     shown: bool,
     /// Finished lines.
@@ -250,7 +250,7 @@ impl Lines {
         }
     }
 
-    /// Where the next byte of the piece would stand, if it is the stream's own.
+    /// The offset of the next byte of the piece, if it is the stream's own.
     fn piece_end(&self) -> u64 {
         self.piece_start.saturating_add(count(self.piece.len()))
     }
@@ -264,7 +264,7 @@ impl Lines {
     fn move_line(&mut self) {
         if self.piece.is_empty() {
             self.piece_start = self.line_start;
-            // Grown by doubling it would have twice the room in the end.
+            // RotatingFile by doubling it would have twice the room in the end.
             self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
         }
         self.spec.secrets.mask(&mut self.line);

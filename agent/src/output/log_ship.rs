@@ -11,14 +11,14 @@ use crate::spool::Spool;
 use crate::util::clock::Clock;
 
 /// The log of one stream, shared between its pump and the sender of text that has waited long enough.
-pub struct Shipper {
+pub struct LogShipper {
     lines: Mutex<Lines>,
     spool: Spool,
     clock: Arc<dyn Clock>,
     began: Instant,
 }
 
-impl Shipper {
+impl LogShipper {
     /// Ships `stream` into `spool`.
     pub fn new(stream: Stream, spec: Spec, spool: Spool, clock: Arc<dyn Clock>) -> Self {
         Self { lines: Mutex::new(Lines::new(stream, spec)), spool, clock, began: Instant::now() }

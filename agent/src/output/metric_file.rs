@@ -44,20 +44,20 @@ pub struct MetricFiles {
 
 /// The thread. Dropped, it looks a last time and says [`PumpEvent::FilesRead`].
 #[derive(Debug)]
-pub struct Watching {
-    wake: blocking::Sender<Wake>,
+pub struct MetricFileWatcher {
+    wake: blocking::Sender<WatcherCommand>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wake {
+enum WatcherCommand {
     Changed,
     Stop,
 }
 
-impl Drop for Watching {
+impl Drop for MetricFileWatcher {
     fn drop(&mut self) {
         // The thread may have panicked; then there is nothing to stop.
-        self.wake.send(Wake::Stop).ok();
+        self.wake.send(WatcherCommand::Stop).ok();
     }
 }
 
@@ -91,17 +91,21 @@ impl MetricFiles {
     }
 
     /// Starts the thread.
-    pub fn watch(self) -> Result<Watching, std::io::Error> {
+    pub fn watch(self) -> Result<MetricFileWatcher, std::io::Error> {
         let (wake, woken) = blocking::channel();
         let changed = wake.clone();
         thread::Builder::new()
             .name("metric-files".to_owned())
             .stack_size(READER_STACK)
             .spawn(move || self.work(&woken, &changed))?;
-        Ok(Watching { wake })
+        Ok(MetricFileWatcher { wake })
     }
 
-    fn work(mut self, woken: &blocking::Receiver<Wake>, changed: &blocking::Sender<Wake>) {
+    fn work(
+        mut self,
+        woken: &blocking::Receiver<WatcherCommand>,
+        changed: &blocking::Sender<WatcherCommand>,
+    ) {
         let mut watcher = None;
         let mut found = Vec::new();
         let told = Arc::<AtomicBool>::default();
@@ -111,7 +115,7 @@ impl MetricFiles {
             self.watch_what_is_there(&mut watcher, changed, &told);
             self.collectors.poll(&mut found);
             self.tell(std::mem::take(&mut found));
-            if wait(woken, pause_after(begun.elapsed())) == Wake::Stop {
+            if wait(woken, pause_after(begun.elapsed())) == WatcherCommand::Stop {
                 break;
             }
         }
@@ -125,7 +129,7 @@ impl MetricFiles {
     fn watch_what_is_there(
         &mut self,
         watcher: &mut Option<RecommendedWatcher>,
-        changed: &blocking::Sender<Wake>,
+        changed: &blocking::Sender<WatcherCommand>,
         told: &Arc<AtomicBool>,
     ) {
         let (there, absent) =
@@ -153,31 +157,31 @@ impl MetricFiles {
 /// Wakes the thread when something has changed where it watches, and sets `told`; once that is set, no further wake is
 /// needed. An opened file is no change: we may have opened it.
 fn waker(
-    wake: blocking::Sender<Wake>,
+    wake: blocking::Sender<WatcherCommand>,
     told: Arc<AtomicBool>,
 ) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<Event>| {
         let changed = event.map_or(true, |event| !event.kind.is_access());
         if changed && !told.swap(true, Ordering::AcqRel) {
             // The reader may have ended before the watcher.
-            wake.send(Wake::Changed).ok();
+            wake.send(WatcherCommand::Changed).ok();
         }
     })
 }
 
 /// Waits until there is reason for another look, and for so long at least as whatever changes may gather; that the trial
 /// has ended is told at once.
-fn wait(woken: &blocking::Receiver<Wake>, pause: Duration) -> Wake {
+fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherCommand {
     let begun = Instant::now();
     let mut left = LOOK_EVERY.max(pause);
     // One look answers all the wakes that came so far.
     while let Ok(wake) = woken.recv_timeout(left) {
         left = pause.saturating_sub(begun.elapsed());
-        if wake == Wake::Stop || left.is_zero() {
+        if wake == WatcherCommand::Stop || left.is_zero() {
             return wake;
         }
     }
-    Wake::Changed
+    WatcherCommand::Changed
 }
 
 /// PURE: how long to pause after a look that took so long.
@@ -211,7 +215,7 @@ mod tests {
         }
         for change in ["a", "b"] {
             fs::create_dir(dir.path().join(change)).unwrap();
-            assert_eq!(woken.recv_timeout(BOUND), Ok(Wake::Changed), "{change}");
+            assert_eq!(woken.recv_timeout(BOUND), Ok(WatcherCommand::Changed), "{change}");
             told.store(false, Ordering::Release);
         }
         // What was told later than the last change would be of the looks.
@@ -230,10 +234,15 @@ mod tests {
     #[test]
     fn changes_gather_and_the_end_is_told_at_once() {
         let (wake, woken) = blocking::channel();
-        for told in [Wake::Changed, Wake::Changed, Wake::Changed, Wake::Stop] {
+        for told in [
+            WatcherCommand::Changed,
+            WatcherCommand::Changed,
+            WatcherCommand::Changed,
+            WatcherCommand::Stop,
+        ] {
             wake.send(told).unwrap();
         }
-        assert_eq!(wait(&woken, Duration::ZERO), Wake::Changed);
-        assert_eq!(wait(&woken, 100 * BOUND), Wake::Stop);
+        assert_eq!(wait(&woken, Duration::ZERO), WatcherCommand::Changed);
+        assert_eq!(wait(&woken, 100 * BOUND), WatcherCommand::Stop);
     }
 }

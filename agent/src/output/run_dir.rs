@@ -12,7 +12,7 @@ use trial_protocol::Verdict;
 
 use crate::trial::parameters::Parameters;
 
-/// Which directory is wanted.
+/// The directory that is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     /// This one, made if absent.
@@ -61,7 +61,7 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: b
     let mut warnings = Vec::new();
     let mode = if private { 0o700 } else { 0o777 };
     match fill(&first, parameters, given, mode) {
-        Ok(Filled { path, new }) => {
+        Ok(PreparedDir { path, new }) => {
             let earlier = if new { None } else { earlier(&path) };
             return RunDir { path: Some(path), earlier, warnings };
         }
@@ -77,7 +77,7 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: b
         .permissions(Permissions::from_mode(0o700))
         .tempdir();
     match temporary.and_then(|dir| fill(&dir.keep(), parameters, given, 0o700)) {
-        Ok(Filled { path, .. }) => {
+        Ok(PreparedDir { path, .. }) => {
             warnings.push(format!("files of this trial are in {}", path.display()));
             RunDir { path: Some(path), earlier: None, warnings }
         }
@@ -92,13 +92,18 @@ pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: b
 }
 
 /// A directory with the parameters in it.
-struct Filled {
+struct PreparedDir {
     path: PathBuf,
     /// Made just now: no other process can have looked into it, or left anything there.
     new: bool,
 }
 
-fn fill(dir: &Path, parameters: &Parameters, given: bool, mode: u32) -> Result<Filled, io::Error> {
+fn fill(
+    dir: &Path,
+    parameters: &Parameters,
+    given: bool,
+    mode: u32,
+) -> Result<PreparedDir, io::Error> {
     let path = std::path::absolute(dir)?;
     let make = || fs::DirBuilder::new().mode(mode).create(&path);
     let new = match make() {
@@ -123,7 +128,7 @@ fn fill(dir: &Path, parameters: &Parameters, given: bool, mode: u32) -> Result<F
         }
         replace(&plain, parameters.to_json().as_bytes())?;
     }
-    Ok(Filled { path, new })
+    Ok(PreparedDir { path, new })
 }
 
 /// The verdict of an earlier attempt, set aside: a reader finds this attempt's from now on.
@@ -182,7 +187,7 @@ pub fn civil(day: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{Known, conclude};
+    use crate::verdict::{Observations, conclude};
 
     #[test]
     fn names_tell_the_time_and_differ() {
@@ -211,7 +216,7 @@ mod tests {
         assert_eq!(Parameters::parse(&record).unwrap(), parameters);
         assert_eq!(fs::read_to_string(dir.join(PARAMETERS_FILE)).unwrap(), r#"{"x":1}"#);
 
-        let verdict = conclude(&Known::default());
+        let verdict = conclude(&Observations::default());
         fs::write(dir.join(VERDICT_FILE), serde_json::to_vec(&verdict).unwrap()).unwrap();
         let second = prepare(&wanted, &Parameters::none(), false, true);
         assert_eq!(second.earlier, Some(verdict));

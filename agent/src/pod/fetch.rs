@@ -8,19 +8,19 @@ use std::io::{self, BufReader, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use backoff::backoff::Backoff as _;
 use reqwest::Client;
 use ring::digest::{Context, SHA256};
 use tokio::time::{Instant, sleep_until};
 
-use crate::delivery::dialect::pod::Door;
-use crate::delivery::dialect::{self, Verdict};
-use crate::delivery::{ManagerAddress, pause, read_token};
+use crate::delivery::dialect::pod::PodSetupClient;
+use crate::delivery::dialect::{self, RetryDecision};
+use crate::delivery::{BACKOFF, ManagerAddress, read_token};
 use crate::http::client;
 use crate::pod::unpack::{self, remove_unchanged, unpack};
-use crate::util::gunzip::Gunzip;
+use crate::util::backoff::JitteredBackoff;
+use crate::util::gzip::GzDecoder;
 
-/// Why something is not here.
+/// The errors of fetching.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The manager did not give it.
@@ -30,12 +30,12 @@ pub enum Error {
         what: &'static str,
         /// For how long.
         tried: Duration,
-        /// Why the last try failed.
+        /// The error of the last try.
         #[source]
         source: Box<dialect::Error>,
     },
     /// It arrived damaged.
-    #[error("the code arrived damaged (tried for {} s): its sum is not what the manager says", .tried.as_secs())]
+    #[error("the code arrived damaged (tried for {} s): its checksum differs from the one that the manager gave", .tried.as_secs())]
     Damaged {
         /// For how long it was tried.
         tried: Duration,
@@ -52,18 +52,18 @@ pub enum Error {
     /// It cannot be put where it belongs.
     #[error("cannot keep the code in {}", .path.display())]
     Write {
-        /// Where to.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
     /// The archive could not be unpacked.
     #[error("cannot unpack the code into {}", .path.display())]
     Unpack {
-        /// Where to.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: unpack::Error,
     },
@@ -72,7 +72,7 @@ pub enum Error {
     Missing {
         /// The time that they were waited for.
         tried: Duration,
-        /// Who.
+        /// The pods that are missing.
         missing: String,
     },
     /// No HTTP client.
@@ -80,7 +80,7 @@ pub enum Error {
     Client(#[from] client::Error),
 }
 
-/// The manager, asked with patience.
+/// The manager, asked again until it answers or the time is up.
 pub struct Manager {
     address: ManagerAddress,
     token_file: Option<PathBuf>,
@@ -90,16 +90,16 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Nothing is asked yet; all that will be has to come within `patience` from now.
+    /// Nothing is asked yet; all that will be has to come within `timeout` from now.
     pub fn new(
         address: ManagerAddress,
         token_file: Option<PathBuf>,
         ca_file: Option<&Path>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, Error> {
         let client = client::build(ca_file)?;
         let began = Instant::now();
-        Ok(Self { address, token_file, client, began, until: began + patience })
+        Ok(Self { address, token_file, client, began, until: began + timeout })
     }
 
     /// Returns how long it has been asked.
@@ -121,26 +121,26 @@ impl Manager {
     pub async fn ask<T>(
         &self,
         what: &'static str,
-        request: impl AsyncFn(Door) -> Result<T, dialect::Error>,
+        request: impl AsyncFn(PodSetupClient) -> Result<T, dialect::Error>,
     ) -> Result<T, Error> {
-        let mut pause = pause();
+        let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         let given_up = |source| {
             let (tried, source) = (self.tried(), Box::new(source));
             Error::Manager { what, tried, source }
         };
         loop {
-            let error = match self.door() {
-                Ok(door) => match request(door).await {
+            let error = match self.client() {
+                Ok(client) => match request(client).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) => error,
                 },
                 Err(error) => error,
             };
-            let wait = match error.verdict() {
-                Verdict::Retry | Verdict::Smaller => pause.next_backoff().unwrap_or_default(),
-                Verdict::RetryAfter(after) => after + pause.next_backoff().unwrap_or_default(),
+            let wait = match error.retry_decision() {
+                RetryDecision::Retry | RetryDecision::SplitOrRetry => backoff.next_pause(),
+                RetryDecision::RetryAfter(after) => after + backoff.next_pause(),
                 // The same again would be answered the same.
-                Verdict::Split | Verdict::Hopeless => return Err(given_up(error)),
+                RetryDecision::Split | RetryDecision::NeedsOperator => return Err(given_up(error)),
             };
             tracing::info!("cannot {what} yet: {}", crate::util::errors::chain(&error));
             let next = Instant::now() + wait;
@@ -151,19 +151,19 @@ impl Manager {
         }
     }
 
-    fn door(&self) -> Result<Door, dialect::Error> {
-        Ok(Door {
+    fn client(&self) -> Result<PodSetupClient, dialect::Error> {
+        Ok(PodSetupClient {
             client: self.client.clone(),
             base: self.base()?,
             // Read again each time: it may have been replaced.
             token: self.token_file.as_deref().and_then(read_token),
-            patience: self.until.saturating_duration_since(Instant::now()),
+            timeout: self.until.saturating_duration_since(Instant::now()),
         })
     }
 
     /// The trial's parameter record.
     pub async fn parameters(&self) -> Result<String, Error> {
-        self.ask("fetch the parameters", async |door| door.parameters().await).await
+        self.ask("fetch the parameters", async |client| client.parameters().await).await
     }
 
     /// Fetches the code and unpacks it into `into`.
@@ -172,13 +172,13 @@ impl Manager {
         std::fs::create_dir_all(into).map_err(failed)?;
         // Without a name, so that it goes with us; on the disk that has to hold the code anyway.
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
-        let mut pause = pause();
+        let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         loop {
-            let arrived = self.ask("fetch the code", async |door| keep(door, &archive).await);
+            let arrived = self.ask("fetch the code", async |client| keep(client, &archive).await);
             if arrived.await?.map_err(failed)? {
                 break;
             }
-            let next = Instant::now() + pause.next_backoff().unwrap_or_default();
+            let next = Instant::now() + backoff.next_pause();
             if next >= self.until {
                 return Err(Error::Damaged { tried: self.tried() });
             }
@@ -199,23 +199,23 @@ pub fn open_archive(path: &Path) -> Result<File, Error> {
 pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
     archive
         .rewind()
-        .and_then(|()| Gunzip::new(BufReader::new(archive)))
         .map_err(unpack::Error::Archive)
-        .and_then(|archive| unpack(archive, into))
+        .and_then(|()| unpack(GzDecoder::new(BufReader::new(archive)), into))
         .map_err(|source| Error::Unpack { path: into.to_owned(), source })
 }
 
 /// Removes from the directory `from` the files of [`unpack_code`] that are unchanged since, then the folders that are
 /// empty. Whatever cannot be looked at or removed is left.
 pub fn remove_unchanged_code(archive: File, from: &Path) {
-    if let Ok(archive) = Gunzip::new(BufReader::new(archive)) {
-        remove_unchanged(archive, from);
-    }
+    remove_unchanged(GzDecoder::new(BufReader::new(archive)), from);
 }
 
 /// Keeps what arrives in `archive`, from its start. `true` if it is what the manager sent.
-async fn keep(door: Door, mut archive: &File) -> Result<io::Result<bool>, dialect::Error> {
-    let mut code = door.code().await?;
+async fn keep(
+    client: PodSetupClient,
+    mut archive: &File,
+) -> Result<io::Result<bool>, dialect::Error> {
+    let mut code = client.code().await?;
     let mut sum = Context::new(&SHA256);
     if let Err(error) = archive.rewind().and_then(|()| archive.set_len(0)) {
         return Ok(Err(error));
@@ -238,6 +238,22 @@ fn is_hexadecimal(bytes: &[u8], text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::util::gzip::gzip;
+
+    #[test]
+    fn code_whose_checksum_is_wrong_is_not_unpacked() {
+        let folder = tempfile::tempdir().unwrap();
+        // Two empty blocks: an archive without entries.
+        let good = gzip(&[0; 1024]);
+        let mut altered = good.clone();
+        let at = altered.len() - 8;
+        altered[at] ^= 1;
+        for (bytes, is_whole) in [(good, true), (altered, false)] {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&bytes).unwrap();
+            assert_eq!(unpack_code(file, &folder.path().join("code")).is_ok(), is_whole);
+        }
+    }
 
     #[test]
     fn digits_are_compared() {

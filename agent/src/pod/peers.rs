@@ -30,7 +30,7 @@ pub struct Task {
     pub index: u32,
 }
 
-/// Why a text names no role or pod.
+/// The error of reading a role or a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not of the form {form}")]
 pub struct Malformed {

@@ -1,4 +1,4 @@
-//! Meets the other pods of the trial at the manager: tells where this one is, and waits until all have.
+//! The rendezvous of the trial's pods at the manager: each reports its address, and waits until all have.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::io;
@@ -17,23 +17,23 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The way in which the pods of this trial meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Meeting {
+pub struct RendezvousSpec {
     /// The trial's attempt, the same for all its pods.
     pub attempt: AttemptId,
-    /// Which of them this is.
+    /// The role and index of this pod.
     pub own: Task,
     /// All of them.
     pub roles: Vec<Role>,
-    /// Where the others reach this one. `None`: where its packets to the manager come from.
+    /// The address at which the others reach this pod. `None`: the source address of its packets to the manager.
     pub address: Option<IpAddr>,
 }
 
 /// Waits until all pods have reported, and returns where they are.
-pub async fn meet(manager: &Manager, meeting: &Meeting) -> Result<Vec<Member>, Error> {
+pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Member>, Error> {
     const WHAT: &str = "meet the other pods of the trial";
     let address = match meeting.address {
         Some(address) => address,
-        None => manager.ask(WHAT, async |door| own_address(&door.base).await).await?,
+        None => manager.ask(WHAT, async |client| own_address(&client.base).await).await?,
     };
     let Task { role, index } = meeting.own.clone();
     let port = peers::port(&meeting.roles, &role).unwrap_or_default();
@@ -41,7 +41,7 @@ pub async fn meet(manager: &Manager, meeting: &Meeting) -> Result<Vec<Member>, E
     let (attempt, roles) = (meeting.attempt.clone(), peers::sizes(&meeting.roles));
     let pod = RendezvousRequest { attempt, roles, role, index, address, port, wait_ms };
     loop {
-        let reply = manager.ask(WHAT, async |door| door.rendezvous(&pod).await).await?;
+        let reply = manager.ask(WHAT, async |client| client.rendezvous(&pod).await).await?;
         if reply.missing.is_empty() {
             return Ok(reply.members);
         }

@@ -22,7 +22,7 @@ use crate::util::tar::{Archive, Kind};
 /// The most links that a path may lead through: `path_resolution(7)`.
 const LINKS: usize = 40;
 
-/// Why not everything is unpacked.
+/// The errors of unpacking.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The archive.
@@ -31,7 +31,7 @@ pub enum Error {
     /// A name or a link that leads out.
     #[error("the archive's entry {name:?} leads out of the directory; it is not unpacked")]
     LeadsOut {
-        /// Which.
+        /// Name of the entry.
         name: PathBuf,
     },
     /// More than a manager packs.
@@ -43,22 +43,25 @@ pub enum Error {
     /// The disk.
     #[error("cannot write {}", .path.display())]
     Write {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
+/// The most bytes that may follow the last entry of an archive. `tar` pads to 10 KiB by default.
+const TRAILER_BYTES: u64 = 1 << 20;
+
 /// The limits that an archive may still use up.
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct UnpackBudget {
     entries: usize,
     bytes: u64,
 }
 
-impl Room {
+impl UnpackBudget {
     fn take(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
         let left = |room: Option<usize>, bytes: Option<u64>| Some((room?, bytes?));
         let left = left(self.entries.checked_sub(entries), self.bytes.checked_sub(bytes));
@@ -69,10 +72,10 @@ impl Room {
 
 /// Unpacks everything into the directory `into`, which is made if absent.
 pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
-    unpack_bounded(archive, into, Room { entries: CODE_ENTRIES, bytes: CODE_BYTES })
+    unpack_bounded(archive, into, UnpackBudget { entries: CODE_ENTRIES, bytes: CODE_BYTES })
 }
 
-fn unpack_bounded(archive: impl Read, into: &Path, mut room: Room) -> Result<(), Error> {
+fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Write { path, source }
@@ -108,6 +111,10 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: Room) -> Result<(),
                 links.push((inside, PathBuf::from(std::ffi::OsStr::from_bytes(&target))));
             }
         }
+    }
+    // The checksum at the end of a gzip stream is compared only when a reader arrives there.
+    if archive.skip_rest(TRAILER_BYTES).map_err(Error::Archive)? > TRAILER_BYTES {
+        return Err(Error::TooLarge);
     }
     refuse_outward(&links)?;
     for (inside, target) in links {
@@ -257,7 +264,7 @@ fn copy(
     archive: &mut impl Read,
     file: &mut File,
     path: &Path,
-    room: &mut Room,
+    room: &mut UnpackBudget,
 ) -> Result<(), Error> {
     let mut portion = vec![0; 64 << 10];
     loop {

@@ -1,4 +1,4 @@
-//! The task that serves the SDK's channel, where one is wanted.
+//! The task that serves the SDK's channel.
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -17,22 +17,22 @@ pub(super) struct SdkChannel(Option<Channel>);
 /// The channel that is served.
 pub(super) struct Served {
     pub(super) findings: mpsc::Receiver<Finding>,
-    pub(super) end: End,
+    pub(super) shutdown: ChannelShutdown,
 }
 
 /// The signals that end it.
-pub(super) struct End {
+pub(super) struct ChannelShutdown {
     ended: watch::Sender<bool>,
     _task: Option<JoinHandle<()>>,
 }
 
 impl SdkChannel {
-    /// None is wanted.
+    /// Returns no channel.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Binds it, and tells the trial where it is.
+    /// Binds the channel, and puts its address into the trial's environment.
     pub(super) async fn open(environment: &mut Changes) -> Self {
         match Channel::bind().await {
             Ok(channel) => {
@@ -52,21 +52,21 @@ impl SdkChannel {
         }
     }
 
-    /// Serves it. `record` is what a trial is answered that asks for its parameters.
+    /// Serves the channel. `record` is the answer to a trial that asks for its parameters.
     pub(super) fn serve(self, record: String) -> Served {
         let (found, findings) = mpsc::channel(FINDINGS_QUEUE);
-        let (ended, told) = watch::channel(false);
+        let (ended, watch_end) = watch::channel(false);
         // A task, so that a panic in it is not ours. It ends with the runtime at the latest.
-        let task = self
-            .0
-            .map(|channel| tokio::spawn(async move { channel.serve(&record, found, told).await }));
-        Served { findings, end: End { ended, _task: task } }
+        let task = self.0.map(|channel| {
+            tokio::spawn(async move { channel.serve(&record, found, watch_end).await })
+        });
+        Served { findings, shutdown: ChannelShutdown { ended, _task: task } }
     }
 }
 
-impl End {
-    /// Tells those who still ask that the trial is over.
-    pub(super) fn end(self) {
+impl ChannelShutdown {
+    /// Answers requests that still wait: the trial is over.
+    pub(super) fn shut_down(self) {
         self.ended.send(true).ok();
     }
 }

@@ -12,23 +12,23 @@ use crate::delivery::{self, Counts, Credentials, LAST_PATIENCE};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 
-/// The time that delivery may go on when we are to end: the sender of TERM sends KILL after a while.
-const HURRIED: Duration = Duration::from_secs(5);
+/// The time that delivery may go on when the agent is asked to end: the sender of TERM sends KILL after a while.
+const HURRIED_FLUSH: Duration = Duration::from_secs(5);
 
 /// The time that delivery may take to see that its time is up.
-const SLACK: Duration = Duration::from_secs(1);
+const SHUTDOWN_SLACK: Duration = Duration::from_secs(1);
 
-/// The task that delivers, where there is a manager.
+/// The task that delivers, and its ends.
 pub(super) struct Delivery {
     pub(super) directives: mpsc::Receiver<Directive>,
     /// `None` without a manager.
     pub(super) counts: Option<Arc<Counts>>,
     /// To be ended after the trial.
-    pub(super) last: Last,
+    pub(super) shutdown: DeliveryShutdown,
 }
 
 /// The signals that end delivery.
-pub(super) struct Last {
+pub(super) struct DeliveryShutdown {
     ended: watch::Sender<bool>,
     give_up: watch::Sender<bool>,
     task: Option<JoinHandle<delivery::Outcome>>,
@@ -36,9 +36,9 @@ pub(super) struct Last {
 
 impl Delivery {
     pub(super) fn start(settings: &Settings, credentials: Credentials, spool: &Spool) -> Self {
-        let (order, directives) = mpsc::channel(16);
-        let (ended, told) = watch::channel(false);
-        let (give_up, told_to_give_up) = watch::channel(false);
+        let (directives_sender, directives) = mpsc::channel(16);
+        let (ended, watch_end) = watch::channel(false);
+        let (give_up, watch_give_up) = watch::channel(false);
         let counts = settings.manager.is_some().then(Arc::<Counts>::default);
         let task = settings.manager.clone().map(|manager| {
             let settings = delivery::Settings {
@@ -49,24 +49,24 @@ impl Delivery {
                 sender: settings.sender.clone(),
                 heartbeat: settings.heartbeat,
                 flush: settings.flush,
-                give_up: told_to_give_up,
+                give_up: watch_give_up,
                 counts: counts.clone().unwrap_or_default(),
             };
             // A task, so that a panic in it is not ours. Joined in `finish`.
-            tokio::spawn(delivery::run(settings, spool.clone(), order, told))
+            tokio::spawn(delivery::run(settings, spool.clone(), directives_sender, watch_end))
         });
-        Self { directives, counts, last: Last { ended, give_up, task } }
+        Self { directives, counts, shutdown: DeliveryShutdown { ended, give_up, task } }
     }
 }
 
-impl Last {
+impl DeliveryShutdown {
     /// Becomes true when the trial has ended.
     pub(super) fn ended(&self) -> watch::Receiver<bool> {
         self.ended.subscribe()
     }
 
-    /// Tells it that nothing more will come, and waits until it is done or out of time. `hurry` ends when we are to
-    /// end: then there are only [`HURRIED`] left.
+    /// Ends delivery, and waits until it is done or out of time. `hurry` ends when the agent itself is asked to
+    /// end: then there are only [`HURRIED_FLUSH`] left.
     pub(super) async fn finish(
         self,
         spool: &Spool,
@@ -77,15 +77,15 @@ impl Last {
         self.ended.send(true).ok();
         let hurried = async {
             hurry.await;
-            sleep(HURRIED).await;
+            sleep(HURRIED_FLUSH).await;
         };
         // It watches the time itself; ours is for the case that it does not.
-        let longest = flush.saturating_add(LAST_PATIENCE).saturating_add(SLACK);
+        let longest = flush.saturating_add(LAST_PATIENCE).saturating_add(SHUTDOWN_SLACK);
         let done = tokio::select! {
             done = timeout(longest, &mut task) => done,
             () = hurried => {
                 self.give_up.send(true).ok();
-                timeout(SLACK, task).await
+                timeout(SHUTDOWN_SLACK, task).await
             }
         };
         let failed = |why: &str| delivery::Outcome {

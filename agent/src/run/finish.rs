@@ -1,4 +1,4 @@
-//! The end of a run: the verdict to the disk and to the manager, and what is left to either.
+//! The end of a run: the verdict goes to the disk and to the manager, and so does everything that is left.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
-use super::delivery::Last;
-use super::{DISK_WAIT, TAKEN_HURRIED, TAKEN_WAIT, ends};
+use super::delivery::DeliveryShutdown;
+use super::{DISK_WAIT, HURRIED_READER_WAIT, READER_WAIT, summary};
 use crate::output::capture::Capture;
 use crate::output::{Outlet, passed_on};
 use crate::run::settings::Settings;
@@ -15,7 +15,7 @@ use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
 use crate::trial::hand_over::disarm;
 use crate::trial::signals::Signals;
-use crate::verdict::{Known, conclude};
+use crate::verdict::{Observations, conclude};
 
 /// The parts that outlive the trial.
 pub(super) struct Finish {
@@ -25,21 +25,25 @@ pub(super) struct Finish {
     pub(super) spool: Spool,
     pub(super) capture: Capture,
     pub(super) outlets: Vec<Outlet>,
-    pub(super) last: Last,
+    pub(super) shutdown: DeliveryShutdown,
+}
+
+/// The end of a trial, and the parts that outlive it.
+pub(super) struct Ended {
+    pub(super) observed: Observations,
+    pub(super) recorder: Recorder,
+    pub(super) signals: Signals,
+    /// `true` if the agent has received TERM already.
+    pub(super) stop_signalled: bool,
 }
 
 impl Finish {
-    /// Concludes, writes and delivers, and returns the exit code. `hurried`: a stop was requested already.
-    pub(super) async fn finish(
-        self,
-        known: &Known,
-        recorder: Recorder,
-        mut signals: Signals,
-        hurried: bool,
-    ) -> ExitCode {
-        let Self { settings, dir, spool_dir, spool, capture, outlets, last } = self;
-        let verdict = conclude(known);
-        let code = ends::exit_code(&known.end, &verdict, settings.exit_code_map);
+    /// Concludes, writes and delivers, and returns the exit code.
+    pub(super) async fn finish(self, ended: Ended) -> ExitCode {
+        let Self { settings, dir, spool_dir, spool, capture, outlets, shutdown } = self;
+        let Ended { observed, recorder, mut signals, stop_signalled } = ended;
+        let verdict = conclude(&observed);
+        let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
         disarm(code);
 
         capture.verdict(&verdict);
@@ -48,14 +52,14 @@ impl Finish {
             recorder.note("output-shed", message);
         }
         recorder.report(ReportBody::Ended(Box::new(verdict.clone())));
-        let mut ended_early = hurried;
+        let mut hurried = stop_signalled;
         let hurry = async {
-            if !hurried {
-                signals.wish_to_end().await;
-                ended_early = true;
+            if !stop_signalled {
+                signals.wait_for_stop_signal().await;
+                hurried = true;
             }
         };
-        let delivered = last.finish(&spool, settings.flush, hurry);
+        let delivered = shutdown.finish(&spool, settings.flush, hurry);
         let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
         let safe = spool.close(DISK_WAIT).await;
         match (kept.error, kept.shed_bytes) {
@@ -65,28 +69,29 @@ impl Finish {
                 tracing::warn!("{error}; {shed} bytes of output are not in the files");
             }
         }
-        see_taken(&outlets, &mut signals, ended_early).await;
-        let left = outcome.map(|outcome| ends::Left { outcome, spool: spool_dir.filter(|_| safe) });
-        ends::say_goodbye(&settings, &verdict, recorder.tally(), dir.as_deref(), left.as_ref());
+        wait_for_readers(&outlets, &mut signals, hurried).await;
+        let left = outcome
+            .map(|outcome| summary::Undelivered { outcome, spool: spool_dir.filter(|_| safe) });
+        summary::log_summary(&settings, &verdict, recorder.tally(), dir.as_deref(), left.as_ref());
         ExitCode::from(code)
     }
 }
 
-/// Waits until the reader of the trial's output has taken all of it: what we have read the trial has written, and it
-/// might have ended as well without us. Not for ever, and not once a stop is requested.
-async fn see_taken(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
+/// Waits until the receiver of the trial's output has read all of it: without the agent, it would have. Not for ever, and
+/// not once a stop is requested.
+async fn wait_for_readers(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
     let hurry = async {
         if !hurried {
-            signals.wish_to_end().await;
+            signals.wait_for_stop_signal().await;
         }
-        sleep(TAKEN_HURRIED).await;
+        sleep(HURRIED_READER_WAIT).await;
     };
     tokio::select! {
         biased;
         () = passed_on(outlets) => return,
         () = hurry => {}
-        () = sleep(TAKEN_WAIT) => {}
+        () = sleep(READER_WAIT) => {}
     }
     let held: usize = outlets.iter().map(Outlet::held).sum();
-    tracing::warn!("the last {held} bytes of output were not taken by their reader");
+    tracing::warn!("{held} bytes of output were not read by the receiver");
 }

@@ -16,9 +16,12 @@ use crate::trial::hand_over::{self, HandOver, Live};
 use crate::trial::reap::Reaper;
 use crate::trial::{self, Plan, Trial};
 
-/// A trial that was started, or was not, and what comes out of it.
+/// A trial that was started, with the receiver of its end.
+pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
+
+/// The outcome of the start, and the trial's output.
 pub(super) struct Launched {
-    pub(super) started: Result<(Trial, oneshot::Receiver<ExitStatus>), trial::Error>,
+    pub(super) started: Result<StartedTrial, trial::Error>,
     /// Its standard output and error; `None` where it has our own.
     pub(super) outputs: [Option<OwnedFd>; 2],
 }
@@ -46,7 +49,7 @@ pub(super) fn launch(
     let outputs = [stdout, stderr];
     if let Ok((trial, _)) = &started {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let estate = HandOver {
+        let handed_over = HandOver {
             pid: trial.pid().cast_signed(),
             grace_ms: millis(settings.grace),
             drain_ms: millis(settings.drain),
@@ -59,7 +62,7 @@ pub(super) fn launch(
                 ..Live::default()
             },
         };
-        hand_over::arm(&estate, context.claim.and_then(Claim::descriptor));
+        hand_over::arm(&handed_over, context.claim.and_then(Claim::descriptor));
     }
     Launched { started, outputs }
 }

@@ -1,4 +1,4 @@
-//! What is settled before the trial starts: its settings, its parameters, its directory, its environment.
+//! The preparation of a trial: its settings, its parameters, its directory, its environment.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,8 +8,8 @@ use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 use trial_protocol::Verdict;
 
-use super::Later;
-use super::ahead::Ahead;
+use super::LazyRuntime;
+use super::pod_setup::PodSetup;
 use crate::cli::RunArgs;
 use crate::cli::legacy::Legacy;
 use crate::output::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
@@ -28,15 +28,15 @@ pub(super) struct Prepared {
     pub(super) dir: Option<PathBuf>,
     /// The verdict of an earlier attempt in the same directory.
     pub(super) earlier: Option<Verdict>,
-    /// Where NNI's SDK keeps its files.
+    /// The directory of NNI's SDK.
     pub(super) sys_dir: Option<PathBuf>,
     /// The id of the parameters, which an NNI manager wants back with each metric.
     pub(super) parameter_id: Value,
-    /// Our ears for signals, if they are open already.
+    /// The source of signals, if it is open already.
     pub(super) signals: Option<Signals>,
-    /// When that was, in milliseconds since 1970.
+    /// The time of the preparation, in milliseconds since 1970.
     pub(super) since_ms: u64,
-    /// Why the trial cannot be started.
+    /// The reason why the trial cannot be started.
     pub(super) obstacle: Option<String>,
 }
 
@@ -53,10 +53,9 @@ pub(super) fn prepare(
     args: &RunArgs,
     now_ms: i64,
     random: u64,
-    runtime: &Later,
+    runtime: &LazyRuntime,
 ) -> Result<Prepared, Box<dyn std::error::Error>> {
-    crate::util::faults::here("prepare");
-    let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    crate::util::faults::inject_at("prepare");
     let variable = |name: &str| std::env::var_os(name);
     for warning in &args.warnings {
         tracing::warn!("{warning}");
@@ -73,8 +72,8 @@ pub(super) fn prepare(
     let their_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
     let sys_dir = their_sys_dir.as_deref().or(settings.output_dir.as_deref());
-    let mut ahead = Ahead::new(&settings, runtime);
-    let fetched = ahead.parameters();
+    let mut setup = PodSetup::new(&settings, runtime);
+    let fetched = setup.parameters();
     let parameters = match &fetched {
         Some(record) => Parameters::parse(record).map_err(ParametersError::ParseFetched)?,
         None => parameters(args, sys_dir)?,
@@ -92,42 +91,11 @@ pub(super) fn prepare(
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let directory = ahead.code(dir.as_deref());
-    let peers = ahead.peers();
-    let (signals, obstacle) = ahead.close();
-    let code_dir = directory.clone().or_else(|| std::env::current_dir().ok());
-    let parameters_file = dir.as_ref().map(|dir| dir.join(PARAMETERS_FILE));
-    let ids = &settings.sender;
-    for (one, other) in environment::collisions(&parameters) {
-        tracing::warn!(
-            "the parameters {one:?} and {other:?} share one TRIALKEEPER_PARAM_ variable; TRIALKEEPER_PARAMETERS has both"
-        );
-    }
+    let directory = setup.code(dir.as_deref());
+    let peers = setup.peers();
+    let (signals, obstacle) = setup.close();
     let run = format!("{random:016x}");
-    let facts = Facts {
-        platform: args.platform.as_deref(),
-        experiment: args.experiment.as_ref().map(|_| ids.experiment.as_str()),
-        trial: args.trial.as_ref().map(|_| ids.trial.as_str()),
-        sequence: args.sequence,
-        output_dir: dir.as_deref().filter(|_| args.output_dir.is_some()),
-        fallback_dir: dir.as_deref(),
-        code_dir: code_dir.as_deref(),
-        parameters: &parameters,
-        parameters_file: parameters_file.as_deref(),
-        peers: &peers,
-        run: &run,
-    };
-    let environment = environment::changes(&inherited, &facts);
-    let (program, arguments) =
-        settings.command.split_first().expect("clap requires a command or a shell line");
-    let plan = Plan {
-        program: program.clone(),
-        arguments: arguments.to_vec(),
-        directory,
-        environment,
-        run,
-        detach_on_death: settings.detach_on_death,
-    };
+    let plan = plan(args, &settings, &parameters, dir.as_deref(), directory, &peers, run);
     settings.collect.parameters = parameters.numbers();
     let parameter_id = parameters.id();
     Ok(Prepared {
@@ -144,6 +112,51 @@ pub(super) fn prepare(
     })
 }
 
+/// Returns the process to start, with its environment. `code`: the directory of its code, if the agent made one.
+fn plan(
+    args: &RunArgs,
+    settings: &Settings,
+    parameters: &Parameters,
+    dir: Option<&Path>,
+    code: Option<PathBuf>,
+    peers: &[(String, String)],
+    run: String,
+) -> Plan {
+    let code_dir = code.clone().or_else(|| std::env::current_dir().ok());
+    let parameters_file = dir.map(|dir| dir.join(PARAMETERS_FILE));
+    let ids = &settings.sender;
+    for (one, other) in environment::collisions(parameters) {
+        tracing::warn!(
+            "the parameters {one:?} and {other:?} share one TRIALKEEPER_PARAM_ variable; TRIALKEEPER_PARAMETERS has both"
+        );
+    }
+    let facts = Facts {
+        platform: args.platform.as_deref(),
+        experiment: args.experiment.as_ref().map(|_| ids.experiment.as_str()),
+        trial: args.trial.as_ref().map(|_| ids.trial.as_str()),
+        sequence: args.sequence,
+        output_dir: dir.filter(|_| args.output_dir.is_some()),
+        fallback_dir: dir,
+        code_dir: code_dir.as_deref(),
+        parameters,
+        parameters_file: parameters_file.as_deref(),
+        peers,
+        run: &run,
+    };
+    let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let environment = environment::changes(&inherited, &facts);
+    let (program, arguments) =
+        settings.command.split_first().expect("clap requires a command or a shell line");
+    Plan {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        directory: code,
+        environment,
+        run,
+        detach_on_death: settings.detach_on_death,
+    }
+}
+
 /// Does the work of NNI's keeper before its trial starts.
 fn prepare_legacy(legacy: &Legacy) {
     if let Some(path) = &legacy.job_id_file
@@ -153,7 +166,7 @@ fn prepare_legacy(legacy: &Legacy) {
     }
 }
 
-/// Why the parameters are not known. The trial is not started then: its result would be another point's.
+/// The errors of reading the parameters. The trial is not started then: its result would be another point's.
 #[derive(Debug, thiserror::Error)]
 enum ParametersError {
     #[error("cannot read the parameters in {}", .path.display())]

@@ -10,7 +10,7 @@ use trial_protocol::Stream;
 
 use crate::collect::LineCutter;
 use crate::output::capture::Capture;
-use crate::output::log_ship::Shipper;
+use crate::output::log_ship::LogShipper;
 use crate::output::{Outlet, Pump, PumpEvent, SharedTail};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
@@ -25,22 +25,22 @@ pub(super) struct Pumps<'a> {
     spool: &'a Spool,
     clock: &'a Arc<dyn Clock>,
     gate: Arc<Mutex<()>>,
-    running: Running,
+    running: RunningPumps,
 }
 
-/// The processes that were started.
+/// The pumps that were started.
 #[derive(Default)]
-pub(super) struct Running {
+pub(super) struct RunningPumps {
     /// Streams that are read.
     pub(super) open: Vec<Stream>,
-    /// The same, to be read out.
+    /// The outlets of these streams, to be read out.
     pub(super) outlets: Vec<Outlet>,
     /// The logs of those, if they are collected.
-    pub(super) shippers: Vec<Arc<Shipper>>,
+    pub(super) shippers: Vec<Arc<LogShipper>>,
 }
 
 impl<'a> Pumps<'a> {
-    /// None is started yet.
+    /// Prepares pumps; none is started yet.
     pub(super) fn new(
         settings: &'a Settings,
         capture: &'a Capture,
@@ -48,7 +48,7 @@ impl<'a> Pumps<'a> {
         spool: &'a Spool,
         clock: &'a Arc<dyn Clock>,
     ) -> Self {
-        let (gate, running) = (Arc::default(), Running::default());
+        let (gate, running) = (Arc::default(), RunningPumps::default());
         Self { settings, capture, tell, spool, clock, gate, running }
     }
 
@@ -57,7 +57,7 @@ impl<'a> Pumps<'a> {
         mut self,
         outputs: [Option<OwnedFd>; 2],
         tails: [SharedTail; 2],
-    ) -> Running {
+    ) -> RunningPumps {
         let gate = Arc::clone(&self.gate);
         let _closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
         let ([stdout, stderr], [stdout_tail, stderr_tail]) = (outputs, tails);
@@ -84,7 +84,7 @@ impl<'a> Pumps<'a> {
         let legacy = self.settings.legacy.as_ref();
         let logs = self.settings.logs.clone().filter(|_| legacy.is_none());
         let shipper = logs.map(|spec| {
-            Arc::new(Shipper::new(stream, spec, self.spool.clone(), Arc::clone(self.clock)))
+            Arc::new(LogShipper::new(stream, spec, self.spool.clone(), Arc::clone(self.clock)))
         });
         let pump = Pump {
             stream,

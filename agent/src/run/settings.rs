@@ -14,7 +14,7 @@ use crate::collect::CollectSpec;
 use crate::delivery::ManagerAddress;
 use crate::observe;
 use crate::observe::detect::{DetectSpec, StopOn};
-use crate::observe::sample::gpu::Allotted;
+use crate::observe::sample::gpu::GpuAllotment;
 use crate::output::log_lines::{self, Secrets};
 use crate::spool::{Dialect, Sender};
 
@@ -27,11 +27,11 @@ pub use pod::Pod;
 pub struct Settings {
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
-    /// Whose reports these are.
+    /// The trial that the reports belong to.
     pub sender: Sender,
     /// The parties that know the run.
     pub identity: Identity,
-    /// Which attempt.
+    /// Id of the attempt.
     pub attempt: AttemptId,
     /// The manager; `None` for a run on its own.
     pub manager: Option<ManagerAddress>,
@@ -49,7 +49,7 @@ pub struct Settings {
     pub rotate_bytes: Option<u64>,
     /// A file for the verdict in short.
     pub termination_log: Option<PathBuf>,
-    /// Whose exit codes are used.
+    /// The platform whose exit codes are used.
     pub exit_code_map: Option<ExitCodeMap>,
     /// The formats to collect.
     pub collect: CollectSpec,
@@ -73,7 +73,7 @@ pub struct Settings {
     pub observe: observe::Spec,
     /// Names of variables whose values are secret.
     pub secret_variables: Vec<String>,
-    /// Where others may look in.
+    /// The address of the status page.
     pub listen: Option<SocketAddr>,
     /// Let the trial live on if the agent is killed.
     pub detach_on_death: bool,
@@ -99,7 +99,7 @@ pub enum Identity {
     Trial,
 }
 
-/// Why a run cannot be done as it was asked for.
+/// The errors of the options of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A manager cannot be told whose reports these are.
@@ -113,7 +113,7 @@ pub enum Error {
     /// A variable of the caller's holds something else.
     #[error("the variable {variable} names no trial; correct it, or give the id with a flag")]
     BadId {
-        /// Which variable.
+        /// Name of the variable.
         variable: &'static str,
         /// The problem with it.
         #[source]
@@ -145,7 +145,7 @@ pub struct Start {
 }
 
 impl Settings {
-    /// Works out what `args` ask for. `shell` runs a line that stands for a command; `start` makes an unnamed attempt
+    /// Resolves the settings from the arguments and variables. `shell` runs a line that stands for a command; `start` makes an unnamed attempt
     /// unique.
     pub fn resolve(
         args: &RunArgs,
@@ -153,10 +153,9 @@ impl Settings {
         shell: &str,
         start: Start,
     ) -> Result<Self, Error> {
-        let manager = ManagerAddress::given(args.manager.clone(), args.manager_file.clone());
+        let manager = args.manager.address();
         let needed = manager.is_some();
         check_stops(&args.watch)?;
-        let id = Sought { needed, variable };
         let command = match &args.shell {
             Some(line) => vec![shell.into(), "-c".into(), line.clone()],
             None => args.command.clone(),
@@ -166,68 +165,24 @@ impl Settings {
         });
         let values = args.mask_env.iter().filter_map(|name| variable(name));
         let secrets = Secrets::new(values.map(OsString::into_vec));
-        let attempt = match (&args.attempt, text(variable("FC_TASK_ATTEMPT_INSTANCE_UID"))) {
-            (Some(attempt), _) => attempt.clone(),
-            (None, Some(uid)) => AttemptId::new(uid).map_err(|source| Error::BadId {
-                variable: "FC_TASK_ATTEMPT_INSTANCE_UID",
-                source,
-            })?,
-            (None, None) => AttemptId::new(format!("{:016x}", start.random))
-                .expect("hexadecimal digits are allowed"),
-        };
+        let attempt = attempt(args, variable, start.random)?;
         let (pod, attempt) = pod::resolve(args, variable, attempt, start.now_ms)?;
-        let given = |given: bool, name| given || text(variable(name)).is_some();
-        let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
-        let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
-        let trial_named = given(args.trial.is_some(), "NNI_TRIAL_JOB_ID");
-        let named = experiment_named && trial_named;
         Ok(Self {
             command,
-            identity: match (named, needed || attempt_named || args.spool_dir.is_some()) {
-                (true, _) => Identity::Trial,
-                (false, true) => Identity::Attempt,
-                (false, false) => Identity::None,
-            },
-            sender: Sender {
-                experiment: id.find(
-                    args.experiment.as_ref(),
-                    "experiment",
-                    "NNI_EXP_ID",
-                    ExperimentId::new,
-                )?,
-                trial: id.find(
-                    args.trial.as_ref(),
-                    "trial",
-                    "NNI_TRIAL_JOB_ID",
-                    TrialJobId::new,
-                )?,
-                dialect: match args.legacy {
-                    Some(_) => Dialect::Nni,
-                    None => Dialect::Native,
-                },
-            },
+            identity: identity(args, variable, needed),
+            sender: sender(args, &IdLookup { needed, variable })?,
             attempt,
             pod,
             manager,
-            token_file: args.token_file.clone(),
-            ca_file: args.ca_file.clone(),
+            token_file: args.manager.token_file.clone(),
+            ca_file: args.manager.ca_file.clone(),
             output_dir,
             spool_dir: args.spool_dir.clone(),
             spool_bytes: args.spool_bytes,
             rotate_bytes: args.rotate_bytes,
             termination_log: args.termination_log.clone(),
             exit_code_map: args.exit_code_map,
-            collect: CollectSpec {
-                objective: args.objective.clone(),
-                // NNI's manager knows one metric: what else a trial prints is not taken for it unasked.
-                text: args.collect.contains(&Collect::Text)
-                    && (args.legacy.is_none() || args.objective.is_some()),
-                json_lines: args.collect.contains(&Collect::Json),
-                patterns: args.metric_pattern.clone(),
-                // Read when the trial runs.
-                variables: Vec::new(),
-                parameters: Vec::new(),
-            },
+            collect: collectors(args),
             logs: (args.log_collection == LogCollection::Http).then(|| log_lines::Spec {
                 line_bytes: args.log_line_bytes,
                 bytes_per_second: args.log_rate,
@@ -240,7 +195,7 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(&args.watch, Allotted::by(variable), secrets),
+            observe: observation(&args.watch, GpuAllotment::by(variable), secrets),
             secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,
@@ -251,7 +206,62 @@ impl Settings {
     }
 }
 
-/// Checks that the agent can see what the trial is to be ended for.
+/// Returns the attempt that a flag or the platform names, or else a random one.
+fn attempt(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<AttemptId, Error> {
+    const UID: &str = "FC_TASK_ATTEMPT_INSTANCE_UID";
+    match (&args.attempt, text(variable(UID))) {
+        (Some(attempt), _) => Ok(attempt.clone()),
+        (None, Some(uid)) => {
+            AttemptId::new(uid).map_err(|source| Error::BadId { variable: UID, source })
+        }
+        (None, None) => {
+            let id = AttemptId::new(format!("{random:016x}"));
+            Ok(id.expect("hexadecimal digits are allowed"))
+        }
+    }
+}
+
+/// Returns the parties that know the run. `needed`: there is a manager.
+fn identity(args: &RunArgs, variable: Lookup<'_>, needed: bool) -> Identity {
+    let given = |given: bool, name| given || text(variable(name)).is_some();
+    let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
+    let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
+    let trial_named = given(args.trial.is_some(), "NNI_TRIAL_JOB_ID");
+    let named = experiment_named && trial_named;
+    match (named, needed || attempt_named || args.spool_dir.is_some()) {
+        (true, _) => Identity::Trial,
+        (false, true) => Identity::Attempt,
+        (false, false) => Identity::None,
+    }
+}
+
+fn sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
+    let (experiment, trial) = (args.experiment.as_ref(), args.trial.as_ref());
+    Ok(Sender {
+        experiment: ids.find(experiment, "experiment", "NNI_EXP_ID", ExperimentId::new)?,
+        trial: ids.find(trial, "trial", "NNI_TRIAL_JOB_ID", TrialJobId::new)?,
+        dialect: match args.legacy {
+            Some(_) => Dialect::Nni,
+            None => Dialect::Native,
+        },
+    })
+}
+
+fn collectors(args: &RunArgs) -> CollectSpec {
+    CollectSpec {
+        objective: args.objective.clone(),
+        // NNI's manager knows one metric: others that a trial prints are collected on request only.
+        text: args.collect.contains(&Collect::Text)
+            && (args.legacy.is_none() || args.objective.is_some()),
+        json_lines: args.collect.contains(&Collect::Json),
+        patterns: args.metric_pattern.clone(),
+        // Read when the trial runs.
+        variables: Vec::new(),
+        parameters: Vec::new(),
+    }
+}
+
+/// Checks that the agent can see the conditions that are to stop the trial.
 fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
     let idle = ("stop-on-gpu-idle", watch.stop_on_gpu_idle);
     let hang = ("stop-on-gpu-hang", watch.stop_on_gpu_hang);
@@ -270,7 +280,7 @@ fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
     }
 }
 
-fn observation(watch: &WatchArgs, own_gpus: Allotted, secrets: Secrets) -> observe::Spec {
+fn observation(watch: &WatchArgs, own_gpus: GpuAllotment, secrets: Secrets) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
     let asks = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
     let gpu_program = Some(watch.gpu_program.clone()).filter(asks);
@@ -290,12 +300,12 @@ fn observation(watch: &WatchArgs, own_gpus: Allotted, secrets: Secrets) -> obser
 }
 
 /// An id is a flag's, else a variable's; a run without a manager needs none.
-struct Sought<'a> {
+struct IdLookup<'a> {
     needed: bool,
     variable: Lookup<'a>,
 }
 
-impl Sought<'_> {
+impl IdLookup<'_> {
     fn find<Id: Clone>(
         &self,
         given: Option<&Id>,

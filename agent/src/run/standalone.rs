@@ -5,16 +5,16 @@ use std::path::Path;
 
 use trial_protocol::Verdict;
 
-use crate::supervise::recorder::Tally;
+use crate::supervise::recorder::MetricSummary;
 
 /// The facts of the summary.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// Why and how it ended.
+    /// The verdict.
     pub verdict: &'a Verdict,
     /// The counts of what was collected.
-    pub tally: &'a Tally,
-    /// Where the files are.
+    pub tally: &'a MetricSummary,
+    /// The directory of the files.
     pub dir: Option<&'a Path>,
     /// Reports that the manager does not have yet; `None` without a manager.
     pub undelivered: Option<u64>,
@@ -74,19 +74,20 @@ mod tests {
     use trial_protocol::{MetricValue, TrialExit};
 
     use super::*;
-    use crate::verdict::{End, Known, conclude};
+    use crate::verdict::{Observations, TrialEnd, conclude};
 
     #[test]
     fn a_good_run_reads_well() {
         let exit = TrialExit::Code(0);
-        let end = End::Exited { exit, wait_status: Some(0) };
-        let verdict = conclude(&Known { end, duration_ms: Some(61_500), ..Known::default() });
-        let tally = Tally {
+        let end = TrialEnd::Exited { exit, wait_status: Some(0) };
+        let verdict =
+            conclude(&Observations { end, duration_ms: Some(61_500), ..Observations::default() });
+        let tally = MetricSummary {
             intermediate: 3,
             last: Some(MetricValue::from(0.5)),
             name: Some("loss".to_owned()),
             notes: vec!["of 2".to_owned()],
-            ..Tally::default()
+            ..MetricSummary::default()
         };
         let facts = Facts {
             verdict: &verdict,

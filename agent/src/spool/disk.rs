@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use trial_protocol::Lane;
 
-use super::lane_files::{LaneFiles, Standing};
+use super::lane_files::{LaneFiles, LaneSummary};
 use super::lock;
-use super::queue::{Class, DiskState, LaneState, Life};
+use super::queue::{DiskState, LaneState, Lifecycle, ReportClass, SpoolRequest};
 use super::record::{self, Record};
 use super::{SENDER, Sender, Shared};
 
-mod again;
+mod rewind;
 #[cfg(test)]
 mod tests;
 
@@ -31,28 +30,11 @@ const VERDICT_SYNC: Duration = Duration::from_millis(25);
 /// The time from a failed write to the next try.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Something the thread is asked to do.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Read what is no longer in memory.
-    Read {
-        lane: Lane,
-        after: Option<u64>,
-        through: u64,
-        max_bytes: usize,
-        sender: oneshot::Sender<io::Result<Vec<Record>>>,
-    },
-    /// Remember an acknowledgement.
-    Ack { lane: Lane, through: u64 },
-    /// Take back the acknowledgement of the facts after `to`, as far as they can be read again.
-    Rewind { to: Option<u64>, done: oneshot::Sender<()> },
-}
-
 /// The open files of an attempt.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
-    /// Whose reports they are, until that is noted beside them.
+    /// The trial that the reports belong to, until that is written beside them.
     unnoted: Option<Sender>,
     /// `true` if it is safe that there are such files, and whose they are.
     named: bool,
@@ -64,7 +46,7 @@ pub(super) struct Files {
 #[derive(Debug)]
 pub(super) struct LaneWriter {
     files: LaneFiles,
-    standing: Standing,
+    summary: LaneSummary,
     open: Option<Open>,
     /// Segments that are written no more and were not synced since they were, by their first seq.
     left: Vec<u64>,
@@ -130,14 +112,14 @@ impl Files {
 impl LaneWriter {
     fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
         let mut files = LaneFiles::open(dir, lane)?;
-        let standing = files.scan(true)?;
+        let summary = files.scan(true)?;
         let (open, left) = (None, Vec::new());
-        Ok(Self { files, standing, open, left, unsynced: false, acked_unsaved: false })
+        Ok(Self { files, summary, open, left, unsynced: false, acked_unsaved: false })
     }
 
     /// Returns the content of the files when they were opened.
-    pub(super) fn standing(&self) -> Standing {
-        self.standing
+    pub(super) fn summary(&self) -> LaneSummary {
+        self.summary
     }
 
     /// Highest seq that cannot be read again.
@@ -220,9 +202,9 @@ struct Disk {
     shared: Arc<Shared>,
     files: Files,
     sync_interval: Duration,
-    /// When a write that failed is tried again.
+    /// The time at which a write that failed is tried again.
     retry_at: Option<Instant>,
-    /// When a verdict that was written must be safe.
+    /// The time at which a verdict that was written must be safe.
     verdict_at: Option<Instant>,
 }
 
@@ -231,7 +213,7 @@ struct Disk {
 struct Round {
     facts: Vec<Record>,
     bulk: Vec<Record>,
-    orders: Vec<Order>,
+    requests: Vec<SpoolRequest>,
     terminal: bool,
     closing: bool,
     /// It is time to try again what failed, and nothing waits to be written: it was a sync.
@@ -266,11 +248,11 @@ impl Disk {
         let mut synced = Instant::now();
         loop {
             let round = self.next(synced);
-            crate::util::faults::here("spool");
-            let idle = round.facts.is_empty() && round.bulk.is_empty() && round.orders.is_empty();
+            crate::util::faults::inject_at("spool");
+            let idle = round.facts.is_empty() && round.bulk.is_empty() && round.requests.is_empty();
             let nothing = round.facts.is_empty() && round.bulk.is_empty();
             let written = nothing || self.write(&round);
-            self.obey(round.orders);
+            self.obey(round.requests);
             if round.terminal {
                 self.verdict_at = Some(Instant::now() + VERDICT_SYNC);
             }
@@ -296,8 +278,8 @@ impl Disk {
     fn next(&self, synced: Instant) -> Round {
         let mut state = self.shared.lock();
         loop {
-            let mut round = Round { closing: state.life == Life::Closing, ..Round::default() };
-            round.orders.extend(state.orders.drain(..));
+            let mut round = Round { closing: state.life == Lifecycle::Closing, ..Round::default() };
+            round.requests.extend(state.requests.drain(..));
             // What could not be written is tried again at its time, however much comes meanwhile.
             let retry_in = self.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
             if round.closing || retry_in.is_none_or(|left| left.is_zero()) {
@@ -305,7 +287,7 @@ impl Disk {
                 gather(&mut state.bulk, &mut round.bulk);
             }
             let found =
-                !round.orders.is_empty() || !round.facts.is_empty() || !round.bulk.is_empty();
+                !round.requests.is_empty() || !round.facts.is_empty() || !round.bulk.is_empty();
             if round.closing || found {
                 return round;
             }
@@ -425,20 +407,20 @@ impl Disk {
         self.shared.make_room(state);
     }
 
-    fn obey(&mut self, orders: Vec<Order>) {
-        for order in orders {
+    fn obey(&mut self, requests: Vec<SpoolRequest>) {
+        for order in requests {
             match order {
-                Order::Ack { lane, through } => {
+                SpoolRequest::Ack { lane, through } => {
                     let lane = self.files.lane(lane);
                     lane.files.ack(through);
                     lane.acked_unsaved = true;
                 }
-                Order::Rewind { to, done } => {
+                SpoolRequest::Rewind { to, done } => {
                     self.rewind(to);
                     // The one who waits may have gone away.
                     done.send(()).ok();
                 }
-                Order::Read { lane, after, through, max_bytes, sender } => {
+                SpoolRequest::Read { lane, after, through, max_bytes, sender } => {
                     let found = self.files.lane(lane).files.read(after, through, max_bytes);
                     if let Err(error) = &found {
                         warn!("cannot read the spool {}: {error}", self.files.dir.display());
@@ -468,7 +450,7 @@ impl Disk {
         };
         let result = if nothing_left { self.forget_all() } else { self.sync_all() };
         self.report_sync(result);
-        self.shared.lock().life = Life::Closed;
+        self.shared.lock().life = Lifecycle::Closed;
         self.shared.notify_readers();
     }
 
@@ -492,7 +474,7 @@ fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
             break;
         }
         bytes += entry.record.json.len();
-        terminal |= entry.class == Class::Terminal;
+        terminal |= entry.class == ReportClass::Terminal;
         records.push(entry.record.clone());
     }
     terminal

@@ -25,7 +25,7 @@ pub struct LaneFiles {
     acked: Option<u64>,
     /// Highest seq that was deleted, or never written: it cannot be read again.
     forgotten: Option<u64>,
-    /// Where reading left off: the segment, the byte, and the seq before it.
+    /// The position behind the last record that was read: the segment, the byte, and the seq before it.
     position: Option<Position>,
 }
 
@@ -39,7 +39,7 @@ struct Position {
 
 /// The content of a lane's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct LaneSummary {
     /// The seq that comes next.
     pub next_seq: u64,
     /// Acknowledged through.
@@ -112,10 +112,10 @@ impl LaneFiles {
 
     /// Reads everything once: what stands where. With `cut`, a torn end is cut off, so that a writer can
     /// go on.
-    pub fn scan(&mut self, cut: bool) -> io::Result<Standing> {
+    pub fn scan(&mut self, cut: bool) -> io::Result<LaneSummary> {
         let mut last = None;
-        let mut standing =
-            Standing { next_seq: 0, acked: self.acked, last_kept: None, kept: 0, kept_bytes: 0 };
+        let mut summary =
+            LaneSummary { next_seq: 0, acked: self.acked, last_kept: None, kept: 0, kept_bytes: 0 };
         for &segment in &self.segments {
             let path = self.path(segment);
             let bytes = read_whole(&path)?;
@@ -125,9 +125,9 @@ impl LaneFiles {
                     break; // Without its magic it is no segment of ours.
                 }
                 if Some(record.seq) > self.acked.max(last) {
-                    standing.last_kept = Some(record.seq);
-                    standing.kept += 1;
-                    standing.kept_bytes += record::disk_size(&record);
+                    summary.last_kept = Some(record.seq);
+                    summary.kept += 1;
+                    summary.kept_bytes += record::disk_size(&record);
                 }
                 last = last.max(Some(record.seq));
                 offset += length;
@@ -140,9 +140,9 @@ impl LaneFiles {
         // A segment's name keeps the numbering even if nothing in it survived.
         let named = self.segments.last().copied();
         let after = |seq: u64| seq.saturating_add(1);
-        standing.next_seq =
+        summary.next_seq =
             last.map_or(0, after).max(self.acked.map_or(0, after)).max(named.unwrap_or(0));
-        Ok(standing)
+        Ok(summary)
     }
 
     /// The reports after `after` and up to `through`, at most `max_bytes` of JSON but at least one if
@@ -262,10 +262,10 @@ impl LaneFiles {
 
     /// Takes back the acknowledgement of what comes after `to`, as far as it can be read again. Returns how many reports
     /// these are, how many bytes, and the last one.
-    pub fn rewind(&mut self, to: Option<u64>) -> Standing {
+    pub fn rewind(&mut self, to: Option<u64>) -> LaneSummary {
         let before = self.acked;
         let mut found =
-            Standing { next_seq: 0, acked: None, last_kept: None, kept: 0, kept_bytes: 0 };
+            LaneSummary { next_seq: 0, acked: None, last_kept: None, kept: 0, kept_bytes: 0 };
         let mut after = to.max(self.forgotten);
         found.acked = after;
         while after < before {
@@ -283,13 +283,13 @@ impl LaneFiles {
         if found.kept == 0 {
             // Nothing of it is left, whatever became of it. Else it would be asked for without end.
             self.forgotten = before.max(self.forgotten);
-            found = Standing { acked: before, last_kept: None, kept_bytes: 0, ..found };
+            found = LaneSummary { acked: before, last_kept: None, kept_bytes: 0, ..found };
         }
         self.acked = found.acked;
         found
     }
 
-    /// Which lane.
+    /// Returns the lane.
     pub fn lane(&self) -> Lane {
         self.lane
     }

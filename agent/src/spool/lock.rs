@@ -56,7 +56,7 @@ impl Claim {
     }
 }
 
-/// Why the lock was not taken.
+/// The errors of taking the lock.
 #[derive(Debug)]
 pub enum Error {
     /// Another process has it.
@@ -68,9 +68,9 @@ pub enum Error {
     },
     /// The directory or the file cannot be used.
     Io {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         source: io::Error,
     },
 }

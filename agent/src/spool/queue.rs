@@ -2,12 +2,13 @@
 //! invariants are at the head of [`spool`](super).
 
 use std::collections::VecDeque;
+use std::io;
 
+use tokio::sync::oneshot;
 use trial_protocol::{Lane, Report, ReportBody, Shed};
 
-use super::Keep;
-use super::disk;
-use super::lane_files::Standing;
+use super::Retention;
+use super::lane_files::LaneSummary;
 use super::record::{self, Record};
 
 /// The number of bytes of a lane that stay in memory although they are on the disk: the near future of delivery, so
@@ -16,7 +17,7 @@ pub(super) const WINDOW_BYTES: usize = 128 << 10;
 
 /// The worth of a report of the bulk lane when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum ReportClass {
     Fact,
     /// The verdict: fsynced at once.
     Terminal,
@@ -28,7 +29,7 @@ pub(super) enum Class {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) record: Record,
-    pub(super) class: Class,
+    pub(super) class: ReportClass,
     /// `true` if the disk has it.
     pub(super) written: bool,
     /// Bytes of log in it, to be counted if it is shed.
@@ -56,6 +57,23 @@ pub(super) struct LaneState {
     pub(super) read_back: VecDeque<(u64, u64)>,
 }
 
+/// A request to the disk thread.
+#[derive(Debug)]
+pub(super) enum SpoolRequest {
+    /// Read what is no longer in memory.
+    Read {
+        lane: Lane,
+        after: Option<u64>,
+        through: u64,
+        max_bytes: usize,
+        sender: oneshot::Sender<io::Result<Vec<Record>>>,
+    },
+    /// Remember an acknowledgement.
+    Ack { lane: Lane, through: u64 },
+    /// Take back the acknowledgement of the facts after `to`, as far as they can be read again.
+    Rewind { to: Option<u64>, done: oneshot::Sender<()> },
+}
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) facts: LaneState,
@@ -64,8 +82,8 @@ pub(super) struct State {
     pub(super) shed_told: Shed,
     pub(super) disk: DiskState,
     /// Work for the disk thread, other than what `handed` shows.
-    pub(super) orders: VecDeque<disk::Order>,
-    pub(super) life: Life,
+    pub(super) requests: VecDeque<SpoolRequest>,
+    pub(super) life: Lifecycle,
     /// The disk was waited for in vain, and has taken nothing since.
     pub(super) impatient: bool,
     /// The disk thread waits for work, and was not woken since.
@@ -87,7 +105,7 @@ pub(super) enum DiskState {
 
 /// The stages of the spool's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum Lifecycle {
     Open,
     Closing,
     Closed,
@@ -123,7 +141,7 @@ impl State {
 
     pub(super) fn push(&mut self, observed_at_ms: i64, body: ReportBody, limit_bytes: u64) {
         let (class, log_bytes) = classify(&body);
-        if class == Class::Terminal && self.shed != self.shed_told {
+        if class == ReportClass::Terminal && self.shed != self.shed_told {
             // Nothing comes after the verdict: the last count goes before it.
             self.shed_told = self.shed.clone();
             self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
@@ -138,8 +156,8 @@ impl State {
         let json = String::from_utf8(bytes).expect("JSON is text");
         let size = json.len();
         let sheds = match class {
-            Class::Log | Class::Sample => true,
-            Class::Fact | Class::Terminal => false,
+            ReportClass::Log | ReportClass::Sample => true,
+            ReportClass::Fact | ReportClass::Terminal => false,
         };
         if sheds && !self.make_room(class, size, limit_bytes) {
             self.count_shed(class, log_bytes);
@@ -153,12 +171,14 @@ impl State {
     }
 
     /// Keeps a text of another dialect's; `false` if it is dropped.
-    pub(super) fn push_text(&mut self, text: String, keep: Keep, limit_bytes: u64) -> bool {
+    pub(super) fn push_text(&mut self, text: String, keep: Retention, limit_bytes: u64) -> bool {
         let class = match keep {
-            Keep::IfRoom if !self.make_room(Class::Log, text.len(), limit_bytes) => return false,
+            Retention::IfRoom if !self.make_room(ReportClass::Log, text.len(), limit_bytes) => {
+                return false;
+            }
             // On this lane nothing that was taken is dropped any more.
-            Keep::IfRoom | Keep::Always => Class::Fact,
-            Keep::AtOnce => Class::Terminal,
+            Retention::IfRoom | Retention::Always => ReportClass::Fact,
+            Retention::AtOnce => ReportClass::Terminal,
         };
         let lane = &mut self.facts;
         let seq = lane.next_seq;
@@ -171,7 +191,7 @@ impl State {
 
     /// Returns whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit
     /// for a sample.
-    pub(super) fn make_room(&mut self, class: Class, size: usize, limit_bytes: u64) -> bool {
+    pub(super) fn make_room(&mut self, class: ReportClass, size: usize, limit_bytes: u64) -> bool {
         let size = u64::try_from(size + record::HEADER).unwrap_or(u64::MAX);
         loop {
             let kept = self.facts.kept_bytes() + self.bulk.kept_bytes();
@@ -180,9 +200,13 @@ impl State {
             }
             // What the disk thread was handed is being written: only what waits can still be dropped.
             let from = self.bulk.handed;
-            let log =
-                self.bulk.memory.iter().skip(from).position(|entry| entry.class == Class::Log);
-            let (Class::Sample, Some(position)) = (class, log) else { return false };
+            let log = self
+                .bulk
+                .memory
+                .iter()
+                .skip(from)
+                .position(|entry| entry.class == ReportClass::Log);
+            let (ReportClass::Sample, Some(position)) = (class, log) else { return false };
             if let Some(entry) = self.bulk.memory.remove(from + position) {
                 self.bulk.memory_bytes -= entry.record.json.len();
                 self.count_shed(entry.class, entry.log_bytes);
@@ -190,11 +214,11 @@ impl State {
         }
     }
 
-    pub(super) fn count_shed(&mut self, class: Class, log_bytes: u64) {
+    pub(super) fn count_shed(&mut self, class: ReportClass, log_bytes: u64) {
         match class {
-            Class::Log => self.shed.log_bytes += log_bytes,
-            Class::Sample => self.shed.samples += 1,
-            Class::Fact | Class::Terminal => {}
+            ReportClass::Log => self.shed.log_bytes += log_bytes,
+            ReportClass::Sample => self.shed.samples += 1,
+            ReportClass::Fact | ReportClass::Terminal => {}
         }
     }
 
@@ -264,7 +288,7 @@ impl LaneState {
     }
 
     /// Takes back acknowledgements: `found` is what can be read again, and everything up to `forgotten` cannot.
-    pub(super) fn rewind(&mut self, found: Standing, forgotten: Option<u64>) {
+    pub(super) fn rewind(&mut self, found: LaneSummary, forgotten: Option<u64>) {
         self.acked = found.acked;
         self.forgotten = self.forgotten.max(forgotten);
         self.spilled += found.kept;
@@ -289,7 +313,7 @@ impl LaneState {
     }
 }
 
-fn classify(body: &ReportBody) -> (Class, u64) {
+fn classify(body: &ReportBody) -> (ReportClass, u64) {
     match body {
         ReportBody::Log(chunk) => {
             let length = match &chunk.text {
@@ -297,14 +321,14 @@ fn classify(body: &ReportBody) -> (Class, u64) {
                 // Base64 carries three bytes in four.
                 trial_protocol::LogText::Base64(text) => text.len() / 4 * 3,
             };
-            (Class::Log, u64::try_from(length).unwrap_or(u64::MAX))
+            (ReportClass::Log, u64::try_from(length).unwrap_or(u64::MAX))
         }
-        ReportBody::Sample(_) => (Class::Sample, 0),
-        ReportBody::Ended(_) => (Class::Terminal, 0),
+        ReportBody::Sample(_) => (ReportClass::Sample, 0),
+        ReportBody::Ended(_) => (ReportClass::Terminal, 0),
         ReportBody::Started(_)
         | ReportBody::Metric(_)
         | ReportBody::Shed(_)
         | ReportBody::Note { .. }
-        | ReportBody::Unknown => (Class::Fact, 0),
+        | ReportBody::Unknown => (ReportClass::Fact, 0),
     }
 }

@@ -1,9 +1,9 @@
 //! The spool's promises.
 
-mod again;
 mod crashes;
 mod identity;
 mod ingestion;
+mod rewind;
 mod shedding;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -451,10 +451,10 @@ proptest! {
         fs::write(dir.path().join("facts.ack"), cursor).unwrap();
         let mut files = LaneFiles::open(dir.path(), Lane::Facts).unwrap();
         let acked = files.acked();
-        let standing = files.scan(true).unwrap();
+        let summary = files.scan(true).unwrap();
         let read = files.read(None, u64::MAX, 1 << 20).unwrap();
         let expected = whole.into_iter().count();
         prop_assert!(read.len() >= expected, "what is whole is there");
-        prop_assert!(acked.is_some() || standing.kept >= u64::try_from(expected).unwrap());
+        prop_assert!(acked.is_some() || summary.kept >= u64::try_from(expected).unwrap());
     }
 }

@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 use trial_protocol::TrialExit;
 
 /// The time that is left of the grace after a second TERM.
-pub const HURRY: Duration = Duration::from_secs(1);
+pub const HURRIED_GRACE: Duration = Duration::from_secs(1);
 
 /// The time that killed processes may take to vanish. The kernel needs microseconds, unless a process hangs in
 /// a device or a network file system; then nothing helps, and waiting longer does not either.
 pub const KILL_WAIT: Duration = Duration::from_secs(2);
 
-/// Where the trial stands.
+/// The phase of the trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// Its own process lives, and no stop was requested.
     Running,
     /// The tree was asked to end.
-    Terminating {
-        /// When it is killed.
+    Stopping {
+        /// The time at which it is killed.
         kill_at: Instant,
     },
     /// The tree was killed; its own process has not been reaped yet.
     Killing {
-        /// When we stop waiting for it.
+        /// The time at which the wait for it ends.
         give_up_at: Instant,
     },
     /// Its own process has ended by itself, and its output is still open: another process may be writing.
@@ -41,21 +41,21 @@ pub enum Phase {
         exit: TrialExit,
         /// The time at which the leftovers are asked to end.
         ask_at: Instant,
-        /// When it is killed.
+        /// The time at which it is killed.
         kill_at: Instant,
     },
     /// Its own process has ended, and the rest of the tree was asked to end.
     Clearing {
         /// The end of the process.
         exit: TrialExit,
-        /// When the rest is killed.
+        /// The time at which the rest is killed.
         kill_at: Instant,
     },
     /// The rest of the tree was killed, and that is being verified.
     Verifying {
         /// The end of the process.
         exit: TrialExit,
-        /// When we stop waiting.
+        /// The time at which the wait ends.
         give_up_at: Instant,
     },
     /// All is over. `None`: its own process could not even be killed.
@@ -70,31 +70,31 @@ pub enum Event {
         /// The time that the tree may take.
         grace: Duration,
     },
-    /// The same signal came again: the sender is losing patience.
-    Hurried,
+    /// The agent has received TERM again: the sender is losing patience.
+    StopHurried,
     /// The trial's own process was reaped.
     Exited {
         /// The end of the process.
         exit: TrialExit,
         /// The processes that are left.
-        left: Left,
+        left: Remaining,
     },
     /// The rest of the trial was inspected, or has changed.
-    Looked(Left),
+    Looked(Remaining),
     /// [`Phase::deadline`] is over, and this is left.
-    DeadlinePassed(Left),
+    DeadlinePassed(Remaining),
 }
 
 /// The rest of a trial apart from its own process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
+pub struct Remaining {
     /// A process holds its stdout or stderr open, or not everything was read yet.
     pub output: bool,
     /// Descendants are alive.
     pub processes: bool,
 }
 
-impl Left {
+impl Remaining {
     /// Nothing at all.
     pub const NOTHING: Self = Self { output: false, processes: false };
 
@@ -106,17 +106,17 @@ impl Left {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// TERM.
-    Terminate,
+    Stop,
     /// KILL.
     Kill,
 }
 
 impl Phase {
-    /// When [`Event::DeadlinePassed`] is due.
+    /// Returns the time at which [`Event::DeadlinePassed`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Running | Self::Done(_) => None,
-            Self::Terminating { kill_at } | Self::Clearing { kill_at, .. } => Some(*kill_at),
+            Self::Stopping { kill_at } | Self::Clearing { kill_at, .. } => Some(*kill_at),
             Self::Killing { give_up_at } | Self::Verifying { give_up_at, .. } => Some(*give_up_at),
             Self::Draining { ask_at, .. } => Some(*ask_at),
         }
@@ -126,7 +126,7 @@ impl Phase {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Running => "running",
-            Self::Terminating { .. } | Self::Killing { .. } => "stopping",
+            Self::Stopping { .. } | Self::Killing { .. } => "stopping",
             Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => "draining",
             Self::Done(_) => "ended",
         }
@@ -140,7 +140,7 @@ impl Phase {
     /// Returns whether the trial's own process has been reaped: its pid may be another's now.
     pub fn reaped(&self) -> bool {
         match self {
-            Self::Running | Self::Terminating { .. } | Self::Killing { .. } => false,
+            Self::Running | Self::Stopping { .. } | Self::Killing { .. } => false,
             Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => true,
             Self::Done(exit) => exit.is_some(),
         }
@@ -150,38 +150,38 @@ impl Phase {
     /// trial's own process: the first half for what is left to end by itself, the second half after it was asked.
     #[must_use]
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
-        use Phase::{Clearing, Done, Draining, Killing, Running, Terminating, Verifying};
+        use Phase::{Clearing, Done, Draining, Killing, Running, Stopping, Verifying};
         let killed = || now + KILL_WAIT;
         match (self, event) {
             (Running, Event::StopRequested { grace }) => {
-                (Terminating { kill_at: now + grace }, Some(Effect::Terminate))
+                (Stopping { kill_at: now + grace }, Some(Effect::Stop))
             }
-            (Running, Event::Hurried) => {
-                (Terminating { kill_at: now + HURRY }, Some(Effect::Terminate))
+            (Running, Event::StopHurried) => {
+                (Stopping { kill_at: now + HURRIED_GRACE }, Some(Effect::Stop))
             }
-            (Terminating { kill_at }, Event::StopRequested { grace }) => {
-                (Terminating { kill_at: kill_at.min(now + grace) }, None)
+            (Stopping { kill_at }, Event::StopRequested { grace }) => {
+                (Stopping { kill_at: kill_at.min(now + grace) }, None)
             }
-            (Terminating { kill_at }, Event::Hurried) => {
-                (Terminating { kill_at: kill_at.min(now + HURRY) }, None)
+            (Stopping { kill_at }, Event::StopHurried) => {
+                (Stopping { kill_at: kill_at.min(now + HURRIED_GRACE) }, None)
             }
-            (Terminating { .. }, Event::DeadlinePassed(_)) => {
+            (Stopping { .. }, Event::DeadlinePassed(_)) => {
                 (Killing { give_up_at: killed() }, Some(Effect::Kill))
             }
             (Killing { .. }, Event::DeadlinePassed(_)) => (Done(None), None),
 
             (
-                Running | Terminating { .. } | Killing { .. },
-                Event::Exited { exit, left: Left::NOTHING },
+                Running | Stopping { .. } | Killing { .. },
+                Event::Exited { exit, left: Remaining::NOTHING },
             ) => (Done(Some(exit)), None),
-            (Running, Event::Exited { exit, left: Left { output: true, .. } }) => {
+            (Running, Event::Exited { exit, left: Remaining { output: true, .. } }) => {
                 (Draining { exit, ask_at: now + drain / 2, kill_at: now + drain }, None)
             }
-            (Running, Event::Exited { exit, left: Left { output: false, .. } }) => {
-                (Clearing { exit, kill_at: now + drain }, Some(Effect::Terminate))
+            (Running, Event::Exited { exit, left: Remaining { output: false, .. } }) => {
+                (Clearing { exit, kill_at: now + drain }, Some(Effect::Stop))
             }
             // The tree was asked already and keeps its grace, unless no process of it is left.
-            (Terminating { kill_at }, Event::Exited { exit, left }) => {
+            (Stopping { kill_at }, Event::Exited { exit, left }) => {
                 let kill_at = if left.processes { kill_at } else { kill_at.min(now + drain) };
                 (Clearing { exit, kill_at }, None)
             }
@@ -191,30 +191,30 @@ impl Phase {
 
             (
                 Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
-                Event::Looked(Left::NOTHING),
+                Event::Looked(Remaining::NOTHING),
             ) => (Done(Some(exit)), None),
             // The leftovers have let go of the output, so they have nothing more to tell.
             (
                 Draining { exit, kill_at, .. },
-                Event::Looked(Left { output: false, .. }) | Event::DeadlinePassed(_),
-            ) => (Clearing { exit, kill_at }, Some(Effect::Terminate)),
+                Event::Looked(Remaining { output: false, .. }) | Event::DeadlinePassed(_),
+            ) => (Clearing { exit, kill_at }, Some(Effect::Stop)),
             (Draining { exit, kill_at, .. }, Event::StopRequested { grace }) => {
-                (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Terminate))
+                (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Stop))
             }
-            (Draining { exit, kill_at, .. }, Event::Hurried) => {
-                (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, Some(Effect::Terminate))
+            (Draining { exit, kill_at, .. }, Event::StopHurried) => {
+                (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, Some(Effect::Stop))
             }
-            (Clearing { exit, kill_at }, Event::Looked(Left { processes: false, .. })) => {
+            (Clearing { exit, kill_at }, Event::Looked(Remaining { processes: false, .. })) => {
                 (Clearing { exit, kill_at: kill_at.min(now + drain) }, None)
             }
             (Clearing { exit, kill_at }, Event::StopRequested { grace }) => {
                 (Clearing { exit, kill_at: kill_at.min(now + grace) }, None)
             }
-            (Clearing { exit, kill_at }, Event::Hurried) => {
-                (Clearing { exit, kill_at: kill_at.min(now + HURRY) }, None)
+            (Clearing { exit, kill_at }, Event::StopHurried) => {
+                (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, None)
             }
             // A process outside the tree holds the output: not ours to end, and not worth waiting for.
-            (Clearing { exit, .. }, Event::DeadlinePassed(Left { processes: false, .. }))
+            (Clearing { exit, .. }, Event::DeadlinePassed(Remaining { processes: false, .. }))
             | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
             (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {
                 (Verifying { exit, give_up_at: killed() }, Some(Effect::Kill))

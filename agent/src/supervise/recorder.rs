@@ -8,7 +8,7 @@ use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 use crate::collect::{CollectSpec, Finding, Line, MetricRegistry, Source};
 use crate::output::log_lines::Secrets;
 use crate::spool::Spool;
-use crate::supervise::rules::{Broken, Rules};
+use crate::supervise::rules::{RuleViolation, Rules};
 use crate::util::clock::Clock;
 use crate::util::log::{SHORTLY, say};
 
@@ -26,19 +26,19 @@ pub struct Recorder {
     clock: Arc<dyn Clock>,
     live: bool,
     secrets: Secrets,
-    tally: Tally,
+    tally: MetricSummary,
     /// `true` if metrics are another pod's to report.
     quiet: bool,
     rules: Rules,
-    /// A rule that was broken and that no caller has asked for yet.
-    broken: Option<Broken>,
+    /// A violated rule that the supervisor has not taken yet.
+    violation: Option<RuleViolation>,
     /// Writes for an NNI manager, if it is one.
     nni: Option<NniRecorder>,
 }
 
 /// Counts of what was collected.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tally {
+pub struct MetricSummary {
     /// Intermediate results, over all names.
     pub intermediate: u64,
     /// The first final result: the one that counts.
@@ -63,8 +63,8 @@ impl Recorder {
         live: bool,
         secrets: Secrets,
     ) -> Self {
-        let (registry, tally) = (MetricRegistry::new(spec), Tally::default());
-        let (rules, broken) = (Rules::default(), None);
+        let (registry, tally) = (MetricRegistry::new(spec), MetricSummary::default());
+        let (rules, violation) = (Rules::default(), None);
         Self {
             registry,
             spool,
@@ -74,18 +74,18 @@ impl Recorder {
             tally,
             quiet: false,
             rules,
-            broken,
+            violation,
             nni: None,
         }
     }
 
-    /// The same for an NNI manager: everything is said in its keeper's words.
+    /// Records for an NNI manager, in the words of its own keeper.
     #[must_use]
     pub fn for_nni(self, nni: NniRecorder) -> Self {
         Self { nni: Some(nni), ..self }
     }
 
-    /// The same without metrics, which another pod of the trial reports. They are counted all the same: a pod that
+    /// Records no metrics: another pod of the trial reports them. They are counted all the same: a pod that
     /// takes steps is alive.
     #[must_use]
     pub fn without_metrics(self) -> Self {
@@ -175,13 +175,13 @@ impl Recorder {
         &mut self.rules
     }
 
-    /// The rule that a metric has broken since this was last asked.
-    pub fn broken(&mut self) -> Option<Broken> {
-        self.broken.take()
+    /// Returns the rule that a metric has violated since the last call.
+    pub fn take_violation(&mut self) -> Option<RuleViolation> {
+        self.violation.take()
     }
 
     /// Returns the counts so far.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &MetricSummary {
         &self.tally
     }
 
@@ -195,9 +195,9 @@ impl Recorder {
 
     fn count(&mut self, metric: &Metric) {
         let now = tokio::time::Instant::now().into_std();
-        // Every metric is shown to the rules; the first that is broken counts.
-        let broken = self.rules.broken_by(metric, now);
-        self.broken = self.broken.take().or(broken);
+        // Every metric is shown to the rules; the first violation counts.
+        let violation = self.rules.violation_of(metric, now);
+        self.violation = self.violation.take().or(violation);
         match metric.kind {
             MetricKind::Intermediate => self.tally.intermediate += 1,
             MetricKind::Final if self.tally.last.is_none() => {

@@ -12,12 +12,12 @@ pub struct Rules {
     /// Each with when it expires. `None`: never within this program's time.
     rules: Vec<(StopRule, Option<Instant>)>,
     /// By the metric's name. Rules come late, and speak of all results.
-    trails: HashMap<String, Trail>,
+    histories: HashMap<String, MetricHistory>,
 }
 
 /// A rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
+pub struct RuleViolation {
     /// The reason that the rule gives.
     pub reason: StopReason,
     /// The way in which it was broken, for the user.
@@ -26,7 +26,7 @@ pub struct Broken {
 
 /// The intermediate results of a metric.
 #[derive(Debug)]
-struct Trail {
+struct MetricHistory {
     /// The number of results, without a gap from the first on. After a gap nothing is counted any more: then the number
     /// of results is unknown here.
     results: u64,
@@ -34,7 +34,7 @@ struct Trail {
     smallest: f64,
 }
 
-impl Trail {
+impl MetricHistory {
     fn new() -> Self {
         Self { results: 0, largest: f64::NEG_INFINITY, smallest: f64::INFINITY }
     }
@@ -90,7 +90,7 @@ impl Rules {
         self.rules.iter().filter(move |(_, until)| until.is_none_or(|until| now < until))
     }
 
-    /// When a rule on the running time fits next, for a trial that was started then.
+    /// Returns when a rule on the running time is due next, for a trial that was started then.
     pub fn next_due(&self, started: Instant, now: Instant) -> Option<Instant> {
         let due = self.in_force(now).filter_map(|(rule, until)| match rule.when {
             StopWhen::RunningFor { ms } => {
@@ -113,15 +113,15 @@ impl Rules {
     }
 
     /// Takes in a metric of the trial's: whether it has broken a rule with it.
-    pub fn broken_by(&mut self, metric: &Metric, now: Instant) -> Option<Broken> {
+    pub fn violation_of(&mut self, metric: &Metric, now: Instant) -> Option<RuleViolation> {
         if metric.kind != MetricKind::Intermediate {
             return None;
         }
-        if !self.trails.contains_key(&metric.name) {
-            self.trails.insert(metric.name.clone(), Trail::new());
+        if !self.histories.contains_key(&metric.name) {
+            self.histories.insert(metric.name.clone(), MetricHistory::new());
         }
-        let next = self.trails.get_mut(&metric.name)?.enter(metric);
-        let trail = self.trails.get(&metric.name).filter(|_| next);
+        let next = self.histories.get_mut(&metric.name)?.enter(metric);
+        let history = self.histories.get(&metric.name).filter(|_| next);
         for (rule, _) in self.in_force(now) {
             let why = match &rule.when {
                 StopWhen::Metric { name, from_sequence, at_least, at_most }
@@ -136,7 +136,7 @@ impl Rules {
                     })
                 }
                 StopWhen::Best { name, better, from_results, bounds } if *name == metric.name => {
-                    trail.and_then(|trail| trail.worse(*better, *from_results, bounds))
+                    history.and_then(|history| history.worse(*better, *from_results, bounds))
                 }
                 StopWhen::Metric { .. }
                 | StopWhen::Best { .. }
@@ -144,7 +144,7 @@ impl Rules {
                 | StopWhen::Unknown => None,
             };
             if let Some(why) = why {
-                return Some(Broken { reason: rule.reason, why });
+                return Some(RuleViolation { reason: rule.reason, why });
             }
         }
         None
@@ -229,9 +229,9 @@ mod tests {
         for (says, name, kind, sequence, value, expected) in table {
             let name = name.to_owned();
             let metric = Metric { name, kind, sequence, value: value.into(), derived: false };
-            let broken = rules.broken_by(&metric, now).map(|broken| broken.reason);
+            let broken = rules.violation_of(&metric, now).map(|broken| broken.reason);
             assert_eq!(broken, expected, "{says}");
-            assert_eq!(rules.broken_by(&metric, now + 10 * SECOND), None, "{says}: expired");
+            assert_eq!(rules.violation_of(&metric, now + 10 * SECOND), None, "{says}: expired");
         }
     }
 
@@ -266,14 +266,18 @@ mod tests {
             let mut rules = Rules::default();
             // What came before the rule counts too.
             let (before, after) = results.split_at(1);
-            assert_eq!(rules.broken_by(&step("m", before[0].0, before[0].1), now), None, "{says}");
+            assert_eq!(
+                rules.violation_of(&step("m", before[0].0, before[0].1), now),
+                None,
+                "{says}"
+            );
             let bounds = if better == Smaller { vec![0.5, 0.5] } else { vec![0.5, 0.7] };
             let when = StopWhen::Best { name: "m".to_owned(), better, from_results: 2, bounds };
             rules.replace(vec![rule(StopReason::EarlyStop, when)], SECOND, now);
             let mut broken = None;
             for (at, (sequence, value)) in (1..).zip(after) {
-                assert_eq!(rules.broken_by(&step("other", at, -1.0), now), None, "{says}");
-                let breaks = rules.broken_by(&step("m", *sequence, *value), now);
+                assert_eq!(rules.violation_of(&step("other", at, -1.0), now), None, "{says}");
+                let breaks = rules.violation_of(&step("m", *sequence, *value), now);
                 broken = broken.or(breaks.map(|_| usize::try_from(at).unwrap()));
             }
             assert_eq!(broken, breaks, "{says}");
@@ -295,13 +299,13 @@ mod tests {
             |ms| StopRule { lease_ms: Some(ms), ..rule(StopReason::EarlyStop, when.clone()) };
         let hour = rule(StopReason::Deadline, StopWhen::RunningFor { ms: 5_000 });
         rules.replace(vec![short(2_000), hour.clone()], 10 * SECOND, now);
-        let broken = rules.broken_by(&step("m", 0, 0.0), now + SECOND).unwrap();
+        let broken = rules.violation_of(&step("m", 0, 0.0), now + SECOND).unwrap();
         assert_eq!(broken.reason, StopReason::EarlyStop);
         assert!(broken.why.contains("its best of 1 results, 0, is worse than 1"), "{}", broken.why);
-        assert_eq!(rules.broken_by(&step("m", 1, 0.0), now + 2 * SECOND), None, "expired");
+        assert_eq!(rules.violation_of(&step("m", 1, 0.0), now + 2 * SECOND), None, "expired");
         assert_eq!(rules.overdue(now, now + 6 * SECOND), Some(StopReason::Deadline));
         // Nor does it outlive the lease of all.
         rules.replace(vec![short(u64::MAX)], SECOND, now);
-        assert_eq!(rules.broken_by(&step("m", 2, 0.0), now + SECOND), None);
+        assert_eq!(rules.violation_of(&step("m", 2, 0.0), now + SECOND), None);
     }
 }

@@ -43,7 +43,7 @@ pub struct Facts<'a> {
     pub sequence: Option<u64>,
     /// `NNI_SYS_DIR` and `NNI_OUTPUT_DIR`, if asked for by a flag.
     pub output_dir: Option<&'a Path>,
-    /// The same, if the user asked for no certain one.
+    /// The output directory, if the user named none.
     pub fallback_dir: Option<&'a Path>,
     /// The directory the command is run in.
     pub code_dir: Option<&'a Path>,

@@ -2,7 +2,7 @@
 //!
 //! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but what the trial
 //! has forked would live on. So a second process of this program waits on a pipe whose other end only the agent holds.
-//! When that closes, it kills every process that bears the trial's mark in its environment, is below such a process, or
+//! Once that closes, the guard kills every process that bears the trial's mark in its environment, is below such a process, or
 //! is in the trial's group: those that called `setsid` or have another parent by now, too.
 //!
 //! A trial that is to live on is drained instead: it would die of its next line, since its pipes have no reader any
@@ -42,7 +42,7 @@ const CHUNK: usize = 16 * 1024;
 
 /// The duty of a guard when the agent is gone.
 #[derive(Debug)]
-pub enum Duty<'a> {
+pub enum GuardTask<'a> {
     /// Ends the trial whose processes bear `mark` and whose own process, if it lives, leads `group`.
     End {
         /// The value of [`RUN_VARIABLE`].
@@ -52,9 +52,9 @@ pub enum Duty<'a> {
     },
     /// Lets it live on, and takes what it prints.
     Drain {
-        /// Where its standard output and error come out.
+        /// The sources of its standard output and error.
         outputs: [Option<OwnedFd>; 2],
-        /// Where its files are; without, what it prints goes nowhere.
+        /// The directory of its files; without one, its output is discarded.
         dir: Option<&'a Path>,
     },
 }
@@ -77,18 +77,18 @@ pub struct Guard {
 
 impl Guard {
     /// Starts a guard.
-    pub fn start(reaper: &Reaper, duty: Duty<'_>) -> Result<Self, io::Error> {
+    pub fn start(reaper: &Reaper, duty: GuardTask<'_>) -> Result<Self, io::Error> {
         let (theirs, pipe) = io::pipe()?;
         // Not by its path: the file may have been replaced or removed since.
         let mut command = Command::new("/proc/self/exe");
         let agent = std::process::id().to_string();
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
         match duty {
-            Duty::End { mark, group } => {
+            GuardTask::End { mark, group } => {
                 let group = group.map_or_else(String::new, |group| group.to_string());
                 command.args([GUARD_WORD, &agent, mark, &group]);
             }
-            Duty::Drain { outputs: [stdout, stderr], dir } => {
+            GuardTask::Drain { outputs: [stdout, stderr], dir } => {
                 command.args([DRAIN_WORD, &agent]).arg(dir.map_or(OsStr::new(""), Path::as_os_str));
                 // It reads from them: two descriptors that a new program has anyway.
                 if let Some(source) = stdout {
@@ -162,7 +162,7 @@ pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
 }
 
 /// One stream of a trial that lives on.
-struct Drained {
+struct DrainedStream {
     source: File,
     /// `None`: there is no place for what comes.
     file: Option<File>,
@@ -174,9 +174,9 @@ fn drain(dir: Option<&Path>) {
     let drained = |source: io::Result<OwnedFd>, name: &str| {
         let file = dir
             .and_then(|dir| OpenOptions::new().create(true).append(true).open(dir.join(name)).ok());
-        source.ok().map(|source| Drained { source: File::from(source), file })
+        source.ok().map(|source| DrainedStream { source: File::from(source), file })
     };
-    let mut streams: Vec<Drained> = [
+    let mut streams: Vec<DrainedStream> = [
         drained(stdout.as_fd().try_clone_to_owned(), "stdout"),
         drained(stderr.as_fd().try_clone_to_owned(), "stderr"),
     ]
@@ -197,7 +197,7 @@ fn drain(dir: Option<&Path>) {
     }
 }
 
-impl Drained {
+impl DrainedStream {
     /// Carries one portion; false at the end.
     fn carry(&mut self, buffer: &mut [u8]) -> bool {
         match self.source.read(buffer) {

@@ -1,4 +1,4 @@
-//! What becomes of a trial when the agent itself fails: the same process, with the same id and the same
+//! The hand-over of a trial when the agent itself fails: the same process, with the same id and the same
 //! children, becomes `hold`, which does nothing but see the trial to its end.
 //!
 //! Invariants:
@@ -56,7 +56,7 @@ pub struct HandOver {
 /// The part of an estate that changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Live {
-    /// Where the trial's standard output and error come out, while they are open.
+    /// The sources of the trial's standard output and error, while they are open.
     pub outputs: [Option<RawFd>; 2],
     /// `true` if the trial was asked to end before.
     pub stopping: bool,
@@ -68,7 +68,7 @@ pub struct Live {
 
 struct Plan {
     process: i32,
-    /// Where this program is: the second is tried where the first cannot be had.
+    /// The paths of this program: the second is tried where the first fails.
     programs: [CString; 2],
     words: Vec<CString>,
     outputs: [Option<Opened>; 2],

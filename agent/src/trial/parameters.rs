@@ -13,7 +13,7 @@ pub struct Parameters {
     pub values: Map<String, Value>,
 }
 
-/// Why a text holds no parameters.
+/// The errors of reading parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not JSON.

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
 use tokio::sync::oneshot;
 
-/// Whose process a child is.
+/// The role of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The trial's own.

@@ -1,4 +1,4 @@
-//! The signals we hear, as one stream.
+//! The signals that the agent handles, as one stream.
 //!
 //! Invariant: a signal that was set to "ignore" when we started (`nohup`, a shell's `&`) stays ignored, for us and for
 //! the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// The signals to listen to, besides the end of children.
-const HEARD: [Signal; 8] = [
+const HANDLED_SIGNALS: [Signal; 8] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -27,17 +27,17 @@ const HEARD: [Signal; 8] = [
 /// `SI_KERNEL` of `signalfd_siginfo.ssi_code` (`man 2 sigaction`).
 const KERNEL: i32 = 0x80;
 
-/// Everything we hear.
+/// The stream of signals.
 #[derive(Debug)]
 pub struct Signals {
     fd: AsyncFd<SignalFd>,
     /// Read and not yet told.
-    waiting: VecDeque<Caught>,
+    waiting: VecDeque<ReceivedSignal>,
 }
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Caught {
+pub enum ReceivedSignal {
     /// Some child of ours has ended.
     Child,
     /// A signal that a process sent.
@@ -62,10 +62,10 @@ impl Signals {
         let ignored = std::fs::read_to_string("/proc/self/status")
             .map(|status| ignored(&status))
             .unwrap_or_default();
-        let heard = HEARD
+        let handled = HANDLED_SIGNALS
             .into_iter()
-            .filter(|heard| *heard == Signal::SIGTERM || ignored & bit(*heard) == 0);
-        let fd = hold_back(heard, SfdFlags::SFD_NONBLOCK)?;
+            .filter(|handled| *handled == Signal::SIGTERM || ignored & bit(*handled) == 0);
+        let fd = block_signals(handled, SfdFlags::SFD_NONBLOCK)?;
         #[expect(
             deprecated,
             reason = "it trusts any type; this one keeps its descriptor, and needs no `unsafe`"
@@ -75,7 +75,7 @@ impl Signals {
     }
 
     /// The next signal, a child's end before others. Several of one kind may arrive as one, as signals do.
-    pub async fn next(&mut self) -> Caught {
+    pub async fn next(&mut self) -> ReceivedSignal {
         loop {
             self.read();
             if let Some(caught) = self.waiting.pop_front() {
@@ -91,9 +91,12 @@ impl Signals {
     }
 
     /// Waits for a signal that asks for our own end. To be dropped at any time.
-    pub async fn wish_to_end(&mut self) {
+    pub async fn wait_for_stop_signal(&mut self) {
         let asks = |caught| {
-            matches!(caught, Caught::Sent(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP, _))
+            matches!(
+                caught,
+                ReceivedSignal::Sent(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP, _)
+            )
         };
         while !asks(self.next().await) {}
     }
@@ -102,11 +105,11 @@ impl Signals {
         while let Ok(Some(found)) = self.fd.get_ref().read_signal() {
             let number = i32::try_from(found.ssi_signo).unwrap_or(0);
             match Signal::try_from(number) {
-                Ok(Signal::SIGCHLD) => self.waiting.push_front(Caught::Child),
+                Ok(Signal::SIGCHLD) => self.waiting.push_front(ReceivedSignal::Child),
                 Ok(signal) => {
                     let kernel = found.ssi_code == KERNEL;
                     let sender = Sender { pid: found.ssi_pid, uid: found.ssi_uid, kernel };
-                    self.waiting.push_back(Caught::Sent(signal, sender));
+                    self.waiting.push_back(ReceivedSignal::Sent(signal, sender));
                 }
                 Err(_) => {}
             }
@@ -116,28 +119,31 @@ impl Signals {
 
 /// Signals that wait until they are read: none that comes meanwhile is lost, and none ends us.
 #[derive(Debug)]
-pub struct HeldBack(SignalFd);
+pub struct BlockedSignals(SignalFd);
 
-impl HeldBack {
+impl BlockedSignals {
     /// Holds back what we hear, and lets everything else through.
     pub fn begin() -> Result<Self, io::Error> {
-        Ok(Self(hold_back(HEARD.into_iter(), SfdFlags::empty())?))
+        Ok(Self(block_signals(HANDLED_SIGNALS.into_iter(), SfdFlags::empty())?))
     }
 }
 
-impl AsFd for HeldBack {
+impl AsFd for BlockedSignals {
     /// Readable when one of them has come.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Blocks `heard` and the end of children, so that they are read and not delivered, and nothing else: our parent may
+/// Blocks `handled` and the end of children, so that they are read and not delivered, and nothing else: our parent may
 /// have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops a background process
 /// that writes to it, as we do while the trial has it. Threads that are started later have the same mask; one that
 /// blocked less would be ended by what is meant for us.
-fn hold_back(heard: impl Iterator<Item = Signal>, flags: SfdFlags) -> Result<SignalFd, io::Error> {
-    let mut held: SigSet = heard.collect();
+fn block_signals(
+    handled: impl Iterator<Item = Signal>,
+    flags: SfdFlags,
+) -> Result<SignalFd, io::Error> {
+    let mut held: SigSet = handled.collect();
     held.add(Signal::SIGCHLD);
     let mut mask = held;
     mask.add(Signal::SIGTTOU);

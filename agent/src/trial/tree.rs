@@ -8,7 +8,7 @@ use std::fs;
 
 mod leftovers;
 
-pub use leftovers::{Fates, Leftovers};
+pub use leftovers::{LeftoverCounts, Leftovers};
 
 /// One living process.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! How an error is shown: with its causes, in one line.
+//! The text of an error with its causes, in one line.
 
 use std::error::Error;
 

@@ -3,7 +3,7 @@
 
 /// Fails here if the variable `TRIALKEEPER_FAULT` of a program with debug assertions names this `place`: with a
 /// panic or, after `abort:`, with an abort.
-pub fn here(place: &str) {
+pub fn inject_at(place: &str) {
     #[cfg(debug_assertions)]
     if let Ok(wanted) = std::env::var("TRIALKEEPER_FAULT") {
         assert!(wanted != place, "a fault on purpose");

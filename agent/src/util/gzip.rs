@@ -1,72 +1,35 @@
-//! PURE: bytes -> a gzip stream (RFC 1952) of them. It does not decide what is worth it.
+//! PURE: gzip streams (RFC 1952) of bytes in memory, and back. Which bytes are worth compressing is the caller's decision.
 
-use miniz_oxide::deflate::compress_to_vec;
+use std::io::Write as _;
 
-/// Quick rather than small: the processor is the trial's.
-const LEVEL: u8 = 1;
+use flate2::Compression;
+pub use flate2::bufread::GzDecoder;
+use flate2::write::GzEncoder;
 
-/// No name, no time, from Unix, by the fastest way.
-const HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 3];
-
-/// Check sums of all bytes, by the polynomial of RFC 1952.
-static SUMS: [u32; 256] = sums();
-
-const fn sums() -> [u32; 256] {
-    let mut sums = [0; 256];
-    let mut byte = 0;
-    while byte < 256_u32 {
-        let mut sum = byte;
-        let mut bit = 0;
-        while bit < 8 {
-            sum = if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 };
-            bit += 1;
-        }
-        #[expect(clippy::as_conversions, reason = "`try_from` is not const; at most 255")]
-        {
-            sums[byte as usize] = sum;
-        }
-        byte += 1;
-    }
-    sums
-}
-
-/// Compresses all of it.
+/// Returns the bytes as one gzip stream. The level is the fastest: the processor is the trial's.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let deflated = compress_to_vec(bytes, LEVEL);
-    let mut stream = Vec::with_capacity(HEAD.len() + deflated.len() + 8);
-    stream.extend_from_slice(&HEAD);
-    stream.extend_from_slice(&deflated);
-    stream.extend_from_slice(&sum(bytes).to_le_bytes());
-    // Modulo 2^32, as the format wants it.
-    stream.extend_from_slice(&bytes.len().to_le_bytes()[..4]);
-    stream
-}
-
-fn sum(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |sum, byte| {
-        let [low, ..] = sum.to_le_bytes();
-        sum >> 8 ^ SUMS[usize::from(low ^ byte)]
-    })
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    written.expect("writing to memory does not fail")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
+    use std::io::{self, Read as _};
     use std::process::{Command, Stdio};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::util::gunzip::Gunzip;
 
-    #[test]
-    fn the_check_sum_is_the_one_of_the_standard() {
-        assert_eq!(sum(b"123456789"), 0xcbf4_3926);
-        assert_eq!(sum(b""), 0);
+    fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut back = Vec::new();
+        GzDecoder::new(bytes).read_to_end(&mut back)?;
+        Ok(back)
     }
 
     #[test]
-    fn gzip_itself_reads_it_and_finds_it_whole() {
+    fn the_gzip_program_reads_a_stream_and_finds_it_whole() {
         let text = b"epoch 3 loss 0.25 accuracy 0.75\n".repeat(4_000);
         let mut child = Command::new("gzip")
             .args(["-d", "-c"])
@@ -84,12 +47,31 @@ mod tests {
         assert!(output.stdout == text);
     }
 
+    #[test]
+    fn a_stream_that_is_cut_or_altered_is_refused() {
+        let good = gzip(&b"x".repeat(100_000));
+        for length in [0, 3, 10, 11, good.len() - 20, good.len() - 1] {
+            assert!(gunzip(&good[..length]).is_err(), "{length} bytes");
+        }
+        assert!(gunzip(b"PK\x03\x04 and so on").is_err());
+        for (part, back) in [("CRC-32", 8), ("length", 4)] {
+            let mut altered = good.clone();
+            let at = altered.len() - back;
+            altered[at] ^= 1;
+            assert!(gunzip(&altered).is_err(), "another {part}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_come_back(bytes: Vec<u8>) {
-            let mut back = Vec::new();
-            Gunzip::new(gzip(&bytes).as_slice()).unwrap().read_to_end(&mut back).unwrap();
-            prop_assert_eq!(back, bytes);
+        fn any_bytes_survive_compression(bytes: Vec<u8>) {
+            prop_assert_eq!(gunzip(&gzip(&bytes)).unwrap(), bytes);
+        }
+
+        #[test]
+        fn any_gzip_bytes_are_read_or_refused(bytes: Vec<u8>, flags: u8) {
+            gunzip(&bytes).ok();
+            gunzip(&[&[0x1f, 0x8b, 8, flags, 0, 0, 0, 0, 0, 0], bytes.as_slice()].concat()).ok();
         }
     }
 }

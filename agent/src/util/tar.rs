@@ -1,7 +1,7 @@
 //! PURE: reads a tar archive (POSIX.1-2001: ustar and pax), entry by entry, from whatever gives bytes.
 //!
 //! Only files, directories and symbolic links; anything else is refused, as is any block whose sum is wrong.
-//! Where an entry may be put is not this file's to say.
+//! The place of an entry is the caller's decision.
 
 use std::io::{self, Read};
 
@@ -94,6 +94,11 @@ impl<R: Read> Archive<R> {
                 flag => return self.entry(&block, flag, size, records).map(Some),
             }
         }
+    }
+
+    /// Skips the bytes after the last entry and returns their number: at most one more than `most`.
+    pub fn skip_rest(&mut self, most: u64) -> io::Result<u64> {
+        io::copy(&mut self.source.by_ref().take(most.saturating_add(1)), &mut io::sink())
     }
 
     fn entry(

@@ -2,7 +2,7 @@
 
 use trial_protocol::{CgroupSample, Evidence};
 
-use super::{End, Known, phrases};
+use super::{Observations, TrialEnd, phrases};
 
 /// Most of each stream's tail that the evidence keeps, in bytes.
 pub const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
@@ -12,41 +12,42 @@ pub const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
 const NEAR_LIMIT_PERCENT: u64 = 95;
 
 /// Processes killed for memory during the trial.
-pub(super) fn oom_kills(known: &Known) -> Option<u64> {
+pub(super) fn oom_kills(observed: &Observations) -> Option<u64> {
     let counter = |sample: &Option<CgroupSample>| sample.as_ref()?.oom_kills;
-    let after = counter(&known.cgroup_after)?;
-    Some(after.saturating_sub(counter(&known.cgroup_before)?))
+    let after = counter(&observed.cgroup_after)?;
+    Some(after.saturating_sub(counter(&observed.cgroup_before)?))
 }
 
-fn memory_limit(known: &Known) -> Option<u64> {
+fn memory_limit(observed: &Observations) -> Option<u64> {
     let limit = |sample: &Option<CgroupSample>| sample.as_ref()?.memory_limit_bytes;
-    limit(&known.cgroup_after).or_else(|| limit(&known.cgroup_before))
+    limit(&observed.cgroup_after).or_else(|| limit(&observed.cgroup_before))
 }
 
-fn cgroup_peak(known: &Known) -> Option<u64> {
-    known.cgroup_after.as_ref()?.memory_peak_bytes
+fn cgroup_peak(observed: &Observations) -> Option<u64> {
+    observed.cgroup_after.as_ref()?.memory_peak_bytes
 }
 
-pub(super) fn is_near_limit(known: &Known) -> bool {
-    let now = known.cgroup_after.as_ref().and_then(|cgroup| cgroup.memory_bytes);
-    is_near(cgroup_peak(known).or(known.process_peak_bytes).max(now), known)
+pub(super) fn is_near_limit(observed: &Observations) -> bool {
+    let now = observed.cgroup_after.as_ref().and_then(|cgroup| cgroup.memory_bytes);
+    is_near(cgroup_peak(observed).or(observed.process_peak_bytes).max(now), observed)
 }
 
-/// The same for what is held now: a peak includes page cache, with which any trial reaches its limit that reads much.
-pub(super) fn is_near_limit_now(known: &Known) -> bool {
-    is_near(known.memory_held_bytes.or(known.process_peak_bytes), known)
+/// Returns whether the memory that is held now is near the limit: a peak includes page cache, with which any trial that
+/// reads much reaches its limit.
+pub(super) fn is_near_limit_now(observed: &Observations) -> bool {
+    is_near(observed.memory_held_bytes.or(observed.process_peak_bytes), observed)
 }
 
-fn is_near(used: Option<u64>, known: &Known) -> bool {
-    used.zip(memory_limit(known)).is_some_and(|(used, limit)| {
+fn is_near(used: Option<u64>, observed: &Observations) -> bool {
+    used.zip(memory_limit(observed)).is_some_and(|(used, limit)| {
         u128::from(used) * 100 >= u128::from(limit) * u128::from(NEAR_LIMIT_PERCENT)
     })
 }
 
-pub(super) fn memory_figures(known: &Known) -> String {
+pub(super) fn memory_figures(observed: &Observations) -> String {
     let mib = |bytes: u64| bytes / (1024 * 1024);
     // The limit is the control group's, so what is compared with it must be, too.
-    match (cgroup_peak(known), known.process_peak_bytes, memory_limit(known)) {
+    match (cgroup_peak(observed), observed.process_peak_bytes, memory_limit(observed)) {
         (Some(peak), _, Some(limit)) => {
             format!(" (its container used up to {} of {} MiB)", mib(peak), mib(limit))
         }
@@ -60,34 +61,34 @@ pub(super) fn memory_figures(known: &Known) -> String {
 }
 
 /// The last line of standard error or else output, for the end of a sentence.
-pub(super) fn last_words(known: &Known) -> String {
-    let tails = [&known.stderr_tail, &known.stdout_tail];
+pub(super) fn last_words(observed: &Observations) -> String {
+    let tails = [&observed.stderr_tail, &observed.stdout_tail];
     match tails.iter().find_map(|tail| phrases::last_line(tail)) {
         Some(line) => format!("; its last words were {line:?}"),
         None => String::new(),
     }
 }
 
-pub(super) fn evidence(known: &Known) -> Evidence {
-    let wait_status = match known.end {
-        End::Exited { wait_status, .. } => wait_status,
-        End::Running
-        | End::NotFound { .. }
-        | End::NotExecutable { .. }
-        | End::KeeperFailed { .. } => None,
+pub(super) fn evidence(observed: &Observations) -> Evidence {
+    let wait_status = match observed.end {
+        TrialEnd::Exited { wait_status, .. } => wait_status,
+        TrialEnd::Running
+        | TrialEnd::NotFound { .. }
+        | TrialEnd::NotExecutable { .. }
+        | TrialEnd::KeeperFailed { .. } => None,
     };
     Evidence {
-        stdout_tail: phrases::tail(&known.stdout_tail, EVIDENCE_TAIL_BYTES),
-        stderr_tail: phrases::tail(&known.stderr_tail, EVIDENCE_TAIL_BYTES),
-        oom_kills: oom_kills(known),
-        memory_peak_bytes: known.process_peak_bytes,
-        cgroup_memory_peak_bytes: cgroup_peak(known),
-        memory_limit_bytes: memory_limit(known),
-        gpus: known.gpus.clone(),
-        gpu_idle_ms: known.gpu_idle_ms.clone(),
-        leftovers: known.leftovers.names(),
+        stdout_tail: phrases::tail(&observed.stdout_tail, EVIDENCE_TAIL_BYTES),
+        stderr_tail: phrases::tail(&observed.stderr_tail, EVIDENCE_TAIL_BYTES),
+        oom_kills: oom_kills(observed),
+        memory_peak_bytes: observed.process_peak_bytes,
+        cgroup_memory_peak_bytes: cgroup_peak(observed),
+        memory_limit_bytes: memory_limit(observed),
+        gpus: observed.gpus.clone(),
+        gpu_idle_ms: observed.gpu_idle_ms.clone(),
+        leftovers: observed.leftovers.names(),
         wait_status,
-        signal_sender: known.sender.clone(),
+        signal_sender: observed.sender.clone(),
         platform: None,
     }
 }

@@ -76,7 +76,7 @@ const PHRASES: [(&str, Hint); 36] = [
     ("cannot execute", Hint::NotExecutable),
 ];
 
-/// Which of the `asked` hints the end of `tail` gives: the last phrase in it counts, since what came last
+/// Returns the one of the `asked` hints that the end of `tail` gives: the last phrase in it counts, since what came last
 /// is nearest to the end.
 pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     let tail = &tail[tail.len().saturating_sub(SEARCHED_BYTES)..];

@@ -1,13 +1,13 @@
-//! PURE: who had the trial ended, and what a verdict says of it.
+//! PURE: the party that requested a stop, and the conclusion from it.
 
 use trial_protocol::{Cause, Class, Confidence, SignalSender, StopReason, TrialExit};
 
-use super::{Conclusion, Known, signal_name};
+use super::{Conclusion, Observations, signal_name};
 
-/// That the agent was asked to end the trial.
+/// A request to stop the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
-    /// By whom.
+    /// The party that requested it.
     pub by: StopBy,
     /// The last signal that the agent sent before the trial ended. `None`: the trial ended before any was
     /// sent, and so not because of it.
@@ -23,9 +23,9 @@ pub enum StopBy {
     Signal(u8),
     /// The agent's own detector, after this many milliseconds without progress.
     Stalled(u64),
-    /// The same, after so long without work for any of the trial's GPUs.
+    /// The agent's own detector, after this many milliseconds without work for any of the trial's GPUs.
     GpuIdle(u64),
-    /// The same, after so long with a GPU that seems to hang.
+    /// The agent's own detector, after this many milliseconds with a GPU that seems to hang.
     GpuHang(u64),
 }
 
@@ -42,32 +42,32 @@ impl Stop {
 }
 
 /// The trial ended after this agent had signalled it.
-pub(super) fn stopped(known: &Known, by: StopBy, signal: u8, exit: TrialExit) -> Conclusion {
-    let (cause, class, what) = match by {
+pub(super) fn stopped(
+    observed: &Observations,
+    by: StopBy,
+    signal: u8,
+    exit: TrialExit,
+) -> Conclusion {
+    let (cause, class, what) = request(observed, by);
+    let how = match exit {
+        TrialExit::Code(0) => "it then exited with code 0".to_owned(),
+        TrialExit::Code(code) => format!("it then exited with code {code}"),
+        TrialExit::Signal(9) if signal == 9 => "it had to be killed (SIGKILL)".to_owned(),
+        TrialExit::Signal(by) => format!("it ended by {}", signal_name(by)),
+    };
+    // A trial that ends well right after the signal may have been done anyway.
+    let confidence = match exit {
+        TrialExit::Code(0) => Confidence::Likely,
+        TrialExit::Code(_) | TrialExit::Signal(_) => Confidence::Certain,
+    };
+    Conclusion { cause, class, confidence, message: format!("{what}; {how}.") }
+}
+
+/// Returns the cause and the class of a stop request, and a sentence about it.
+fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
+    match by {
         StopBy::Manager(reason) => {
-            let (cause, what) = match reason {
-                StopReason::User => (Cause::Stopped, "A person stopped the trial"),
-                StopReason::EarlyStop => {
-                    (Cause::EarlyStopped, "The assessor gave the trial up early")
-                }
-                StopReason::Deadline => {
-                    (Cause::Deadline, "The trial ran longer than maxTrialDuration allows")
-                }
-                StopReason::Budget => (Cause::Stopped, "The experiment reached its own limit"),
-                StopReason::ManagerShutdown => {
-                    (Cause::Stopped, "The manager went away and left a resumable experiment")
-                }
-                StopReason::Preempted => (Cause::Preempted, "The platform took the machine back"),
-                StopReason::Other => (Cause::Stopped, "The manager stopped the trial"),
-            };
-            let class = match reason {
-                StopReason::Preempted | StopReason::ManagerShutdown => Class::Transient,
-                StopReason::User
-                | StopReason::EarlyStop
-                | StopReason::Deadline
-                | StopReason::Budget
-                | StopReason::Other => Class::None,
-            };
+            let (cause, class, what) = manager_request(reason);
             (cause, class, what.to_owned())
         }
         StopBy::Signal(2) => {
@@ -75,7 +75,7 @@ pub(super) fn stopped(known: &Known, by: StopBy, signal: u8, exit: TrialExit) ->
         }
         // A deleted pod, a drained node, a batch system at its limit: all of them say only TERM.
         StopBy::Signal(received) => {
-            let from = known.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
+            let from = observed.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
             let what = format!("{} reached trialkeeper from {from}", signal_name(received));
             (Cause::Stopped, Class::Transient, what)
         }
@@ -101,19 +101,33 @@ pub(super) fn stopped(known: &Known, by: StopBy, signal: u8, exit: TrialExit) ->
             );
             (Cause::Stalled, Class::Transient, what)
         }
+    }
+}
+
+/// Returns the cause, the class and a sentence for a stop by the manager.
+fn manager_request(reason: StopReason) -> (Cause, Class, &'static str) {
+    let (cause, what) = match reason {
+        StopReason::User => (Cause::Stopped, "A person stopped the trial"),
+        StopReason::EarlyStop => (Cause::EarlyStopped, "The assessor gave the trial up early"),
+        StopReason::Deadline => {
+            (Cause::Deadline, "The trial ran longer than maxTrialDuration allows")
+        }
+        StopReason::Budget => (Cause::Stopped, "The experiment reached its own limit"),
+        StopReason::ManagerShutdown => {
+            (Cause::Stopped, "The manager went away and left a resumable experiment")
+        }
+        StopReason::Preempted => (Cause::Preempted, "The platform took the machine back"),
+        StopReason::Other => (Cause::Stopped, "The manager stopped the trial"),
     };
-    let how = match exit {
-        TrialExit::Code(0) => "it then exited with code 0".to_owned(),
-        TrialExit::Code(code) => format!("it then exited with code {code}"),
-        TrialExit::Signal(9) if signal == 9 => "it had to be killed (SIGKILL)".to_owned(),
-        TrialExit::Signal(by) => format!("it ended by {}", signal_name(by)),
+    let class = match reason {
+        StopReason::Preempted | StopReason::ManagerShutdown => Class::Transient,
+        StopReason::User
+        | StopReason::EarlyStop
+        | StopReason::Deadline
+        | StopReason::Budget
+        | StopReason::Other => Class::None,
     };
-    // A trial that ends well right after the signal may have been done anyway.
-    let confidence = match exit {
-        TrialExit::Code(0) => Confidence::Likely,
-        TrialExit::Code(_) | TrialExit::Signal(_) => Confidence::Certain,
-    };
-    Conclusion { cause, class, confidence, message: format!("{what}; {how}.") }
+    (cause, class, what)
 }
 
 /// A sender, for a person.

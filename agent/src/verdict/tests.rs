@@ -7,54 +7,54 @@ use crate::trial::tree::Process;
 
 const CUDA: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n";
 
-fn exited(exit: TrialExit) -> Known {
-    Known { end: End::Exited { exit, wait_status: None }, ..Known::default() }
+fn exited(exit: TrialExit) -> Observations {
+    Observations { end: TrialEnd::Exited { exit, wait_status: None }, ..Observations::default() }
 }
 
-fn code(code: u8) -> Known {
+fn code(code: u8) -> Observations {
     exited(TrialExit::Code(code))
 }
 
-fn signal(signal: u8) -> Known {
+fn signal(signal: u8) -> Observations {
     exited(TrialExit::Signal(signal))
 }
 
-fn saying(known: Known, stderr: &str) -> Known {
-    Known { stderr_tail: stderr.as_bytes().to_vec(), ..known }
+fn saying(observed: Observations, stderr: &str) -> Observations {
+    Observations { stderr_tail: stderr.as_bytes().to_vec(), ..observed }
 }
 
-fn kills(known: Known, before: u64, after: u64) -> Known {
+fn kills(observed: Observations, before: u64, after: u64) -> Observations {
     let counted = |kills| Some(CgroupSample { oom_kills: Some(kills), ..CgroupSample::default() });
-    Known { cgroup_before: counted(before), cgroup_after: counted(after), ..known }
+    Observations { cgroup_before: counted(before), cgroup_after: counted(after), ..observed }
 }
 
-fn using(known: Known, peak: u64, limit: u64) -> Known {
+fn using(observed: Observations, peak: u64, limit: u64) -> Observations {
     let cgroup = CgroupSample {
         memory_peak_bytes: Some(peak),
         memory_limit_bytes: Some(limit),
         ..CgroupSample::default()
     };
-    Known { cgroup_after: Some(cgroup), ..known }
+    Observations { cgroup_after: Some(cgroup), ..observed }
 }
 
 /// So much is held, of a limit that was reached before with page cache.
-fn holding(held: u64, limit: u64) -> Known {
-    Known { memory_held_bytes: Some(held), ..using(Known::default(), limit, limit) }
+fn holding(held: u64, limit: u64) -> Observations {
+    Observations { memory_held_bytes: Some(held), ..using(Observations::default(), limit, limit) }
 }
 
 /// TERM from this process.
-fn sent(pid: u32, name: Option<&str>, kernel: bool) -> Known {
+fn sent(pid: u32, name: Option<&str>, kernel: bool) -> Observations {
     let sender = SignalSender { pid, uid: 1000, name: name.map(str::to_owned), kernel };
-    let known = stopped(signal(15), StopBy::Signal(15), Some(15));
-    Known { sender: Some(sender), ..known }
+    let observed = stopped(signal(15), StopBy::Signal(15), Some(15));
+    Observations { sender: Some(sender), ..observed }
 }
 
-fn stopped(known: Known, by: StopBy, signal: Option<u8>) -> Known {
-    Known { stop: Some(Stop { by, signal }), ..known }
+fn stopped(observed: Observations, by: StopBy, signal: Option<u8>) -> Observations {
+    Observations { stop: Some(Stop { by, signal }), ..observed }
 }
 
 /// Processes that were asked to end, those of them that were killed, and those that are still there.
-fn leaving(known: Known, asked: &[u32], killed: &[u32], there: &[u32]) -> Known {
+fn leaving(observed: Observations, asked: &[u32], killed: &[u32], there: &[u32]) -> Observations {
     let tree = |pids: &[u32]| {
         let process = |pid: &u32| {
             let name = "sleep".to_owned();
@@ -66,16 +66,16 @@ fn leaving(known: Known, asked: &[u32], killed: &[u32], there: &[u32]) -> Known 
     leftovers.add(&tree(asked));
     leftovers.add_killed(&tree(killed));
     leftovers.still_there(&tree(there));
-    Known { leftovers, ..known }
+    Observations { leftovers, ..observed }
 }
 
 #[test]
 fn the_cause_follows_the_table() {
     use Confidence::{Certain, Likely, Possible};
     let asked = StopBy::Manager;
-    let lost = |known| Known { gpus_lost: vec!["GPU-1".to_owned()], ..known };
+    let lost = |observed| Observations { gpus_lost: vec!["GPU-1".to_owned()], ..observed };
     let program = || "train".to_owned();
-    let start = |end| Known { end, ..Known::default() };
+    let start = |end| Observations { end, ..Observations::default() };
     #[rustfmt::skip]
     let table = vec![
         // what it says                   known                                                          cause                class             confidence
@@ -102,19 +102,19 @@ fn the_cause_follows_the_table() {
         ("a worker's last words",         saying(code(1), "(pid 7) is killed by signal: Killed.\n"),     Cause::OomKernel,    Class::Permanent, Possible),
 
         ("the GPU's memory",              saying(code(1), CUDA),                                         Cause::OomCuda,      Class::UserError, Likely),
-        ("the same on stdout",            Known { stdout_tail: CUDA.into(), ..code(1) },                 Cause::OomCuda,      Class::UserError, Likely),
+        ("the same on stdout",            Observations { stdout_tail: CUDA.into(), ..code(1) },                 Cause::OomCuda,      Class::UserError, Likely),
         ("a GPU vanished",                lost(code(1)),                                                 Cause::GpuLost,      Class::Transient, Likely),
         ("and the trial succeeded",       lost(code(0)),                                                 Cause::Succeeded,    Class::None,      Certain),
         ("a GPU that broke, in words",    saying(code(1), "uncorrectable ECC error\n"),                  Cause::GpuLost,      Class::Transient, Possible),
         ("a full disk",                   saying(code(1), "OSError: [Errno 28] No space left\n"),        Cause::DiskFull,     Class::Transient, Likely),
         ("a missing file is an exit",     saying(code(1), "x: No such file or directory\n"),             Cause::Exit,         Class::UserError, Certain),
 
-        ("no such program",               start(End::NotFound { program: program() }),                   Cause::NotFound,     Class::UserError, Certain),
+        ("no such program",               start(TrialEnd::NotFound { program: program() }),                   Cause::NotFound,     Class::UserError, Certain),
         ("no such program, by a shell",   saying(code(127), "sh: 1: train: not found\n"),                Cause::NotFound,     Class::UserError, Likely),
         ("127 without words",             code(127),                                                     Cause::Exit,         Class::UserError, Certain),
-        ("not executable",                start(End::NotExecutable { program: program(), why: "EACCES".to_owned() }), Cause::NotExecutable, Class::UserError, Certain),
+        ("not executable",                start(TrialEnd::NotExecutable { program: program(), why: "EACCES".to_owned() }), Cause::NotExecutable, Class::UserError, Certain),
         ("not executable, by a shell",    saying(code(126), "sh: 1: ./x: Permission denied\n"),          Cause::NotExecutable, Class::UserError, Likely),
-        ("our own fault",                 start(End::KeeperFailed { why: "fork failed".to_owned() }),    Cause::KeeperError,  Class::Transient, Certain),
+        ("our own fault",                 start(TrialEnd::KeeperFailed { why: "fork failed".to_owned() }),    Cause::KeeperError,  Class::Transient, Certain),
 
         ("a person",                      stopped(signal(15), asked(StopReason::User), Some(15)),        Cause::Stopped,      Class::None,      Certain),
         ("an assessor",                   stopped(signal(15), asked(StopReason::EarlyStop), Some(15)),   Cause::EarlyStopped, Class::None,      Certain),
@@ -133,13 +133,13 @@ fn the_cause_follows_the_table() {
         ("a stop that came too late",     stopped(code(0), asked(StopReason::User), None),               Cause::Succeeded,    Class::None,      Certain),
         ("too late for a failure",        stopped(code(1), asked(StopReason::User), None),               Cause::Exit,         Class::UserError, Certain),
 
-        ("written ahead",                 Known::default(),                                              Cause::Signal,       Class::Transient, Possible),
+        ("written ahead",                 Observations::default(),                                              Cause::Signal,       Class::Transient, Possible),
         ("written ahead near the limit",  holding(95, 100),                                              Cause::OomKernel,    Class::Permanent, Possible),
         ("written ahead, full of cache",  holding(50, 100),                                              Cause::Signal,       Class::Transient, Possible),
-        ("written ahead after a kill",    kills(Known::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
+        ("written ahead after a kill",    kills(Observations::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
     ];
-    for (says, known, cause, class, confidence) in table {
-        let verdict = conclude(&known);
+    for (says, observed, cause, class, confidence) in table {
+        let verdict = conclude(&observed);
         assert_eq!(
             (verdict.cause, verdict.class, verdict.confidence),
             (cause, class, confidence),
@@ -173,10 +173,10 @@ fn the_message_says_what_happened_and_what_to_do() {
         (leaving(code(0), &[9], &[9], &[]), "The trial succeeded. 1 process that it had started had to be killed (SIGKILL)."),
         (leaving(code(0), &[7, 8, 9], &[8, 9], &[]), "The trial succeeded. 1 process that it had started ended when asked to. 2 processes that it had started had to be killed (SIGKILL)."),
         (leaving(code(0), &[9], &[9], &[9]), "The trial succeeded. 1 process of it is still there: SIGKILL does not end what hangs in a device or a file system, or is another user's."),
-        (Known { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
+        (Observations { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];
-    for (known, message) in table {
-        assert_eq!(conclude(&known).message, message);
+    for (observed, message) in table {
+        assert_eq!(conclude(&observed).message, message);
     }
 }
 
@@ -188,17 +188,17 @@ fn the_evidence_is_kept_and_bounded() {
         memory_limit_bytes: Some(1_000),
         ..CgroupSample::default()
     };
-    let known = Known {
-        end: End::Exited { exit: TrialExit::Signal(9), wait_status: Some(9) },
+    let observed = Observations {
+        end: TrialEnd::Exited { exit: TrialExit::Signal(9), wait_status: Some(9) },
         duration_ms: Some(5),
         stdout_tail: "line\n".repeat(2_000).into(),
         stderr_tail: b"\xff\n".to_vec(),
         cgroup_before: Some(cgroup(3, 10)),
         cgroup_after: Some(cgroup(5, 990)),
         process_peak_bytes: Some(7),
-        ..leaving(Known::default(), &[17], &[], &[])
+        ..leaving(Observations::default(), &[17], &[], &[])
     };
-    let verdict = conclude(&known);
+    let verdict = conclude(&observed);
     let evidence = verdict.evidence;
     assert_eq!(verdict.exit, Some(TrialExit::Signal(9)));
     assert_eq!(verdict.duration_ms, Some(5));
@@ -222,13 +222,13 @@ proptest! {
         received: u8,
         memory in proptest::option::of(any::<(u64, u64)>()),
     ) {
-        let mut known = exited(exit);
-        known.stderr_tail = stderr_tail;
-        known.stop = Some(Stop { by: StopBy::Signal(received), signal: sent });
+        let mut observed = exited(exit);
+        observed.stderr_tail = stderr_tail;
+        observed.stop = Some(Stop { by: StopBy::Signal(received), signal: sent });
         if let Some((peak, limit)) = memory {
-            known = using(known, peak, limit);
+            observed = using(observed, peak, limit);
         }
-        let verdict = conclude(&known);
+        let verdict = conclude(&observed);
         prop_assert_eq!(verdict.exit, Some(exit));
         prop_assert!(verdict.message.ends_with('.') && verdict.message.len() < 4_000);
     }

@@ -21,13 +21,13 @@ pub(crate) struct Keeper {
     pub(crate) dir: TempDir,
 }
 
-/// One that runs.
+/// A keeper that runs.
 pub(crate) struct Running {
     child: Child,
     pub(crate) dir: TempDir,
 }
 
-/// One that has ended.
+/// A keeper that has ended.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,

@@ -5,7 +5,7 @@ use trial_protocol::{Cause, TrialExit};
 
 use crate::bed::{Keeper, until};
 
-/// Where the program can be told to fail, and how.
+/// The places at which the program can be made to fail, and the ways.
 const FAULTS: [&str; 6] =
     ["pump", "supervise", "spool", "abort:pump", "abort:supervise", "abort:spool"];
 

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::bed::{Keeper, until};
 
-/// Where the keeper says that it listens.
+/// Returns the address that the keeper announces.
 fn address(stderr: &Path) -> String {
     let find = || {
         let text = fs::read_to_string(stderr).ok()?;

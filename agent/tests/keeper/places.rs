@@ -1,4 +1,4 @@
-//! Where files go, and what the trial sees of it.
+//! The places of files, and the trial's view of them.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -45,7 +45,7 @@ fn who_waits_for_other_pods_can_be_asked_to_end() {
     assert!(!ended.path("started").exists());
     let message = ended.verdict().message;
     assert!(
-        message.contains("SIGTERM asked for the end before the trial was started"),
+        message.contains("SIGTERM requested a stop before the trial was started"),
         "{message}"
     );
 }

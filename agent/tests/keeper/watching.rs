@@ -1,4 +1,4 @@
-//! What is seen from outside: samples, GPUs, stalls.
+//! The observation from outside: samples, GPUs, stalls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

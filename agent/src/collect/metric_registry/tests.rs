@@ -3,11 +3,11 @@ use serde_json::json;
 
 use super::*;
 
-fn found(source: Source, name: &str, kind: Option<MetricKind>, value: f64) -> Found {
-    Found { source, name: name.to_owned(), kind, sequence: None, value: value.into() }
+fn found(source: Source, name: &str, kind: Option<MetricKind>, value: f64) -> CollectedMetric {
+    CollectedMetric { source, name: name.to_owned(), kind, sequence: None, value: value.into() }
 }
 
-fn text(name: &str, value: f64) -> Found {
+fn text(name: &str, value: f64) -> CollectedMetric {
     found(Source::Text, name, None, value)
 }
 
@@ -93,7 +93,8 @@ fn printed_values_are_numbered_per_name_and_never_backwards() {
         ("acc",  None,    u64::MAX),
     ];
     for (name, given, sequence) in table {
-        let metric = registry.enter(Found { sequence: given, ..text(name, 0.5) }).unwrap();
+        let metric =
+            registry.enter(CollectedMetric { sequence: given, ..text(name, 0.5) }).unwrap();
         let expected = (MetricKind::Intermediate, sequence, false);
         assert_eq!((metric.kind, metric.sequence, metric.derived), expected, "{name} {given:?}");
     }
@@ -104,7 +105,8 @@ fn the_sdk_numbers_its_metrics_itself() {
     let mut registry = registry(None);
     for given in [0, 1, 1, 0] {
         let kind = Some(MetricKind::Intermediate);
-        let found = Found { sequence: Some(given), ..found(Source::Sdk, OBJECTIVE, kind, 0.5) };
+        let found =
+            CollectedMetric { sequence: Some(given), ..found(Source::Sdk, OBJECTIVE, kind, 0.5) };
         assert_eq!(registry.enter(found).unwrap().sequence, given);
     }
 }

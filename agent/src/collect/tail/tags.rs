@@ -11,7 +11,7 @@ use crate::collect::NAME_BYTES;
 /// Most names that are remembered; of more, the registry records none anyway.
 const REMEMBERED: usize = 1024;
 
-/// Whose each name is.
+/// The tag that has each name.
 #[derive(Debug, Default)]
 pub(super) struct Tags(BTreeMap<String, PathBuf>);
 

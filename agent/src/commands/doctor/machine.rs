@@ -1,4 +1,4 @@
-//! What the machine has for a trial: room to write, GPUs, memory.
+//! The checks of the machine: room to write, GPUs, memory.
 
 use std::path::Path;
 

@@ -28,14 +28,14 @@ const HOPS: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", 
 
 /// The manager and files to check.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct ManagerSpec {
     pub(super) address: Option<ManagerAddress>,
     pub(super) token_file: Option<PathBuf>,
     pub(super) ca_file: Option<PathBuf>,
 }
 
 /// Walks the way as far as it goes; one check per hop.
-pub(super) async fn look(wanted: &Wanted) -> Vec<Check> {
+pub(super) async fn look(wanted: &ManagerSpec) -> Vec<Check> {
     let Some(address) = &wanted.address else {
         return vec![Check::skipped("manager", "none is named; name one with --manager")];
     };
@@ -48,7 +48,11 @@ pub(super) async fn look(wanted: &Wanted) -> Vec<Check> {
 }
 
 /// Adds a check per hop, and stops behind one that fails.
-async fn walk(address: &ManagerAddress, wanted: &Wanted, checks: &mut Vec<Check>) -> Option<()> {
+async fn walk(
+    address: &ManagerAddress,
+    wanted: &ManagerSpec,
+    checks: &mut Vec<Check>,
+) -> Option<()> {
     let mut pass = |check: Check| {
         let passed = check.state != State::Fail;
         checks.push(check);
@@ -90,10 +94,10 @@ async fn walk(address: &ManagerAddress, wanted: &Wanted, checks: &mut Vec<Check>
     pass(token(wanted.token_file.as_deref(), &client, &base).await)
 }
 
-/// The same for a manager on this machine, which is asked over its socket and nowhere else.
+/// Checks a manager on this machine, which is called over its socket and nowhere else.
 async fn walk_locally(
     socket: &Path,
-    wanted: &Wanted,
+    wanted: &ManagerSpec,
     mut pass: impl FnMut(Check) -> Option<()>,
 ) -> Option<()> {
     pass(Check::ok("address", socket.display().to_string()))?;

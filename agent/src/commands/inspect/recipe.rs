@@ -1,4 +1,4 @@
-//! How a run's metrics are found: kept in its folder, so that they can be found again in what the run has left.
+//! The recipe for finding a run's metrics: kept in its folder, so that they can be found again in its files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::collect::{CollectSpec, Finding};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
 
-/// Where NNI's SDK keeps its metrics, below a run's folder.
+/// The file of metrics of NNI's SDK, below a run's folder.
 pub const SDK_FILE: &str = ".nni/metrics";
 
 /// The age by which a file may seem older than its writing: a file system's clock is read less often than ours.
@@ -26,7 +26,7 @@ pub struct Recipe {
     pub files: Vec<(PathBuf, u64)>,
     /// Directories of event files.
     pub event_dirs: Vec<PathBuf>,
-    /// When the run began, in milliseconds since 1970.
+    /// The start of the run, in milliseconds since 1970.
     pub since_ms: u64,
 }
 

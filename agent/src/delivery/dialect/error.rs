@@ -1,4 +1,4 @@
-//! PURE: what can go wrong with a batch, and what to do about it.
+//! PURE: the errors of delivery, and the decision whether to try again.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use reqwest::StatusCode;
 
 use crate::http::client;
 
-/// Why a batch was not taken.
+/// The errors of sending a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file with the manager's address.
     #[error("cannot read the manager's address from {}", .path.display())]
     NoAddress {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -25,22 +25,22 @@ pub enum Error {
     /// No answer, or half of one.
     #[error("cannot reach the manager at {url}")]
     Unreachable {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: reqwest::Error,
     },
     /// No answer from an NNI manager, or no HTTP.
     #[error("cannot reach the manager at {url}")]
     Unanswered {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
-    /// Where no NNI manager can be.
+    /// The address cannot be that of an NNI manager.
     #[error("{url:?} is not the address of an NNI manager; http://HOST:PORT is expected")]
     Address {
         /// The value that was given.
@@ -49,17 +49,17 @@ pub enum Error {
     /// An answer of an NNI manager's that explains nothing.
     #[error("the manager at {url} answered {status}")]
     Answered {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// Which.
+        /// HTTP status of the answer.
         status: u16,
     },
     /// HTTP 200 with something else than an ack.
-    #[error("what answers at {url} is not a manager")]
+    #[error("the server at {url} is not a manager")]
     NotAManager {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: serde_json::Error,
     },
@@ -69,7 +69,7 @@ pub enum Error {
     /// HTTP 401 or 403.
     #[error("the manager at {url} refuses the token ({detail}); is the token file current?")]
     Unauthorized {
-        /// Where.
+        /// URL of the request.
         url: String,
         /// The detail of the answer.
         detail: String,
@@ -77,7 +77,7 @@ pub enum Error {
     /// HTTP 404.
     #[error("the manager at {url} does not know this trial ({detail})")]
     Unknown {
-        /// Where.
+        /// URL of the request.
         url: String,
         /// The detail of the answer.
         detail: String,
@@ -85,7 +85,7 @@ pub enum Error {
     /// HTTP 409 with the manager's own explanation.
     #[error("the manager at {url} speaks another protocol ({detail}); rebuild the trial image")]
     WireVersion {
-        /// Where.
+        /// URL of the request.
         url: String,
         /// The detail of the answer.
         detail: String,
@@ -93,7 +93,7 @@ pub enum Error {
     /// HTTP 413.
     #[error("the manager at {url} finds a batch too large")]
     TooLarge {
-        /// Where.
+        /// URL of the request.
         url: String,
         /// `true` if the manager itself says so, not a proxy before it.
         own: bool,
@@ -101,9 +101,9 @@ pub enum Error {
     /// HTTP 429 or 503.
     #[error("the manager at {url} is busy ({detail})")]
     Busy {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// When to try again, if it said so.
+        /// The pause that the manager asks for, if it gives one.
         after: Option<Duration>,
         /// The detail of the answer.
         detail: String,
@@ -111,9 +111,9 @@ pub enum Error {
     /// HTTP 400 with the manager's own explanation: these bytes will not be taken.
     #[error("the manager at {url} answered {status} ({detail})")]
     Refused {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// Which.
+        /// HTTP status of the answer.
         status: StatusCode,
         /// The detail of the answer.
         detail: String,
@@ -121,9 +121,9 @@ pub enum Error {
     /// Any other answer.
     #[error("the manager at {url} answered {status} ({detail})")]
     Failed {
-        /// Where.
+        /// URL of the request.
         url: String,
-        /// Which.
+        /// HTTP status of the answer.
         status: StatusCode,
         /// The detail of the answer.
         detail: String,
@@ -132,26 +132,26 @@ pub enum Error {
 
 /// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryDecision {
     /// Try again, after a while that grows.
     Retry,
     /// Try again after this time.
     RetryAfter(Duration),
     /// Try a smaller batch; a single report that is refused is given up.
     Split,
-    /// Try a smaller batch, and a single report again after a while: who refuses it is not the manager.
-    Smaller,
+    /// Try a smaller batch, and a single report again after a while: not the manager refuses it, but a proxy.
+    SplitOrRetry,
     /// An operator has to act first: try again, but rarely, and do not wait for it at the end.
-    Hopeless,
+    NeedsOperator,
 }
 
 /// The longest pause that a server may ask for: it may be a proxy that knows nothing of leases, and an agent that is
 /// silent for longer is taken for lost.
-const LATER: Duration = Duration::from_mins(1);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(1);
 
 impl Error {
-    /// Decides once, here, for every caller.
-    pub fn verdict(&self) -> Verdict {
+    /// Returns the reaction to this error: the only place that decides it.
+    pub fn retry_decision(&self) -> RetryDecision {
         match self {
             Self::NoAddress { .. }
             | Self::Unreachable { .. }
@@ -163,11 +163,11 @@ impl Error {
             | Self::Busy { after: None, .. }
             // Another manager may have the address until ours is back.
             | Self::Unauthorized { .. }
-            | Self::Unknown { .. } => Verdict::Retry,
-            Self::Busy { after: Some(after), .. } => Verdict::RetryAfter((*after).min(LATER)),
-            Self::TooLarge { own: false, .. } => Verdict::Smaller,
-            Self::TooLarge { own: true, .. } | Self::Refused { .. } => Verdict::Split,
-            Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => Verdict::Hopeless,
+            | Self::Unknown { .. } => RetryDecision::Retry,
+            Self::Busy { after: Some(after), .. } => RetryDecision::RetryAfter((*after).min(LONGEST_RETRY_AFTER)),
+            Self::TooLarge { own: false, .. } => RetryDecision::SplitOrRetry,
+            Self::TooLarge { own: true, .. } | Self::Refused { .. } => RetryDecision::Split,
+            Self::Client(_) | Self::Address { .. } | Self::WireVersion { .. } => RetryDecision::NeedsOperator,
         }
     }
 }
@@ -184,19 +184,19 @@ mod tests {
         let (second, hour) = (Duration::from_secs(1), Duration::from_hours(1));
         #[rustfmt::skip]
         let table = [
-            (Error::Unauthorized { url: url(), detail: detail() },                     Verdict::Retry),
-            (Error::Unknown { url: url(), detail: detail() },                          Verdict::Retry),
-            (Error::Busy { url: url(), after: None, detail: detail() },                Verdict::Retry),
-            (Error::Busy { url: url(), after: Some(second), detail: detail() },        Verdict::RetryAfter(second)),
-            (Error::Busy { url: url(), after: Some(hour), detail: detail() },          Verdict::RetryAfter(LATER)),
-            (Error::Failed { url: url(), status, detail: detail() },                   Verdict::Retry),
-            (Error::TooLarge { url: url(), own: true },                                Verdict::Split),
-            (Error::TooLarge { url: url(), own: false },                               Verdict::Smaller),
-            (Error::Refused { url: url(), status, detail: detail() },                  Verdict::Split),
-            (Error::WireVersion { url: url(), detail: detail() },                      Verdict::Hopeless),
+            (Error::Unauthorized { url: url(), detail: detail() },                     RetryDecision::Retry),
+            (Error::Unknown { url: url(), detail: detail() },                          RetryDecision::Retry),
+            (Error::Busy { url: url(), after: None, detail: detail() },                RetryDecision::Retry),
+            (Error::Busy { url: url(), after: Some(second), detail: detail() },        RetryDecision::RetryAfter(second)),
+            (Error::Busy { url: url(), after: Some(hour), detail: detail() },          RetryDecision::RetryAfter(LONGEST_RETRY_AFTER)),
+            (Error::Failed { url: url(), status, detail: detail() },                   RetryDecision::Retry),
+            (Error::TooLarge { url: url(), own: true },                                RetryDecision::Split),
+            (Error::TooLarge { url: url(), own: false },                               RetryDecision::SplitOrRetry),
+            (Error::Refused { url: url(), status, detail: detail() },                  RetryDecision::Split),
+            (Error::WireVersion { url: url(), detail: detail() },                      RetryDecision::NeedsOperator),
         ];
-        for (error, verdict) in table {
-            assert_eq!(error.verdict(), verdict, "{error}");
+        for (error, decision) in table {
+            assert_eq!(error.retry_decision(), decision, "{error}");
         }
     }
 }

@@ -132,22 +132,22 @@ fn json(text: &(impl Serialize + ?Sized)) -> String {
 
 /// The meaning of an answer for the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum PostOutcome {
     Taken,
     /// It will never be taken, so nothing behind it shall wait.
-    PassedOver,
+    Rejected,
     /// It may be taken later.
-    Held,
+    PollPermit,
 }
 
 /// PURE: what becomes of a request that was answered with `status`. A metric waits for better times; a line of
 /// log that the server itself cannot take does not.
-fn fate(status: u16, is_metric: bool) -> Fate {
+fn post_outcome(status: u16, is_metric: bool) -> PostOutcome {
     match status {
-        200..=299 => Fate::Taken,
-        413 => Fate::PassedOver,
-        400 | 500 if !is_metric => Fate::PassedOver,
-        _ => Fate::Held,
+        200..=299 => PostOutcome::Taken,
+        413 => PostOutcome::Rejected,
+        400 | 500 if !is_metric => PostOutcome::Rejected,
+        _ => PostOutcome::PollPermit,
     }
 }
 
@@ -185,20 +185,20 @@ async fn post_one(
     let path = || format!("{ROOT}/{call}/{}/{}", sender.experiment, sender.trial);
     let url = || format!("{base}{}", path());
     let answer = wire::exchange(connection, base, &path, body).await?;
-    match fate(answer.status, is_metric || call == "version") {
-        Fate::Taken => return Ok(()),
-        Fate::PassedOver => {}
-        Fate::Held => return Err(held(url(), &answer)),
+    match post_outcome(answer.status, is_metric || call == "version") {
+        PostOutcome::Taken => return Ok(()),
+        PostOutcome::Rejected => {}
+        PostOutcome::PollPermit => return Err(retry_error(url(), &answer)),
     }
     if is_metric && let Some(less) = reduced(body) {
         let answer = wire::exchange(connection, base, &path, &less).await?;
-        match fate(answer.status, is_metric) {
-            Fate::Taken => {
+        match post_outcome(answer.status, is_metric) {
+            PostOutcome::Taken => {
                 tracing::warn!("a metric of {} bytes is sent without its other values", body.len());
                 return Ok(());
             }
-            Fate::PassedOver => {}
-            Fate::Held => return Err(held(url(), &answer)),
+            PostOutcome::Rejected => {}
+            PostOutcome::PollPermit => return Err(retry_error(url(), &answer)),
         }
     }
     let what = if is_metric { "metric" } else { "line" };
@@ -210,7 +210,7 @@ async fn post_one(
     Ok(())
 }
 
-fn held(url: String, answer: &wire::Answer) -> Error {
+fn retry_error(url: String, answer: &wire::Answer) -> Error {
     let detail = String::new();
     match answer.status {
         404 => Error::Unknown { url, detail: "is its experiment another one?".to_owned() },

@@ -1,6 +1,6 @@
 //! The protocol of `trial-protocol`: one POST per batch, answered by an ack.
 
-mod later;
+mod deferred_body;
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::Error;
 use crate::http::client::{self, ANSWER};
 use crate::spool::{Cursor, Record, Sender};
 
-pub use later::{Fill, later};
+pub use deferred_body::{BodySender, deferred_body};
 
 /// Names the attempt whose agent keeps a request open.
 const ATTEMPT: &str = "trialkeeper-attempt";
-/// Where reports go, below the manager's base URL.
+/// The path of reports below the manager's base URL.
 pub const REPORTS: &str = "/api/v1/agent/reports";
 /// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -95,7 +95,7 @@ pub async fn post(
 
 /// Sends a request like [`post`], with a body that comes within `open`. The manager may answer before, with an ack that
 /// moves nothing, to make this attempt's agent speak.
-pub async fn post_later(
+pub async fn post_deferred(
     client: &Client,
     base: &str,
     token: Option<&str>,

@@ -1,4 +1,4 @@
-//! What a pod asks its manager for before the trial starts: the code, the parameters, the other pods.
+//! The requests of a pod before its trial starts: the code, the parameters, the other pods.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::native::{json, refusal};
 const CODE: &str = "/api/v1/agent/code";
 /// The parameter record.
 const PARAMETERS: &str = "/api/v1/agent/parameters";
-/// Where pods meet.
+/// The rendezvous of pods.
 const RENDEZVOUS: &str = "/api/v1/agent/rendezvous";
 
-/// Whom to ask, and how.
+/// A client for the requests of a pod.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct PodSetupClient {
     /// The client.
     pub client: Client,
     /// The manager's base URL.
@@ -26,7 +26,7 @@ pub struct Door {
     /// The trial's token.
     pub token: Option<String>,
     /// The time that the answer may take, its body included.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The code's archive on its way.
@@ -46,13 +46,13 @@ impl Code {
     }
 }
 
-impl Door {
+impl PodSetupClient {
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base.trim_end_matches('/'))
     }
 
     async fn ask(&self, url: &str, request: RequestBuilder) -> Result<Response, Error> {
-        let mut request = request.timeout(self.patience);
+        let mut request = request.timeout(self.timeout);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }

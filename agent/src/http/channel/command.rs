@@ -13,12 +13,13 @@ pub(super) enum Command {
     /// It wants its parameters.
     RequestParameter,
     /// A metric, or something that should be one.
-    Found(Finding),
+    CollectedMetric(Finding),
 }
 
 /// Reads a command.
 pub(super) fn read(body: &[u8]) -> Command {
-    let unreadable = |why: String| Command::Found(Finding::unreadable(Source::Sdk, body, why));
+    let unreadable =
+        |why: String| Command::CollectedMetric(Finding::unreadable(Source::Sdk, body, why));
     let Ok(command) = serde_json::from_slice::<Value>(body) else {
         return unreadable("a command on the SDK's channel is not valid JSON".to_owned());
     };
@@ -26,7 +27,7 @@ pub(super) fn read(body: &[u8]) -> Command {
         Some("request_parameter") => Command::RequestParameter,
         Some("metric") => match command["metric"].as_str().map(|text| read_record(text.as_bytes()))
         {
-            Some(Ok(Record::Metric(metric))) => Command::Found(Finding::Metric(metric)),
+            Some(Ok(Record::Metric(metric))) => Command::CollectedMetric(Finding::Metric(metric)),
             Some(Ok(Record::ParameterRequest)) => Command::RequestParameter,
             Some(Err(why)) => unreadable(why),
             None => unreadable("the metric command holds no metric".to_owned()),
@@ -50,8 +51,8 @@ mod tests {
     fn commands_are_read_or_refused_with_a_reason() {
         let why = |body: &str| match read(body.as_bytes()) {
             Command::RequestParameter => "a request".to_owned(),
-            Command::Found(Finding::Metric(metric)) => metric.value.as_json().to_string(),
-            Command::Found(Finding::Unreadable { why, .. }) => why,
+            Command::CollectedMetric(Finding::Metric(metric)) => metric.value.as_json().to_string(),
+            Command::CollectedMetric(Finding::Unreadable { why, .. }) => why,
         };
         #[rustfmt::skip]
         let table = [

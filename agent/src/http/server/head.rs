@@ -32,7 +32,7 @@ pub enum Method {
     Other,
 }
 
-/// Why a request is not served, and its connection closed.
+/// The reasons for not serving a request; its connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It is no HTTP/1 request.

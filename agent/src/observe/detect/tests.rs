@@ -53,12 +53,12 @@ fn told(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
     let mut told = Vec::new();
     for seen in story {
         let (second, alarms) = match &seen {
-            S::Metric(second) => (*second, detectors.step(Seen::Metric, at(*second))),
-            S::Output(second) => (*second, detectors.step(Seen::Output, at(*second))),
+            S::Metric(second) => (*second, detectors.step(DetectorInput::Metric, at(*second))),
+            S::Output(second) => (*second, detectors.step(DetectorInput::Output, at(*second))),
             S::Sample(second, sample) => {
-                (*second, detectors.step(Seen::Sample(sample), at(*second)))
+                (*second, detectors.step(DetectorInput::Sample(sample), at(*second)))
             }
-            S::Tick(second) => (*second, detectors.step(Seen::Tick, at(*second))),
+            S::Tick(second) => (*second, detectors.step(DetectorInput::Tick, at(*second))),
         };
         told.extend(alarms.iter().map(|alarm| (second, alarm.code())));
     }
@@ -177,13 +177,13 @@ fn a_trial_is_ended_for_what_the_table_says() {
         let mut last = at(0);
         for seen in &story {
             match seen {
-                Metric(second) => detectors.step(Seen::Metric, at(*second)),
-                Output(second) => detectors.step(Seen::Output, at(*second)),
+                Metric(second) => detectors.step(DetectorInput::Metric, at(*second)),
+                Output(second) => detectors.step(DetectorInput::Output, at(*second)),
                 Sample(second, sample) => {
                     last = at(*second);
-                    detectors.step(Seen::Sample(sample), last)
+                    detectors.step(DetectorInput::Sample(sample), last)
                 }
-                S::Tick(second) => detectors.step(Seen::Tick, at(*second)),
+                S::Tick(second) => detectors.step(DetectorInput::Tick, at(*second)),
             };
         }
         let reason = detectors.reason_to_stop(last);
@@ -199,7 +199,7 @@ fn nobody_is_told_of_what_is_not_looked_for() {
     assert_eq!(told(spec.clone(), story.into()), []);
     let mut detectors = Detectors::new(spec, at(0));
     for second in [0, 90] {
-        detectors.step(Seen::Sample(&gpu(Some(0.0), None)), at(second));
+        detectors.step(DetectorInput::Sample(&gpu(Some(0.0), None)), at(second));
     }
     assert_eq!(detectors.reason_to_stop(at(90)), None);
 }
@@ -208,7 +208,7 @@ fn nobody_is_told_of_what_is_not_looked_for() {
 fn idle_time_is_summed_per_gpu() {
     let mut detectors = Detectors::new(spec(), at(0));
     for (second, used) in [(0, 0.0), (5, 0.0), (10, 50.0), (15, 0.0), (25, 0.0)] {
-        detectors.step(Seen::Sample(&gpu(Some(used), None)), at(second));
+        detectors.step(DetectorInput::Sample(&gpu(Some(used), None)), at(second));
     }
     let expected = BTreeMap::from([("GPU 0".to_owned(), at(15))]);
     assert_eq!(detectors.gpu_idle_total(), expected);

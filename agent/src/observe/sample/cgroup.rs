@@ -1,6 +1,6 @@
 //! The container's control group, version 1 or 2, read from the kernel's files.
 //!
-//! Which directory is ours: the one that `/proc/self/cgroup` names below the mount point or, in a container
+//! The directory of the own group is the one that `/proc/self/cgroup` names below the mount point or, in a container
 //! with a mount but no namespace of its own, the mount point itself. Limits are the smallest of the group
 //! and its ancestors, as far as they can be seen. Files that are absent (an older kernel, a controller that
 //! is off) leave their fields absent.
@@ -158,7 +158,7 @@ pub fn cpu_percent(before: &CgroupSample, after: &CgroupSample, elapsed_us: u64)
     (available > 0.0).then(|| 100.0 * float(used) / available)
 }
 
-/// Which groups a process is in, as `/proc/self/cgroup` says.
+/// The groups of a process, as `/proc/self/cgroup` lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Own {
     v2: Option<String>,

@@ -7,10 +7,10 @@
 //! Only device-level readings are trusted. The driver knows nothing of PID namespaces, so the process ids
 //! it reports inside a pod are those of the host, or none.
 
-mod allotted;
+mod allotment;
 mod probe;
 
-pub use allotted::Allotted;
+pub use allotment::GpuAllotment;
 pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
 
 use probe::fresh_for;
@@ -111,9 +111,9 @@ fn integer(value: &str) -> Option<u64> {
 pub struct Board {
     /// Time between two readings.
     interval: Duration,
-    /// Which are the trial's.
-    own: Allotted,
-    /// When one came last.
+    /// The GPUs of the trial.
+    own: GpuAllotment,
+    /// The time of the latest row.
     read_at: Option<Duration>,
     /// Rows of the round at hand.
     round: BTreeMap<u32, GpuSample>,
@@ -134,7 +134,7 @@ pub enum BoardEvent {
 
 impl Board {
     /// A board that nothing was read of yet.
-    pub fn new(interval: Duration, own: Allotted) -> Self {
+    pub fn new(interval: Duration, own: GpuAllotment) -> Self {
         let (round, last) = (BTreeMap::new(), BTreeMap::new());
         Self { interval, own, read_at: None, round, last, lost: BTreeSet::new() }
     }

@@ -4,16 +4,16 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use super::*;
-use crate::verdict::{Known, conclude};
+use crate::verdict::{Observations, conclude};
 
-fn places(dir: &Path) -> Places {
-    Places { dir: Some(dir.to_owned()), ..Places::default() }
+fn paths(dir: &Path) -> CapturePaths {
+    CapturePaths { dir: Some(dir.to_owned()), ..CapturePaths::default() }
 }
 
 #[tokio::test]
 async fn both_streams_and_the_verdict_are_kept_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    let capture = Capture::new(places(dir.path()));
+    let capture = Capture::new(paths(dir.path()));
     let mut expected = Vec::new();
     for n in 0..20_000_u32 {
         let line = format!("line {n}\n");
@@ -21,7 +21,7 @@ async fn both_streams_and_the_verdict_are_kept_in_order() {
         capture.output(Stream::Stdout, line.as_bytes());
     }
     capture.output(Stream::Stderr, b"\xff no newline");
-    let verdict = conclude(&Known::default());
+    let verdict = conclude(&Observations::default());
     capture.verdict(&verdict);
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert_eq!(outcome, Outcome::default());
@@ -35,7 +35,7 @@ async fn both_streams_and_the_verdict_are_kept_in_order() {
 async fn a_second_attempt_appends() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
-        let capture = Capture::new(places(dir.path()));
+        let capture = Capture::new(paths(dir.path()));
         capture.output(Stream::Stdout, b"x\n");
         capture.finish(Duration::from_secs(30)).await;
     }
@@ -45,7 +45,7 @@ async fn a_second_attempt_appends() {
 #[tokio::test]
 async fn what_cannot_be_written_is_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let capture = Capture::new(places(&dir.path().join("absent")));
+    let capture = Capture::new(paths(&dir.path().join("absent")));
     capture.output(Stream::Stdout, b"12345");
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert_eq!(outcome.shed_bytes, 5);
@@ -59,7 +59,7 @@ async fn a_disk_that_hangs_is_waited_for_once() {
     let stdout = dir.path().join("stdout");
     nix::unistd::mkfifo(&stdout, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let reader = OpenOptions::new().read(true).write(true).open(&stdout).unwrap();
-    let capture = Capture::new(places(dir.path()));
+    let capture = Capture::new(paths(dir.path()));
     let before = Instant::now();
     for _ in 0..40 {
         capture.output(Stream::Stdout, &vec![b'x'; QUEUE_BYTES / 2]);
@@ -79,10 +79,10 @@ async fn the_termination_log_is_written_in_place_and_without_a_directory() {
     std::fs::write(&log, "x".repeat(9000)).unwrap();
     let before =
         std::fs::metadata(&log).map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata));
-    let places = Places { termination_log: Some(log.clone()), ..Places::default() };
-    let capture = Capture::new(places);
+    let paths = CapturePaths { termination_log: Some(log.clone()), ..CapturePaths::default() };
+    let capture = Capture::new(paths);
     capture.output(Stream::Stdout, b"nowhere to keep this");
-    let verdict = conclude(&Known::default());
+    let verdict = conclude(&Observations::default());
     capture.verdict(&verdict);
     assert_eq!(capture.finish(Duration::from_secs(30)).await, Outcome::default());
     let kept = std::fs::read(&log).unwrap();
@@ -97,8 +97,9 @@ async fn the_termination_log_is_written_where_the_directory_cannot_be() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("termination-log");
     let absent = dir.path().join("absent");
-    let capture = Capture::new(Places { termination_log: Some(log.clone()), ..places(&absent) });
-    let verdict = conclude(&Known::default());
+    let capture =
+        Capture::new(CapturePaths { termination_log: Some(log.clone()), ..paths(&absent) });
+    let verdict = conclude(&Observations::default());
     capture.verdict(&verdict);
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert!(outcome.error.unwrap().contains("cannot write verdict.json"));

@@ -124,7 +124,7 @@ fn no_more_is_unpacked_than_a_manager_packs() {
     for (entries, content, fits) in table {
         let into = tempfile::tempdir().unwrap();
         let unpacked =
-            unpack_bounded(bytes.as_slice(), into.path(), Room { entries, bytes: content });
+            unpack_bounded(bytes.as_slice(), into.path(), UnpackBudget { entries, bytes: content });
         match unpacked {
             Ok(()) => assert!(fits, "{entries} entries, {content} bytes"),
             Err(Error::TooLarge) => assert!(!fits, "{entries} entries, {content} bytes"),

@@ -1,4 +1,4 @@
-//! PURE: what a run in a pod is to do before its trial, and whose metrics count where a trial has several pods.
+//! PURE: the settings of a run in a pod: its setup, and the pod whose metrics count where a trial has several.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use trial_protocol::{AttemptId, IdError};
 use super::{Lookup, text};
 use crate::cli::{Fetch, RunArgs};
 use crate::pod::peers::{Role, Task};
-use crate::pod::rendezvous::Meeting;
+use crate::pod::rendezvous::RendezvousSpec;
 
 /// The preparations before the trial, and this pod's place among the trial's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,27 +17,27 @@ pub struct Pod {
     pub fetch_code: bool,
     /// `true` if the manager gives the parameters.
     pub fetch_parameters: bool,
-    /// Where fetched code goes. `None`: `code` in the output directory.
+    /// The directory for fetched code. `None`: `code` in the output directory.
     pub code_dir: Option<PathBuf>,
     /// A code archive on this machine, to be unpacked instead of fetched.
     pub code_archive: Option<PathBuf>,
     /// The time that all of this may take.
     pub start_timeout: Duration,
-    /// Which pod of the trial this is, where anybody said so.
+    /// The role and index of this pod, if they are known.
     pub task: Option<Task>,
     /// The way in which the pods meet, where there are several.
-    pub meeting: Option<Meeting>,
+    pub meeting: Option<RendezvousSpec>,
     /// `true` if the trial's metrics are this pod's.
     pub bears_metrics: bool,
 }
 
-/// Why a pod cannot do what it was asked for.
+/// The errors of a pod's options.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no manager to ask.
     #[error("--{flag} is for a run under a manager; name it with --manager or --manager-file")]
     NoManager {
-        /// Which flag.
+        /// Name of the flag.
         flag: &'static str,
     },
     /// Two sources of one thing.
@@ -56,23 +56,23 @@ pub enum Error {
         "--{flag} needs --role and --role-index (or FC_TASKROLE_NAME and FC_TASK_INDEX): which pod is this?"
     )]
     NoRole {
-        /// Which flag.
+        /// Name of the flag.
         flag: &'static str,
     },
     /// A pod that there is not.
     #[error("{task} ({flag}) is none of the trial's pods: {roles}")]
-    Stranger {
-        /// Which.
+    UnknownTask {
+        /// The task that was named.
         task: Task,
-        /// Where it was said.
+        /// The flags that name it.
         flag: &'static str,
-        /// Those that there are.
+        /// The roles of the trial.
         roles: String,
     },
     /// A role twice.
     #[error("the role {role} is named twice in --roles")]
-    Twice {
-        /// Which.
+    DuplicateRole {
+        /// Name of the role.
         role: String,
     },
     /// The names together are too long.
@@ -80,7 +80,7 @@ pub enum Error {
     Attempt(#[source] IdError),
 }
 
-/// Works out what `args` ask of a pod, and the attempt that it reports as.
+/// Resolves the settings of a pod, and the attempt that it reports as.
 pub(super) fn resolve(
     args: &RunArgs,
     variable: Lookup<'_>,
@@ -89,25 +89,13 @@ pub(super) fn resolve(
 ) -> Result<(Pod, AttemptId), Error> {
     let pod = &args.pod;
     // An NNI manager gives nothing.
-    let managed = (args.manager.is_some() || args.manager_file.is_some()) && args.legacy.is_none();
-    for (flag, asked) in [("fetch", !pod.fetch.is_empty()), ("roles", !pod.roles.is_empty())] {
-        if asked && !managed {
-            return Err(Error::NoManager { flag });
-        }
-    }
-    let fetch_parameters = pod.fetch.contains(&Fetch::Parameters);
-    if fetch_parameters && args.parameters.is_some() {
-        return Err(Error::TwoParameters);
-    }
-    let fetch_code = pod.fetch.contains(&Fetch::Code);
-    if fetch_code && pod.code_archive.is_some() {
-        return Err(Error::TwoCodes);
-    }
+    let managed = args.manager.address().is_some() && args.legacy.is_none();
+    let [fetch_parameters, fetch_code] = sources(args, managed)?;
     let role = pod.role.clone().or_else(|| text(variable("FC_TASKROLE_NAME")));
     let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
-    let again = Again::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
+    let again = PodAttempt::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
         .filter(|_| managed && args.attempt.is_some());
     let again = again.unwrap_or_default();
     let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
@@ -123,7 +111,7 @@ pub(super) fn resolve(
             check(roles, &own, bearer.as_ref())?;
             let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
             let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
-            Some(Meeting { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
+            Some(RendezvousSpec { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
         }
     };
     let bears_metrics = match &bearer {
@@ -150,15 +138,34 @@ pub(super) fn resolve(
     Ok((pod, attempt))
 }
 
-/// Which try of `FrameworkController`'s own a pod is. The manager has named the attempt once, for all of them; reports of
+/// Returns whether parameters and code are to be fetched, unless they have another source too.
+fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
+    let pod = &args.pod;
+    for (flag, given) in [("fetch", !pod.fetch.is_empty()), ("roles", !pod.roles.is_empty())] {
+        if given && !managed {
+            return Err(Error::NoManager { flag });
+        }
+    }
+    let [parameters, code] =
+        [Fetch::Parameters, Fetch::Code].map(|source| pod.fetch.contains(&source));
+    if parameters && args.parameters.is_some() {
+        return Err(Error::TwoParameters);
+    }
+    if code && pod.code_archive.is_some() {
+        return Err(Error::TwoCodes);
+    }
+    Ok([parameters, code])
+}
+
+/// The number of the pod's retry by `FrameworkController` itself. The manager has named the attempt once, for all of them; reports of
 /// a later one are a later attempt's, or their numbers would meet those of the first.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Again {
+struct PodAttempt {
     framework: u64,
     task: u64,
 }
 
-impl Again {
+impl PodAttempt {
     fn of(variable: Lookup<'_>, started_ms: Option<i64>) -> Option<Self> {
         if let Some(started_ms) = started_ms {
             // The pod knows that it has a name of its own, not how many were before it: the later one is the later try. Two
@@ -187,7 +194,7 @@ impl Again {
 fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error> {
     for (place, role) in roles.iter().enumerate() {
         if roles.iter().take(place).any(|other| other.name == role.name) {
-            return Err(Error::Twice { role: role.name.clone() });
+            return Err(Error::DuplicateRole { role: role.name.clone() });
         }
     }
     let known =
@@ -197,7 +204,7 @@ fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error>
         if !known(task) {
             let roles = roles.iter().map(|role| format!("{}:{}", role.name, role.number));
             let roles = roles.collect::<Vec<_>>().join(",");
-            return Err(Error::Stranger { task: task.clone(), flag, roles });
+            return Err(Error::UnknownTask { task: task.clone(), flag, roles });
         }
     }
     Ok(())

@@ -44,7 +44,7 @@ fn nothing_is_written_behind_half_a_record() {
             let read = lane.files.read(None, u64::MAX, usize::MAX).unwrap();
             assert_eq!(seqs(read), expected, "cut at {cut}");
             let later = LaneWriter::open(dir.path(), Lane::Facts).unwrap();
-            let kept = usize::try_from(later.standing().kept).unwrap();
+            let kept = usize::try_from(later.summary().kept).unwrap();
             assert_eq!(kept, expected.len(), "cut at {cut}");
         }
     }

@@ -1,4 +1,4 @@
-//! What a crash leaves while a lane's files change: a segment is begun, a cursor is replaced, segments are deleted.
+//! Crashes while a lane's files change: a segment is begun, a cursor is replaced, segments are deleted.
 
 use super::*;
 

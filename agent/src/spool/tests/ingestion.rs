@@ -110,7 +110,7 @@ fn as_left(dir: &Path) -> tempfile::TempDir {
 
 /// One process: what it appended, and how much of it the manager was ever shown.
 #[derive(Default)]
-struct Life {
+struct Lifecycle {
     appended: Vec<u64>,
     offered: [usize; 2],
     crashed: bool,
@@ -127,7 +127,7 @@ proptest! {
         let mut now_ms = 1;
         let mut store = Store::default();
         let mut repeated = Vec::new();
-        let mut lives = vec![Life::default()];
+        let mut lives = vec![Lifecycle::default()];
         let mut next = 0_u32;
         let batch = |spool: &Spool, lane, max_bytes| runtime.block_on(async {
             tokio::time::timeout(BOUND, spool.readable(lane)).await.expect("readable in time");
@@ -171,7 +171,7 @@ proptest! {
                     dir = copy.unwrap_or(dir);
                     now_ms += 1;
                     spool = Spool::open(Options { now_ms, ..options(Some(dir.path())) }).spool;
-                    lives.push(Life::default());
+                    lives.push(Lifecycle::default());
                 }
             }
         }

@@ -7,21 +7,21 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 
 #[test]
 fn step_follows_the_table() {
-    use Event::{DeadlinePassed, Exited, Hurried, Looked, StopRequested};
-    use Phase::{Clearing, Done, Draining, Killing, Running, Terminating, Verifying};
+    use Event::{DeadlinePassed, Exited, Looked, StopHurried, StopRequested};
+    use Phase::{Clearing, Done, Draining, Killing, Running, Stopping, Verifying};
 
     let t = Instant::now();
     let later = |seconds| t + Duration::from_secs(seconds);
     let exit = TrialExit::Signal(15);
-    let nothing = Left::NOTHING;
-    let output = Left { output: true, processes: false };
-    let both = Left { output: true, processes: true };
-    let tree = Left { output: false, processes: true };
+    let nothing = Remaining::NOTHING;
+    let output = Remaining { output: true, processes: false };
+    let both = Remaining { output: true, processes: true };
+    let tree = Remaining { output: false, processes: true };
     let stop = StopRequested { grace: STOP_GRACE };
     let late = DeadlinePassed(both);
-    let (ask, kill) = (Some(Effect::Terminate), Some(Effect::Kill));
+    let (ask, kill) = (Some(Effect::Stop), Some(Effect::Kill));
 
-    let asked = |seconds| Terminating { kill_at: later(seconds) };
+    let asked = |seconds| Stopping { kill_at: later(seconds) };
     let killing = Killing { give_up_at: t + KILL_WAIT };
     let draining = Draining { exit, ask_at: later(1), kill_at: later(2) };
     let clearing = |seconds| Clearing { exit, kill_at: later(seconds) };
@@ -35,7 +35,7 @@ fn step_follows_the_table() {
         ("the other way of asking changes nothing", asked(20),    stop,                          asked(20),    None),
         ("a shorter grace counts",                  asked(20),    StopRequested { grace: DRAIN }, asked(2),    None),
         ("a longer one does not",                   asked(2),     stop,                          asked(2),     None),
-        ("a second TERM shortens the grace",        asked(20),    Hurried,                       asked(1),     None),
+        ("a second TERM shortens the grace",        asked(20),    StopHurried,                       asked(1),     None),
         ("grace ends in a kill",                    asked(20),    late,                          killing.clone(), kill),
         ("the unkillable is given up",              killing.clone(), late,                       Done(None),   None),
         ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
@@ -52,11 +52,11 @@ fn step_follows_the_table() {
         ("at the output's end the tree is asked",   draining.clone(), Looked(tree),              clearing(2),  ask),
         ("or at half time",                         draining.clone(), late,                      clearing(2),  ask),
         ("or at a stop",                            draining.clone(), stop,                      clearing(2),  ask),
-        ("a TERM in the drain hurries",             draining.clone(), Hurried,                   clearing(1),  ask),
+        ("a TERM in the drain hurries",             draining.clone(), StopHurried,                   clearing(1),  ask),
         ("clearing ends when nothing is left",      clearing(20), Looked(nothing),               done.clone(), None),
         ("with the tree gone only output counts",   clearing(20), Looked(output),                clearing(2),  None),
         ("with the tree alive the grace goes on",   clearing(20), Looked(tree),                  clearing(20), None),
-        ("a second TERM hurries it too",            clearing(20), Hurried,                       clearing(1),  None),
+        ("a second TERM hurries it too",            clearing(20), StopHurried,                       clearing(1),  None),
         ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
         ("clearing ends in a kill",                 clearing(20), late,                          verifying.clone(), kill),
         ("what nobody of the tree holds is left",   clearing(20), DeadlinePassed(output),        done.clone(), None),
@@ -77,7 +77,7 @@ fn every_waiting_phase_has_a_deadline() {
     let exit = TrialExit::Code(0);
     assert_eq!(Phase::Running.deadline(), None);
     for phase in [
-        Phase::Terminating { kill_at: t },
+        Phase::Stopping { kill_at: t },
         Phase::Killing { give_up_at: t },
         Phase::Draining { exit, ask_at: t, kill_at: t + DRAIN },
         Phase::Clearing { exit, kill_at: t },

@@ -12,7 +12,7 @@ use crate::collect::Line;
 use crate::delivery::dialect::legacy::{self, Comparison, Tag};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::civil;
-use crate::spool::{Keep, Sender, Spool};
+use crate::spool::{Retention, Sender, Spool};
 
 /// Writes for an NNI manager.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl NniRecorder {
         if comparison != Comparison::Match {
             tracing::warn!("{comparison} The trial is run all the same.");
         }
-        self.spool.append_text(legacy::version_call(&comparison), Keep::Always);
+        self.spool.append_text(legacy::version_call(&comparison), Retention::Always);
     }
 
     /// A line of the trial's.
@@ -55,7 +55,7 @@ impl NniRecorder {
             Line::Text(text) => {
                 let taken = legacy::line(Tag::Trial, &self.secrets.mask_text(text))
                     .into_iter()
-                    .all(|body| self.spool.append_text(body, Keep::IfRoom));
+                    .all(|body| self.spool.append_text(body, Retention::IfRoom));
                 if taken {
                     self.tell_dropped(now_ms);
                 } else {
@@ -68,7 +68,7 @@ impl NniRecorder {
                     now_ms,
                     "WARNING",
                     &format!("Unreadable metric, {why}: {excerpt}"),
-                    Keep::Always,
+                    Retention::Always,
                 );
             }
         }
@@ -87,7 +87,7 @@ impl NniRecorder {
                 let text = format!(
                     "Trial keeper spawns a subprocess (pid {pid}) to run command: {command}"
                 );
-                self.say(now_ms, "INFO", &text, Keep::Always);
+                self.say(now_ms, "INFO", &text, Retention::Always);
             }
             ReportBody::Metric(metric) => {
                 let names = [OBJECTIVE, self.objective.as_deref().unwrap_or(OBJECTIVE)];
@@ -97,7 +97,9 @@ impl NniRecorder {
                 }
             }
             ReportBody::Ended(verdict) => self.ended(now_ms, verdict),
-            ReportBody::Note { message, .. } => self.say(now_ms, "WARNING", message, Keep::Always),
+            ReportBody::Note { message, .. } => {
+                self.say(now_ms, "WARNING", message, Retention::Always);
+            }
             ReportBody::Shed(_)
             | ReportBody::Log(_)
             | ReportBody::Sample(_)
@@ -109,23 +111,23 @@ impl NniRecorder {
         self.tell_dropped(now_ms);
         let plain = matches!(verdict.cause, Cause::Succeeded | Cause::Exit);
         if !plain || verdict.exit.is_none() {
-            self.say(now_ms, "WARNING", &verdict.message, Keep::Always);
+            self.say(now_ms, "WARNING", &verdict.message, Retention::Always);
         }
         if let Some(exit) = verdict.exit {
             let code = exit.shell_code();
             let text = format!("subprocess terminated. Exit code is {code}. Quit");
-            self.say(now_ms, "INFO", &text, Keep::Always);
+            self.say(now_ms, "INFO", &text, Retention::Always);
             self.say(
                 now_ms,
                 "INFO",
                 &format!("NNI trial keeper exit with code {code}"),
-                Keep::AtOnce,
+                Retention::AtOnce,
             );
         }
     }
 
     fn metric(&self, object: &str) {
-        self.spool.append_text(legacy::metric(object), Keep::Always);
+        self.spool.append_text(legacy::metric(object), Retention::Always);
     }
 
     fn tell_dropped(&self, now_ms: i64) {
@@ -135,10 +137,10 @@ impl NniRecorder {
         }
         let text = format!("{dropped} lines before this one were dropped: the spool was full");
         self.dropped.set(0);
-        self.say(now_ms, "WARNING", &text, Keep::Always);
+        self.say(now_ms, "WARNING", &text, Retention::Always);
     }
 
-    fn say(&self, now_ms: i64, level: &str, text: &str, keep: Keep) {
+    fn say(&self, now_ms: i64, level: &str, text: &str, keep: Retention) {
         for line in self.secrets.mask_text(text.to_owned()).lines() {
             let line = format!("[{}] {level} {line}", stamp(now_ms));
             for body in legacy::line(Tag::Keeper, &line) {

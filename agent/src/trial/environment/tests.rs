@@ -1,4 +1,4 @@
-//! What a trial sees, as tables.
+//! The environment of a trial, as tables.
 
 use std::collections::BTreeMap;
 

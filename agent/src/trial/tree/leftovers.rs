@@ -1,4 +1,4 @@
-//! PURE: who was left of a trial, and what became of each.
+//! PURE: the processes that a trial left, and the end of each.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ pub struct Leftovers {
 
 /// The number of leftovers that ended in each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fates {
+pub struct LeftoverCounts {
     /// They ended when they were asked to.
     pub asked: usize,
     /// KILL ended them.
@@ -38,7 +38,7 @@ impl Leftovers {
         }
     }
 
-    /// The same for those that KILL is sent to.
+    /// Adds the processes that KILL is sent to.
     pub fn add_killed(&mut self, tree: &[Process]) {
         self.add(tree);
         self.killed.extend(tree.iter().map(|member| member.pid));
@@ -56,14 +56,14 @@ impl Leftovers {
     }
 
     /// Returns the number of leftovers that ended in each way.
-    pub fn fates(&self) -> Fates {
+    pub fn counts(&self) -> LeftoverCounts {
         let alive = self.alive.len();
         let killed = self
             .killed
             .iter()
             .filter(|pid| self.alive.iter().all(|(there, _)| there != *pid))
             .count();
-        Fates { asked: self.seen.len() - killed - alive, killed, alive }
+        LeftoverCounts { asked: self.seen.len() - killed - alive, killed, alive }
     }
 
     /// Each as `pid name`, those that are still there first, and marked; where they are too many, the last says how many
@@ -114,7 +114,11 @@ mod tests {
             left.add(&tree(asked.iter().copied()));
             left.add_killed(&tree(killed.iter().copied()));
             left.still_there(&tree(there.iter().copied()));
-            assert_eq!(left.fates(), Fates { asked: ended, killed: by_kill, alive }, "{says}");
+            assert_eq!(
+                left.counts(),
+                LeftoverCounts { asked: ended, killed: by_kill, alive },
+                "{says}"
+            );
             assert_eq!(left.names(), names, "{says}");
             assert_eq!(left.is_empty(), names.is_empty(), "{says}");
         }
@@ -127,7 +131,7 @@ mod tests {
             left.add_killed(&tree(1..=20_000 + round));
         }
         left.still_there(&tree([20_002]));
-        assert_eq!(left.fates(), Fates { asked: 0, killed: 20_001, alive: 1 });
+        assert_eq!(left.counts(), LeftoverCounts { asked: 0, killed: 20_001, alive: 1 });
         let names = left.names();
         assert_eq!((names.len(), names[0].as_str()), (65, "20002 x (still there)"));
         assert_eq!((names[1].as_str(), names[64].as_str()), ("1 x", "and 19938 more"));

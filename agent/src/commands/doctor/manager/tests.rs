@@ -80,8 +80,8 @@ async fn serve(
     stream.write_all(format!("{head}\r\n{date}\r\n\r\n{body}").as_bytes()).await.ok();
 }
 
-fn wanted(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Wanted {
-    Wanted { address: Some(ManagerAddress::Url(url)), token_file, ca_file }
+fn wanted(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> ManagerSpec {
+    ManagerSpec { address: Some(ManagerAddress::Url(url)), token_file, ca_file }
 }
 
 /// The first hop that is not as it should be, clocks apart: the server's is always wrong.

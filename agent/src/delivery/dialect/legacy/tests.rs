@@ -121,17 +121,21 @@ fn only_a_metric_waits_for_a_server_that_refuses_it() {
     #[rustfmt::skip]
     let table = [
         // status, a metric,          a line
-        (200,      Fate::Taken,       Fate::Taken),
-        (413,      Fate::PassedOver,  Fate::PassedOver),
-        (400,      Fate::Held,        Fate::PassedOver),
-        (500,      Fate::Held,        Fate::PassedOver),
-        (404,      Fate::Held,        Fate::Held),
-        (502,      Fate::Held,        Fate::Held),
-        (503,      Fate::Held,        Fate::Held),
-        (301,      Fate::Held,        Fate::Held),
+        (200,      PostOutcome::Taken,       PostOutcome::Taken),
+        (413,      PostOutcome::Rejected,  PostOutcome::Rejected),
+        (400,      PostOutcome::PollPermit,        PostOutcome::Rejected),
+        (500,      PostOutcome::PollPermit,        PostOutcome::Rejected),
+        (404,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
+        (502,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
+        (503,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
+        (301,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
     ];
     for (status, of_metric, of_line) in table {
-        assert_eq!((fate(status, true), fate(status, false)), (of_metric, of_line), "{status}");
+        assert_eq!(
+            (post_outcome(status, true), post_outcome(status, false)),
+            (of_metric, of_line),
+            "{status}"
+        );
     }
 }
 

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::QUERY;
+use crate::util::backoff::DoublingBackoff;
 
-/// First pause before a probe that ended is started again; doubled up to [`PAUSE_MOST`].
-const PAUSE_LEAST: Duration = Duration::from_secs(5);
-const PAUSE_MOST: Duration = Duration::from_mins(5);
+/// First and longest pause before a probe that ended is started again.
+const RESTART_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_mins(5)];
 
 /// A probe that says nothing for this many intervals hangs in the driver.
 const SILENT_INTERVALS: u32 = 3;
@@ -77,7 +77,7 @@ pub enum ProbeAction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     silence: Duration,
-    pause: Duration,
+    restarts: DoublingBackoff,
     state: State,
 }
 
@@ -98,7 +98,9 @@ impl Probe {
     /// A probe that is due at once and prints every `interval`.
     pub fn new(interval: Duration) -> Self {
         let silence = fresh_for(interval);
-        Self { silence, pause: PAUSE_LEAST, state: State::Due(Duration::ZERO) }
+        let [first, longest] = RESTART_PAUSES;
+        let restarts = DoublingBackoff::new(first, longest);
+        Self { silence, restarts, state: State::Due(Duration::ZERO) }
     }
 
     /// Takes what happened at `now` and says what to do.
@@ -107,13 +109,11 @@ impl Probe {
             (State::Absent, _) | (_, ProbeEvent::Absent) => State::Absent,
             (_, ProbeEvent::Started) => State::Running { heard: now },
             (State::Running { .. }, ProbeEvent::Reading) => {
-                self.pause = PAUSE_LEAST;
+                self.restarts.reset();
                 State::Running { heard: now }
             }
             (State::Running { .. } | State::Killed, ProbeEvent::Ended) => {
-                let due = now + self.pause;
-                self.pause = (self.pause * 2).min(PAUSE_MOST);
-                State::Due(due)
+                State::Due(now + self.restarts.next_pause())
             }
             (state, ProbeEvent::Reading | ProbeEvent::Ended | ProbeEvent::Tick) => state,
         };

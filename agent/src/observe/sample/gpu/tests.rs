@@ -116,7 +116,7 @@ fn rounds_and_losses_follow_the_rows() {
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
     for (says, rows, expected) in table {
-        let mut board = Board::new(INTERVAL, Allotted::default());
+        let mut board = Board::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for row in rows {
             events.extend(board.enter(row, Duration::ZERO));
@@ -144,7 +144,7 @@ fn what_is_somebody_elses_is_neither_shown_nor_lost() {
         ("all at once",                vec![gone("Failed to initialize NVML")],    &["GPU-0"]),
     ];
     for (says, rows, lost) in table {
-        let own = Allotted::by(&|name| (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into()));
+        let own = GpuAllotment::by(&|name| (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into()));
         let mut board = Board::new(INTERVAL, own);
         for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
             board.enter(row, Duration::ZERO);
@@ -156,7 +156,7 @@ fn what_is_somebody_elses_is_neither_shown_nor_lost() {
 
 #[test]
 fn a_probe_that_is_started_again_loses_no_gpu() {
-    let mut board = Board::new(INTERVAL, Allotted::default());
+    let mut board = Board::new(INTERVAL, GpuAllotment::default());
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
         events.extend(board.enter(row, Duration::ZERO));
@@ -178,7 +178,7 @@ proptest! {
     fn any_rowlike_lines_keep_the_board_whole(
         lines in proptest::collection::vec("[0-3], GPU-[0-3], [0-9\\[\\]N/A]{0,4}, 1, 2, 3, 4, 5, 6, 7, , X", 0..40),
     ) {
-        let mut board = Board::new(INTERVAL, Allotted::default());
+        let mut board = Board::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for line in &lines {
             events.extend(board.enter(parse_row(line), Duration::ZERO));

@@ -1,4 +1,4 @@
-//! What was acknowledged is delivered again to a manager that has lost it.
+//! Acknowledged facts are delivered again to a manager that has lost them.
 
 use super::*;
 

@@ -9,18 +9,18 @@ use http_body::{Body, Frame};
 use tokio::sync::oneshot;
 
 /// Sends the body, once it is known. Dropped, it ends the request.
-pub type Fill = oneshot::Sender<Vec<u8>>;
+pub type BodySender = oneshot::Sender<Vec<u8>>;
 
 /// The body.
-struct Later(Option<oneshot::Receiver<Vec<u8>>>);
+struct DeferredBody(Option<oneshot::Receiver<Vec<u8>>>);
 
 /// A body that is sent when it is filled.
-pub fn later() -> (Fill, reqwest::Body) {
+pub fn deferred_body() -> (BodySender, reqwest::Body) {
     let (fill, body) = oneshot::channel();
-    (fill, reqwest::Body::wrap(Later(Some(body))))
+    (fill, reqwest::Body::wrap(DeferredBody(Some(body))))
 }
 
-impl Body for Later {
+impl Body for DeferredBody {
     type Data = Bytes;
     type Error = Infallible;
 

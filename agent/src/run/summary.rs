@@ -1,4 +1,4 @@
-//! How a run is announced, and what its end means: for the verdict, the exit code, and a person.
+//! The first and the last words of a run: its announcement, its exit code, and the summary for a person.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::cli::{ExitCodeMap, KEEPER_FAULT};
 use crate::delivery;
 use crate::run::settings::Settings;
 use crate::run::standalone;
-use crate::supervise::recorder::Tally;
+use crate::supervise::recorder::MetricSummary;
 use crate::trial::{self, Trial};
 use crate::util::log;
-use crate::verdict::{End, exit_code_for_frameworkcontroller};
+use crate::verdict::{TrialEnd, exit_code_for_frameworkcontroller};
 
 /// The exit code of a process that SIGTERM ended, as a shell shows it.
 const STOPPED_CODE: u8 = 143;
@@ -36,7 +36,7 @@ pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Starte
 }
 
 /// Returns a sentence about the attempt that was in this directory before.
-pub(super) fn of_earlier(earlier: &Verdict) -> String {
+pub(super) fn earlier_attempt(earlier: &Verdict) -> String {
     let how = match earlier.exit {
         Some(_) => "ended",
         None => "was cut off together with its agent; its last written verdict",
@@ -44,29 +44,29 @@ pub(super) fn of_earlier(earlier: &Verdict) -> String {
     format!("An earlier attempt in this directory {how}: {}", earlier.message)
 }
 
-pub(super) fn never_started(error: &trial::Error) -> End {
+pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
     let source = |source: &io::Error| source.to_string();
     match error {
         trial::Error::NotFound { program, .. } => {
-            End::NotFound { program: program.display().to_string() }
+            TrialEnd::NotFound { program: program.display().to_string() }
         }
         trial::Error::NotExecutable { program, source: why } => {
-            End::NotExecutable { program: program.display().to_string(), why: source(why) }
+            TrialEnd::NotExecutable { program: program.display().to_string(), why: source(why) }
         }
-        trial::Error::Unready { why } => End::KeeperFailed { why: why.clone() },
+        trial::Error::Unready { why } => TrialEnd::KeeperFailed { why: why.clone() },
         trial::Error::Spawn { source: why, .. } => {
-            End::KeeperFailed { why: format!("no process could be started: {why}") }
+            TrialEnd::KeeperFailed { why: format!("no process could be started: {why}") }
         }
     }
 }
 
 /// The exit code: the trial's own, unless the platform wants the verdict's class.
-pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) -> u8 {
+pub(super) fn exit_code(end: &TrialEnd, verdict: &Verdict, map: Option<ExitCodeMap>) -> u8 {
     let own = match end {
-        End::Exited { exit, .. } => exit.shell_code(),
-        End::NotFound { .. } => 127,
-        End::NotExecutable { .. } => 126,
-        End::KeeperFailed { .. } | End::Running => KEEPER_FAULT,
+        TrialEnd::Exited { exit, .. } => exit.shell_code(),
+        TrialEnd::NotFound { .. } => 127,
+        TrialEnd::NotExecutable { .. } => 126,
+        TrialEnd::KeeperFailed { .. } | TrialEnd::Running => KEEPER_FAULT,
     };
     match map {
         Some(ExitCodeMap::Frameworkcontroller) => {
@@ -78,20 +78,20 @@ pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) 
 }
 
 /// The reports that delivery has left.
-pub(super) struct Left {
+pub(super) struct Undelivered {
     pub(super) outcome: delivery::Outcome,
     /// The spool that holds it. `None`: nothing does.
     pub(super) spool: Option<PathBuf>,
 }
 
-pub(super) fn say_goodbye(
+pub(super) fn log_summary(
     settings: &Settings,
     verdict: &Verdict,
-    tally: &Tally,
+    tally: &MetricSummary,
     dir: Option<&Path>,
-    left: Option<&Left>,
+    left: Option<&Undelivered>,
 ) {
-    if let Some(Left { outcome, spool }) = left
+    if let Some(Undelivered { outcome, spool }) = left
         && let Some(error) = &outcome.last_error
     {
         let count = outcome.undelivered;

@@ -1,6 +1,6 @@
-//! What a pod gets from its manager before its trial starts: code, parameters, the other pods' addresses.
+//! The setup of a pod before its trial starts: code, parameters and the other pods' addresses come from the manager.
 //!
-//! Where nothing of that is asked for, nothing happens here. What cannot be had is an obstacle: the trial is not
+//! Without a request for any of them, nothing happens here. A part that cannot be had is an obstacle: the trial is not
 //! started, and everything else goes on as if it had failed to start, so that the manager learns why.
 
 use std::path::{Path, PathBuf};
@@ -8,35 +8,35 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
 
-use super::{Later, new_runtime};
+use super::{LazyRuntime, new_runtime};
 use crate::pod::fetch::{self, Manager};
 use crate::pod::peers;
 use crate::pod::rendezvous::meet;
 use crate::run::settings::{Pod, Settings};
-use crate::trial::signals::{Caught, Signals};
+use crate::trial::signals::{ReceivedSignal, Signals};
 use crate::util::errors::chain;
 
-/// The collection so far.
-pub(super) struct Ahead<'a> {
+/// The setup so far.
+pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
-    way: Option<Way<'a>>,
-    /// Why the trial cannot start.
+    session: Option<SetupSession<'a>>,
+    /// The reason why the trial cannot start.
     pub(super) obstacle: Option<String>,
 }
 
-struct Way<'a> {
+struct SetupSession<'a> {
     runtime: &'a Runtime,
     manager: Manager,
-    /// We may be asked to end meanwhile, and as PID 1 no other process would hear it.
+    /// A stop may be requested meanwhile, and the agent as PID 1 is the only receiver.
     signals: Signals,
 }
 
-impl<'a> Ahead<'a> {
-    pub(super) fn new(settings: &'a Settings, runtime: &'a Later) -> Self {
+impl<'a> PodSetup<'a> {
+    pub(super) fn new(settings: &'a Settings, runtime: &'a LazyRuntime) -> Self {
         let pod = &settings.pod;
         let asked = pod.fetch_code || pod.fetch_parameters || pod.meeting.is_some();
         let Some(address) = settings.manager.clone().filter(|_| asked) else {
-            return Self { settings, way: None, obstacle: None };
+            return Self { settings, session: None, obstacle: None };
         };
         let open = || {
             let runtime = runtime.get_or_init(new_runtime);
@@ -45,11 +45,11 @@ impl<'a> Ahead<'a> {
             let signals = Signals::listen().map_err(|error| chain(&error))?;
             let (token_file, ca_file) = (settings.token_file.clone(), settings.ca_file.as_deref());
             let manager = Manager::new(address, token_file, ca_file, pod.start_timeout);
-            Ok(Way { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
+            Ok(SetupSession { runtime, manager: manager.map_err(|error| chain(&error))?, signals })
         };
         match open() {
-            Ok(way) => Self { settings, way: Some(way), obstacle: None },
-            Err(why) => Self { settings, way: None, obstacle: Some(why) },
+            Ok(session) => Self { settings, session: Some(session), obstacle: None },
+            Err(why) => Self { settings, session: None, obstacle: Some(why) },
         }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Ahead<'a> {
             return None;
         }
         let Some(into) = code_dir(pod, dir) else {
-            let why = "there is no place for the code; name one with --code-dir".to_owned();
+            let why = "no directory is known for the code; name one with --code-dir".to_owned();
             self.obstacle.get_or_insert(why);
             return None;
         };
@@ -99,9 +99,9 @@ impl<'a> Ahead<'a> {
         variables
     }
 
-    /// The ears that were opened, for the rest of the run.
+    /// Returns the signals that were opened, for the rest of the run, and the obstacle.
     pub(super) fn close(self) -> (Option<Signals>, Option<String>) {
-        (self.way.map(|way| way.signals), self.obstacle)
+        (self.session.map(|session| session.signals), self.obstacle)
     }
 
     /// Does something, unless there is an obstacle already.
@@ -110,13 +110,13 @@ impl<'a> Ahead<'a> {
         wanted: bool,
         work: impl AsyncFnOnce(&Manager) -> Result<T, fetch::Error>,
     ) -> Option<T> {
-        let way = self.way.as_mut().filter(|_| wanted && self.obstacle.is_none())?;
-        let Way { runtime, manager, signals } = way;
+        let session = self.session.as_mut().filter(|_| wanted && self.obstacle.is_none())?;
+        let SetupSession { runtime, manager, signals } = session;
         let done = runtime.block_on(async {
             tokio::select! {
                 done = work(manager) => done.map_err(|error| chain(&error)),
-                signal = asked_to_end(signals) => {
-                    Err(format!("{signal} asked for the end before the trial was started"))
+                signal = wait_for_stop_signal(signals) => {
+                    Err(format!("{signal} requested a stop before the trial was started"))
                 }
             }
         });
@@ -139,9 +139,9 @@ pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
     }
 }
 
-async fn asked_to_end(signals: &mut Signals) -> Signal {
+async fn wait_for_stop_signal(signals: &mut Signals) -> Signal {
     loop {
-        if let Caught::Sent(
+        if let ReceivedSignal::Sent(
             signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),
             _,
         ) = signals.next().await

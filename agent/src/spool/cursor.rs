@@ -2,8 +2,8 @@
 
 use tokio::sync::oneshot;
 
-use super::queue::{DiskState, Life};
-use super::{Spool, disk};
+use super::Spool;
+use super::queue::{DiskState, Lifecycle, SpoolRequest};
 
 /// The position of a lane in the delivery to its manager.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,12 +20,12 @@ impl Spool {
     pub async fn rewind(&self, to: Option<u64>) {
         let done = {
             let mut state = self.shared.lock();
-            if state.disk == DiskState::Absent || state.life != Life::Open {
+            if state.disk == DiskState::Absent || state.life != Lifecycle::Open {
                 state.facts.forgotten = state.facts.acked;
                 return;
             }
             let (done, waits) = oneshot::channel();
-            state.orders.push_back(disk::Order::Rewind { to, done });
+            state.requests.push_back(SpoolRequest::Rewind { to, done });
             self.shared.wake(state);
             waits
         };

@@ -1,5 +1,5 @@
-//! What the agent becomes when it fails: a program that only sees a trial to its end. It passes the output on,
-//! forwards signals, reaps, ends the tree when it is asked to, and exits with the trial's code.
+//! The fallback after a failure of the agent: a program that only supervises the trial to its end. It passes the output
+//! on, forwards signals, reaps, stops the tree on request, and exits with the trial's code.
 //!
 //! It must not do anything else: no thread, no network, no spool, and of files only the verdict, when all is
 //! over. What hands the trial over is [`trial::hand_over`](crate::trial::hand_over).
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::cli::KEEPER_FAULT;
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::{VERDICT_FILE, replace};
-use crate::supervise::phase::{Effect, Event, Left, Phase};
+use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::supervise::trial_exit;
 use crate::trial::Trial;
 use crate::trial::guard::Guard;
@@ -32,7 +32,8 @@ use crate::trial::signals::number;
 use crate::trial::tree::Leftovers;
 use crate::util::last_bytes::LastBytes;
 use crate::verdict::{
-    End, Known, Stop, StopBy, conclude, exit_code_for_frameworkcontroller, termination_message,
+    Observations, Stop, StopBy, TrialEnd, conclude, exit_code_for_frameworkcontroller,
+    termination_message,
 };
 
 /// The interval at which killed trees are looked through again for what was forked meanwhile.
@@ -44,26 +45,26 @@ const CHUNK: usize = 64 * 1024;
 /// A pipe that says it is writable takes this many bytes without a wait (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// A TERM has come.
-const ASKED: Stop = Stop { by: StopBy::Signal(15), signal: None };
+/// The stop that a TERM requests.
+const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
 /// Holds the trial that `words` tell of, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
-    let Some(estate) = HandOver::read(words) else {
-        say("error: this way of starting trialkeeper is its own");
+    let Some(handed_over) = HandOver::read(words) else {
+        say("error: only trialkeeper itself may start trialkeeper in this way");
         return ExitCode::from(KEEPER_FAULT);
     };
     say(
         "error: trialkeeper has failed. The trial runs on: its output is passed on and its exit code kept, but \
          nothing more is collected or delivered",
     );
-    match Holder::new(&estate) {
+    match MinimalSupervisor::new(&handed_over) {
         Ok(mut holder) => {
             holder.hold();
-            ExitCode::from(holder.conclude(&estate))
+            ExitCode::from(holder.conclude(&handed_over))
         }
         Err(error) => {
-            say(&format!("error: cannot hold the trial: {error}"));
+            say(&format!("error: cannot supervise the trial: {error}"));
             ExitCode::from(KEEPER_FAULT)
         }
     }
@@ -74,7 +75,7 @@ fn say(text: &str) {
     io::stderr().write_all(format!("trialkeeper: {text}\n").as_bytes()).ok();
 }
 
-struct Holder {
+struct MinimalSupervisor {
     signals: SignalFd,
     streams: [Stream; 2],
     trial: Trial,
@@ -102,10 +103,10 @@ struct Stream {
     last: LastBytes,
 }
 
-impl Holder {
-    fn new(estate: &HandOver) -> Result<Self, io::Error> {
+impl MinimalSupervisor {
+    fn new(handed_over: &HandOver) -> Result<Self, io::Error> {
         // Before anything is opened: what was closed in the last moment must not be taken for what is ours.
-        let live = &estate.live;
+        let live = &handed_over.live;
         let reaper = Reaper::default();
         let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
         let guard = live.guard.and_then(|(process, pipe)| {
@@ -116,7 +117,7 @@ impl Holder {
         all.thread_block()?;
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Reaper::adopt_orphans()?;
-        let (trial, exit) = Trial::adopt(Pid::from_raw(estate.pid), guard, &reaper);
+        let (trial, exit) = Trial::adopt(Pid::from_raw(handed_over.pid), guard, &reaper);
         Ok(Self {
             signals,
             streams: [
@@ -126,13 +127,13 @@ impl Holder {
             trial,
             exit,
             reaper,
-            grace: Duration::from_millis(estate.grace_ms),
-            drain: Duration::from_millis(estate.drain_ms),
+            grace: Duration::from_millis(handed_over.grace_ms),
+            drain: Duration::from_millis(handed_over.drain_ms),
             reaped_before: live.status.map(ExitStatus::from_raw),
             status: None,
             lost: false,
             // By whom is not known any more; TERM is what everybody sends.
-            stop: live.stopping.then_some(ASKED),
+            stop: live.stopping.then_some(STOP_BY_TERM),
             leftovers: Leftovers::default(),
         })
     }
@@ -140,9 +141,9 @@ impl Holder {
     fn hold(&mut self) {
         let mut phase = Phase::Running;
         // Its end may have come before us.
-        let mut events: Vec<Event> = self.looked(&phase).into_iter().collect();
+        let mut events: Vec<Event> = self.reap(&phase).into_iter().collect();
         if events.is_empty() && !self.reaper.sweep() {
-            events.extend(self.looked(&phase));
+            events.extend(self.reap(&phase));
             // The program before us had reaped it that moment, and could not say so any more.
             self.lost = events.is_empty();
             if self.lost {
@@ -166,16 +167,16 @@ impl Holder {
             // First, so that the end of the trial is told with what is left then: a stream that ended between the two
             // would not be seen to end any more.
             self.streams.iter_mut().for_each(Stream::carry);
-            self.hear_signals(&phase, &mut events);
+            self.handle_signals(&phase, &mut events);
             if phase.hunts() {
                 self.trial.kill(phase.reaped());
             }
             if phase.hunts() || open != self.open() {
-                events.extend(self.looked(&phase));
+                events.extend(self.reap(&phase));
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 // A look reaps, and what is reaped must not be killed.
-                let left = if phase.reaped() { self.left() } else { Left::ANYTHING };
+                let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
                 events.push(Event::DeadlinePassed(left));
             }
         }
@@ -190,12 +191,12 @@ impl Holder {
         let millis = wait.map(|wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
         let timeout = millis.and_then(|millis| PollTimeout::try_from(millis).ok());
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        fds.extend(self.streams.iter().filter_map(Stream::wanted));
+        fds.extend(self.streams.iter().filter_map(Stream::poll_target));
         // Whatever it returns, each is looked at.
         poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
 
-    fn hear_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
+    fn handle_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
         let mut ended = false;
         while let Ok(Some(heard)) = self.signals.read_signal() {
             if heard.ssi_pid == std::process::id() {
@@ -208,9 +209,9 @@ impl Holder {
                 Some(Signal::SIGTERM) => {
                     events.push(match self.stop {
                         None => Event::StopRequested { grace: self.grace },
-                        Some(_) => Event::Hurried,
+                        Some(_) => Event::StopHurried,
                     });
-                    self.stop.get_or_insert(ASKED);
+                    self.stop.get_or_insert(STOP_BY_TERM);
                 }
                 // The keyboard's stop is not for us, and a closed pipe is seen when it is written to.
                 Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGPIPE)
@@ -223,26 +224,26 @@ impl Holder {
             }
         }
         if ended {
-            events.extend(self.looked(phase));
+            events.extend(self.reap(phase));
         }
     }
 
     /// Reaps, and says what there is.
-    fn looked(&mut self, phase: &Phase) -> Option<Event> {
-        let left = self.left();
+    fn reap(&mut self, phase: &Phase) -> Option<Event> {
+        let left = self.remaining();
         // What the program before us had noted, it may have left to us to reap.
         let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
         if let (Some(status), None) = (ended, self.status) {
             self.status = Some(status);
-            self.trial.reaped(false);
+            self.trial.record_reaped(false);
             return Some(Event::Exited { exit: trial_exit(status), left });
         }
         phase.reaped().then_some(Event::Looked(left))
     }
 
-    fn left(&self) -> Left {
+    fn remaining(&self) -> Remaining {
         let processes = self.reaper.sweep() && !self.trial.tree().is_empty();
-        Left { output: self.open() > 0, processes }
+        Remaining { output: self.open() > 0, processes }
     }
 
     fn open(&self) -> usize {
@@ -253,11 +254,11 @@ impl Holder {
         let reaped = phase.reaped();
         let signal = match effect {
             None => return,
-            Some(Effect::Terminate) => {
+            Some(Effect::Stop) => {
                 if reaped {
                     self.leftovers.add(&self.trial.tree());
                 }
-                self.trial.terminate(reaped);
+                self.trial.stop(reaped);
                 Signal::SIGTERM
             }
             Some(Effect::Kill) => {
@@ -273,52 +274,54 @@ impl Holder {
     }
 
     /// Writes the verdict, and returns the exit code.
-    fn conclude(&mut self, estate: &HandOver) -> u8 {
+    fn conclude(&mut self, handed_over: &HandOver) -> u8 {
         let [stdout, stderr] = &self.streams;
         let end = match self.status {
             Some(status) => {
-                End::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+                TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
             }
             None if self.lost => {
-                End::KeeperFailed { why: "how the trial ended was lost".to_owned() }
+                TrialEnd::KeeperFailed { why: "how the trial ended was lost".to_owned() }
             }
-            None => End::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() },
+            None => {
+                TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() }
+            }
         };
         let mut leftovers = std::mem::take(&mut self.leftovers);
         if self.status.is_none() || !leftovers.is_empty() {
             leftovers.still_there(&self.trial.tree());
         }
-        let values = estate.secret_variables.iter().filter_map(std::env::var_os);
+        let values = handed_over.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let masked = |last: &LastBytes| {
             let mut bytes = last.bytes();
             secrets.mask(&mut bytes);
             bytes
         };
-        let mut verdict = conclude(&Known {
+        let mut verdict = conclude(&Observations {
             end,
             stop: self.stop,
             stdout_tail: masked(&stdout.last),
             stderr_tail: masked(&stderr.last),
             leftovers,
-            ..Known::default()
+            ..Observations::default()
         });
         verdict.message.push_str(
             " (trialkeeper itself failed meanwhile: what it saw before is not in this verdict.)",
         );
-        if let Some(dir) = &estate.dir {
+        if let Some(dir) = &handed_over.dir {
             let json = serde_json::to_vec(&verdict).expect("a verdict is texts and numbers");
             if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
                 say(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
             }
         }
-        if let Some(path) = &estate.termination_log {
+        if let Some(path) = &handed_over.termination_log {
             // It is one of two places, and the exit code says the same.
             std::fs::write(path, termination_message(&verdict)).ok();
         }
         match self.status.map(trial_exit) {
             None => KEEPER_FAULT,
-            Some(exit) if estate.mapped => {
+            Some(exit) if handed_over.mapped => {
                 exit_code_for_frameworkcontroller(verdict.class, exit.shell_code())
             }
             Some(exit) => exit.shell_code(),
@@ -341,7 +344,7 @@ impl Stream {
     }
 
     /// Returns the file to wait for: room first, then more.
-    fn wanted(&self) -> Option<PollFd<'_>> {
+    fn poll_target(&self) -> Option<PollFd<'_>> {
         match (&self.sink, &self.source) {
             (Some(sink), _) if !self.waiting.is_empty() => {
                 Some(PollFd::new(sink.as_fd(), PollFlags::POLLOUT))
@@ -352,9 +355,9 @@ impl Stream {
     }
 
     fn is_ready(&self) -> bool {
-        let Some(wanted) = self.wanted() else { return false };
-        let mut wanted = [wanted];
-        poll(&mut wanted, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        let Some(poll_target) = self.poll_target() else { return false };
+        let mut poll_target = [poll_target];
+        poll(&mut poll_target, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Carries what can be carried without a wait, but not for so long that a signal has to wait.

@@ -8,17 +8,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
 use crate::trial::reap::Reaper;
-use crate::trial::signals::HeldBack;
+use crate::trial::signals::BlockedSignals;
 
 /// The time that a silent trial is only waited for, and how long it has the processor to itself.
-const BRIEF: Duration = Duration::from_millis(20);
-const AT_ONCE: Duration = Duration::from_millis(1);
+const LONGEST_FAST_RUN: Duration = Duration::from_millis(20);
+const PROCESSOR_LEFT_ALONE: Duration = Duration::from_millis(1);
 
-/// Waits until the trial prints something, a signal comes, or [`BRIEF`] is over; then it is to be watched, and this
-/// returns `None`. What is to be done `meanwhile` begins after [`AT_ONCE`]. Else it has exited by itself, has printed
+/// Waits until the trial prints something, a signal comes, or [`LONGEST_FAST_RUN`] is over; then it is to be watched, and this
+/// returns `None`. What is to be done `meanwhile` begins after [`PROCESSOR_LEFT_ALONE`]. Else it has exited by itself, has printed
 /// nothing, no process is left of it, and `nothing_else` says that it left nothing to be read either.
 pub(super) fn wait(
-    signals: &HeldBack,
+    signals: &BlockedSignals,
     outputs: &[Option<OwnedFd>; 2],
     exit: &mut oneshot::Receiver<ExitStatus>,
     reaper: &Reaper,
@@ -27,12 +27,12 @@ pub(super) fn wait(
 ) -> Option<ExitStatus> {
     // A stream that cannot be read is one that we would not know the end of.
     let mut open: Vec<&OwnedFd> = outputs.iter().map(Option::as_ref).collect::<Option<_>>()?;
-    let [at_once, brief] =
-        [AT_ONCE, BRIEF].map(|time| PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
+    let [at_once, brief] = [PROCESSOR_LEFT_ALONE, LONGEST_FAST_RUN]
+        .map(|time| PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
     let mut meanwhile = Some(meanwhile);
     loop {
         let timeout = if meanwhile.is_some() { at_once } else { brief };
-        let Some((signalled, printed)) = look(Some(signals), &mut open, timeout) else {
+        let Some((signalled, printed)) = poll_streams(Some(signals), &mut open, timeout) else {
             meanwhile.take()?();
             continue;
         };
@@ -42,7 +42,7 @@ pub(super) fn wait(
         if signalled {
             let left = reaper.sweep();
             let status = exit.try_recv().ok()?;
-            let (_, printed) = look(None, &mut open, PollTimeout::ZERO).unwrap_or_default();
+            let (_, printed) = poll_streams(None, &mut open, PollTimeout::ZERO).unwrap_or_default();
             let alone = !left && open.is_empty();
             if status.code().is_some() && alone && !printed && nothing_else() {
                 return Some(status);
@@ -58,8 +58,8 @@ pub(super) fn wait(
 
 /// Waits for a signal, for something printed, or for the end of a stream, which is taken out of `open`. Whether
 /// there was a signal, and something printed; `None`: nothing came.
-fn look(
-    signals: Option<&HeldBack>,
+fn poll_streams(
+    signals: Option<&BlockedSignals>,
     open: &mut Vec<&OwnedFd>,
     timeout: PollTimeout,
 ) -> Option<(bool, bool)> {

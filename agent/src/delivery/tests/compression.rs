@@ -4,7 +4,7 @@
 use std::io::Read as _;
 
 use super::*;
-use crate::util::gunzip::Gunzip;
+use crate::util::gzip::GzDecoder;
 
 /// Returns the text of a body, and whether it was compressed.
 pub(super) fn unpacked(body: Vec<u8>) -> (bool, Vec<u8>) {
@@ -12,7 +12,7 @@ pub(super) fn unpacked(body: Vec<u8>) -> (bool, Vec<u8>) {
         return (false, body);
     }
     let mut bytes = Vec::new();
-    Gunzip::new(body.as_slice()).unwrap().read_to_end(&mut bytes).unwrap();
+    GzDecoder::new(body.as_slice()).read_to_end(&mut bytes).unwrap();
     (true, bytes)
 }
 

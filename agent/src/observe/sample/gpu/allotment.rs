@@ -11,12 +11,12 @@ const VARIABLES: [&str; 3] =
 
 /// The GPUs that a trial may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allotted {
+pub struct GpuAllotment {
     /// Indices and beginnings of UUIDs. `None`: all.
     only: Option<Vec<String>>,
 }
 
-impl Allotted {
+impl GpuAllotment {
     /// As the trial's variables say. Parts of a GPU (MIG) have ids of their own, of which a reading knows nothing: with
     /// such a one, all may be the trial's.
     pub fn by(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
@@ -84,7 +84,7 @@ mod tests {
                 let found = variables.iter().find(|(variable, _)| *variable == name);
                 found.map(|(_, value)| OsString::from(value))
             };
-            let own = Allotted::by(&set);
+            let own = GpuAllotment::by(&set);
             let has = [0, 1].map(|index: u32| {
                 let uuid = gpus[usize::try_from(index).unwrap()].clone();
                 own.has(&GpuSample { index, uuid, ..GpuSample::default() })

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// One file of output.
 #[derive(Debug)]
-pub(super) struct Grown {
+pub(super) struct RotatingFile {
     path: PathBuf,
     rotate_bytes: u64,
     /// The file and its length. `None` after a failure and a rotation: the next bytes try anew.
     open: Option<(File, u64)>,
 }
 
-impl Grown {
+impl RotatingFile {
     /// The file `name` in `dir`, made if absent: an empty one says that nothing was printed.
     pub(super) fn open(dir: &Path, name: &str, rotate_bytes: Option<u64>) -> Self {
         let rotate_bytes = rotate_bytes.unwrap_or(u64::MAX).max(1);
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_file_that_has_grown_too_much_is_set_aside_once() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = Grown::open(dir.path(), "stdout", Some(10));
+        let mut file = RotatingFile::open(dir.path(), "stdout", Some(10));
         file.append(b"1111\n2222\n3333\n").unwrap();
         file.append(b"4444\n5555\n").unwrap();
         let read = |name| fs::read_to_string(dir.path().join(name)).unwrap();
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn without_a_limit_nothing_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = Grown::open(dir.path(), "stdout", None);
+        let mut file = RotatingFile::open(dir.path(), "stdout", None);
         for _ in 0..3 {
             file.append(&[b'x'; 1000]).unwrap();
         }

@@ -1,0 +1,91 @@
+//! The compression of batches. It changes nothing of their content.
+//!
+//! The processor that compresses is the trial's, so it is done only where it saves something: for a large
+//! batch that leaves the machine. Over loopback a byte costs less than its compression.
+
+use std::net::IpAddr;
+
+use reqwest::{StatusCode, Url};
+
+use super::Error;
+use crate::util::gzip::gzip;
+
+/// The least that is compressed, in bytes: what is less is a few packets anyway.
+const LEAST_BYTES: usize = 8 << 10;
+
+/// A body as it is sent.
+pub(super) struct EncodedBody {
+    pub(super) bytes: Vec<u8>,
+    /// `true` if it is compressed.
+    pub(super) gzip: bool,
+}
+
+/// Compresses a body if `compress` says so and it becomes smaller by it.
+pub(super) async fn encode(body: Vec<u8>, compress: bool) -> EncodedBody {
+    if !compress {
+        return EncodedBody { bytes: body, gzip: false };
+    }
+    // It takes a few milliseconds, in which the loop would forward no signal and see no output.
+    let encoded = tokio::task::spawn_blocking(move || {
+        let bytes = gzip(&body);
+        let gzip = bytes.len() < body.len();
+        EncodedBody { bytes: if gzip { bytes } else { body }, gzip }
+    });
+    encoded.await.expect("compressing does not panic, and the task is not cancelled")
+}
+
+/// Returns whether a body of this size for the manager at `base` is worth compressing.
+pub(super) fn is_worthwhile(base: &str, bytes: usize) -> bool {
+    bytes >= LEAST_BYTES && !is_loopback(base)
+}
+
+/// Returns whether a compressed body may have been refused because it is compressed: a server that offers gzip may be
+/// replaced by one that does not, or stand behind one that does not.
+pub(super) fn may_be_refused_for(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Refused { .. }
+            | Error::Failed {
+                status: StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ..
+            }
+    )
+}
+
+/// Returns whether this is an address of the machine's own loopback interface.
+fn is_loopback(base: &str) -> bool {
+    let Some(host) = Url::parse(base).ok().and_then(|url| url.host_str().map(str::to_owned)) else {
+        return false;
+    };
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    match address.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_addresses_are_recognised() {
+        #[rustfmt::skip]
+        let table = [
+            ("http://127.0.0.1:8080",        true),
+            ("http://127.9.9.9",             true),
+            ("https://[::1]:8080/prefix",    true),
+            ("http://localhost:8080",        true),
+            ("http://LOCALHOST",             true),
+            ("http://manager.localhost",     true),
+            ("http://10.0.0.1:8080",         false),
+            ("https://[fd00::1]:8080",       false),
+            ("http://manager.default.svc",   false),
+            ("http://mylocalhost",           false),
+            ("nonsense",                     false),
+        ];
+        for (base, loopback) in table {
+            assert_eq!(is_loopback(base), loopback, "{base}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The time that delivery has after the trial's end.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::manager_session::ManagerSession;
+use super::{BACKOFF_AT_END, LAST_PATIENCE, Settings};
+use crate::spool::Spool;
+
+/// The end of the time for delivery. There is none while the trial runs.
+pub(super) struct Deadline {
+    session: Arc<ManagerSession>,
+    spool: Spool,
+    ended: watch::Receiver<bool>,
+    give_up: watch::Receiver<bool>,
+    flush: Duration,
+    at: OnceLock<Instant>,
+}
+
+impl Deadline {
+    pub(super) fn new(
+        settings: &Settings,
+        session: Arc<ManagerSession>,
+        spool: Spool,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        let give_up = settings.give_up.clone();
+        Self { session, spool, ended, give_up, flush: settings.flush, at: OnceLock::new() }
+    }
+
+    /// Returns the receiver that becomes `true` when the trial has ended.
+    pub(super) fn trial_ended(&self) -> watch::Receiver<bool> {
+        self.ended.clone()
+    }
+
+    /// Returns whether the trial has ended.
+    pub(super) fn has_trial_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Waits before another try; `false` when the time is up.
+    pub(super) async fn pause(&self, pause: Duration) -> bool {
+        let mut ended = self.ended.clone();
+        let over = *ended.borrow_and_update();
+        let pause = if over { pause.min(BACKOFF_AT_END) } else { pause };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => true,
+            // The trial has just ended: there is little time left, so try at once.
+            changed = ended.changed(), if !over => changed.is_ok(),
+            () = self.passed(), if over => false,
+        }
+    }
+
+    /// Waits until delivery has to end; the time begins with the first call after the trial's end.
+    pub(super) async fn passed(&self) {
+        let at = *self.at.get_or_init(|| Instant::now() + self.flush);
+        let mut give_up = self.give_up.clone();
+        let abandoned = async {
+            if give_up.wait_for(|give_up| *give_up).await.is_err() {
+                // No sender is left.
+                std::future::pending::<()>().await;
+            }
+        };
+        let over = async {
+            tokio::time::sleep_until(at).await;
+            while self.would_lose() && Instant::now() < at + LAST_PATIENCE {
+                tokio::time::sleep(BACKOFF_AT_END).await;
+            }
+        };
+        tokio::select! {
+            () = abandoned => {}
+            () = over => {}
+        }
+    }
+
+    /// Waits for the trial's end, and then until delivery has to end.
+    pub(super) async fn passed_after_end(&self) {
+        let mut ended = self.ended.clone();
+        // A sender that is gone counts as the trial's end.
+        drop(ended.wait_for(|ended| *ended).await);
+        self.passed().await;
+    }
+
+    /// Returns whether there are reports that only memory holds, and a manager that would take them later.
+    fn would_lose(&self) -> bool {
+        self.session.is_busy() && self.spool.is_in_memory()
+    }
+}

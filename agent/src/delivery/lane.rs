@@ -1,0 +1,213 @@
+//! The delivery of one lane: first of earlier attempts, then of this one for as long as it has reports.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use trial_protocol::{Lane, ReportAck, capability};
+
+use super::batch::{Batch, BatchDelivery, BatchOutcome};
+use super::deadline::Deadline;
+use super::long_poll::{LongPoll, LongPollOutcome};
+use super::manager_session::ManagerSession;
+use super::older::deliver_older;
+use super::{BACKOFF_AT_END, Error, FACTS_BYTES};
+use crate::spool::{Cursor, Dialect, Record, Spool};
+
+/// Most JSON in a batch of logs and samples, in bytes.
+const BULK_BYTES: usize = 128 << 10;
+
+/// The time that logs gather before they are sent: they are many and not urgent.
+const BULK_LINGER: Duration = Duration::from_millis(50);
+
+/// The delivery of one lane.
+pub(super) struct LaneDelivery<'a> {
+    lane: Lane,
+    spool: &'a Spool,
+    session: &'a ManagerSession,
+    deadline: &'a Deadline,
+    batches: &'a BatchDelivery,
+    long_poll: &'a LongPoll,
+    /// Becomes `true` when the facts of earlier attempts have been delivered.
+    older_facts_done: &'a watch::Sender<bool>,
+    ended: watch::Receiver<bool>,
+}
+
+/// The next step of a lane.
+enum Step {
+    /// A request that was kept open has come to an end.
+    Polled(LongPollOutcome),
+    /// These records are to be sent; none: a heartbeat.
+    Send(Vec<Record>),
+    /// Look again.
+    Again,
+    /// Everything is delivered, or the time is up.
+    Over,
+}
+
+impl<'a> LaneDelivery<'a> {
+    pub(super) fn new(
+        lane: Lane,
+        spool: &'a Spool,
+        session: &'a ManagerSession,
+        deadline: &'a Deadline,
+        batches: &'a BatchDelivery,
+        long_poll: &'a LongPoll,
+        older_facts_done: &'a watch::Sender<bool>,
+    ) -> Self {
+        let ended = deadline.trial_ended();
+        Self { lane, spool, session, deadline, batches, long_poll, older_facts_done, ended }
+    }
+
+    /// Delivers until the trial has ended and everything is acknowledged, or the time is up.
+    pub(super) async fn run(mut self) {
+        for attempt in self.spool.older_attempts() {
+            if let Some(files) = self.spool.older_lane(attempt, self.lane) {
+                deliver_older(self.batches, attempt, files).await;
+            }
+        }
+        if self.lane == Lane::Facts {
+            self.older_facts_done.send_replace(true);
+        } else if !self.bulk_is_taken().await {
+            return;
+        }
+        let mut last_sent = Instant::now();
+        loop {
+            let goes_on = match self.next_step(last_sent).await {
+                Step::Again => continue,
+                Step::Over => return,
+                Step::Polled(LongPollOutcome { records, answer }) => {
+                    self.deliver(records, answer).await
+                }
+                Step::Send(records) => {
+                    let _permit = match self.lane {
+                        Lane::Facts => None,
+                        Lane::Bulk => Some(self.long_poll.interrupt().await),
+                    };
+                    self.deliver(records, None).await
+                }
+            };
+            if !goes_on {
+                return;
+            }
+            last_sent = Instant::now();
+        }
+    }
+
+    async fn next_step(&mut self, last_sent: Instant) -> Step {
+        let lane = self.lane;
+        let over = *self.ended.borrow_and_update();
+        if over && self.spool.pending_in(lane) == 0 {
+            return Step::Over;
+        }
+        let beats = lane == Lane::Facts && self.session.dialect() == Dialect::Native;
+        let heartbeat = last_sent + self.session.heartbeat();
+        if beats
+            && self.long_poll.may_open()
+            && let Some(outcome) = self.long_poll.run(heartbeat).await
+        {
+            return Step::Polled(outcome);
+        }
+        let max_bytes = match lane {
+            Lane::Facts => FACTS_BYTES,
+            Lane::Bulk => BULK_BYTES,
+        };
+        let records = tokio::select! {
+            biased;
+            () = self.spool.readable(lane) => {
+                if lane == Lane::Bulk && !over {
+                    linger(&mut self.ended).await;
+                }
+                self.spool.peek(lane, max_bytes).await
+            }
+            () = sleep_until(heartbeat), if beats => Vec::new(),
+            // The connection is free again.
+            () = self.long_poll.interrupted(false), if beats && self.long_poll.is_interrupted() => {
+                return Step::Again;
+            }
+            changed = self.ended.changed(), if !over => {
+                // Without a sender, the trial's end would never be seen.
+                return if changed.is_ok() { Step::Again } else { Step::Over };
+            }
+            () = self.deadline.passed(), if over => return Step::Over,
+        };
+        if records.is_empty() && self.spool.pending_in(lane) > 0 {
+            // The disk did not give what it has.
+            return if self.deadline.pause(BACKOFF_AT_END).await {
+                Step::Again
+            } else {
+                Step::Over
+            };
+        }
+        if records.is_empty() && lane == Lane::Bulk { Step::Again } else { Step::Send(records) }
+    }
+
+    /// Delivers records of this process's attempt and has the spool forget them; `false` when the time is up.
+    async fn deliver(
+        &self,
+        records: Vec<Record>,
+        answer: Option<Result<ReportAck, Error>>,
+    ) -> bool {
+        let lane = self.lane;
+        // Bulk is never asked for again: a trial's output lies in its files, too.
+        let cursor = if lane == Lane::Facts { self.spool.cursor() } else { Cursor::default() };
+        let batch = Batch { attempt: self.spool.attempt(), lane, records, cursor };
+        match self.batches.deliver(batch, answer).await {
+            BatchOutcome::Through(through) => self.spool.ack(lane, through),
+            BatchOutcome::Refused(seq) => {
+                if lane == Lane::Facts {
+                    self.spool.give_up(seq);
+                }
+                self.spool.ack(lane, seq);
+            }
+            BatchOutcome::Nothing => {}
+            BatchOutcome::Behind(stored) => self.spool.rewind(stored).await,
+            BatchOutcome::OutOfTime => return false,
+        }
+        true
+    }
+
+    /// Waits for a manager that takes logs and samples. `false` when there is no more time to find one, or when the trial
+    /// has ended and the manager that is there does not.
+    ///
+    /// Also waits for the facts of earlier attempts: the manager knows attempts in the order in which they first report.
+    async fn bulk_is_taken(&self) -> bool {
+        let mut offer = self.session.subscribe_offer();
+        let mut older_facts_done = self.older_facts_done.subscribe();
+        let mut ended = self.deadline.trial_ended();
+        let taken = async {
+            if older_facts_done.wait_for(|done| *done).await.is_err() {
+                return false;
+            }
+            loop {
+                let takes = offer
+                    .borrow_and_update()
+                    .as_ref()
+                    .map(|offer| offer.capabilities.contains(capability::BULK));
+                match takes {
+                    Some(true) => return true,
+                    Some(false) => self.session.note_lacking(capability::BULK),
+                    None => {}
+                }
+                tokio::select! {
+                    changed = offer.changed() => if changed.is_err() { return false },
+                    // A sender that is gone counts as the trial's end.
+                    _ = ended.wait_for(|ended| *ended), if takes.is_some() => return false,
+                }
+            }
+        };
+        tokio::select! {
+            taken = taken => taken,
+            () = self.deadline.passed_after_end() => false,
+        }
+    }
+}
+
+/// Waits a little for more, unless the trial has ended.
+async fn linger(ended: &mut watch::Receiver<bool>) {
+    tokio::select! {
+        () = sleep(BULK_LINGER) => {}
+        // Seen again by the loop, which asks for the present value.
+        _ = ended.changed() => ended.mark_changed(),
+    }
+}

@@ -1,0 +1,138 @@
+//! The part of a run between the trial's start and its end: everything is opened that watches the trial, and the trial is
+//! supervised. [`Finish`] follows.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use trial_protocol::{Directive, ReportBody};
+
+use super::channel::{ChannelShutdown, Served};
+use super::delivery::Delivery;
+use super::finish::{Ended, Finish};
+use super::launch::{Launched, StartedTrial};
+use super::prepare::Prepared;
+use super::pumps::{Pumps, RunningPumps};
+use super::recording::{open_spool, recorder};
+use super::{StartedRun, observations_at_end, spool_dir, summary};
+use crate::http::status::listen;
+use crate::output::metric_file::MetricFiles;
+use crate::run::settings::Settings;
+use crate::supervise::{Intake, StatusSource, Supervisor, TrialStreams, supervise};
+use crate::trial;
+use crate::trial::environment;
+use crate::trial::reap::Reaper;
+use crate::trial::signals::Signals;
+use crate::util::clock::Clock;
+use crate::util::errors::chain;
+use crate::verdict::Observations;
+
+/// A run that watches its trial.
+pub(super) struct Running {
+    started: Result<StartedTrial, trial::Error>,
+    /// The supervisor's parts that a trial needs which was started.
+    parts: Parts,
+    channel: ChannelShutdown,
+    finish: Finish,
+}
+
+/// The parts of a supervisor besides the trial.
+struct Parts {
+    reaper: Reaper,
+    signals: Signals,
+    intake: Intake,
+    streams: TrialStreams,
+    metric_files: MetricFiles,
+    directives: mpsc::Receiver<Directive>,
+    status: StatusSource,
+}
+
+impl Running {
+    /// Opens everything that watches the trial.
+    pub(super) fn open(run: StartedRun, signals: Signals, clock: Arc<dyn Clock>) -> Self {
+        let spool_dir = spool_dir(&run.prepared);
+        let Prepared { mut settings, plan, record, dir, earlier, parameter_id, .. } = run.prepared;
+        settings.collect.variables = environment::numbers(std::env::vars_os(), &plan.environment);
+        let Launched { started, outputs } = run.launched;
+        let capture = run.capture;
+        let spool = open_spool(&settings, spool_dir.clone(), run.claim, clock.now_ms());
+        let pumps = Pumps::new(&settings, &capture, run.events_sender, &spool, &clock);
+        let RunningPumps { open, outlets, shippers } = pumps.start_all(outputs, run.tails);
+
+        let Served { findings, shutdown: channel } = run.channel.serve(record);
+        let recorder = recorder(&settings, &spool, clock, parameter_id);
+        let trial = started.as_ref().ok().map(|(trial, _)| trial);
+        recorder.report(ReportBody::Started(summary::announcement(&settings, trial)));
+        if let Some(earlier) = earlier {
+            recorder.note("earlier-attempt", summary::earlier_attempt(&earlier));
+        }
+        let Delivery { directives, counts, shutdown } =
+            Delivery::start(&settings, run.credentials, &spool);
+
+        let (request_status, requests) = mpsc::channel(1);
+        if let Some(address) = settings.listen {
+            tokio::spawn(listen(address, request_status, shutdown.ended()));
+        }
+        let (sender, status_spool) = (settings.sender.clone(), spool.clone());
+        let parts = Parts {
+            reaper: run.reaper,
+            signals,
+            intake: Intake::new(recorder, run.observer, run.events, findings),
+            streams: TrialStreams::new(open, outlets.clone(), shippers),
+            metric_files: run.metric_files,
+            directives,
+            status: StatusSource { requests, sender, spool: status_spool, counts },
+        };
+        let finish = Finish { settings, dir, spool_dir, spool, capture, outlets, shutdown };
+        Self { started, parts, channel, finish }
+    }
+
+    /// Supervises the trial to its end, if it was started. Returns the end, and what is to be done then.
+    pub(super) async fn supervise(self) -> (Ended, Finish) {
+        let Self { started, parts, channel, finish } = self;
+        let settings = &finish.settings;
+        let ended = match started {
+            Ok((trial, exit)) => {
+                let supervisor = Supervisor {
+                    trial,
+                    exit,
+                    reaper: parts.reaper,
+                    signals: parts.signals,
+                    intake: parts.intake,
+                    streams: parts.streams,
+                    metric_files: Some(parts.metric_files),
+                    directives: parts.directives,
+                    capture: finish.capture.clone(),
+                    grace: settings.grace,
+                    drain: settings.drain,
+                    status: parts.status,
+                };
+                supervised(settings, supervisor).await
+            }
+            Err(error) => {
+                tracing::error!("{}", chain(&error));
+                let (recorder, watcher) = parts.intake.into_parts();
+                let end = summary::start_failure(&error);
+                let observed = Observations { end, ..watcher.observations() };
+                Ended { observed, recorder, signals: parts.signals, stop_signalled: false }
+            }
+        };
+        channel.shut_down();
+        (ended, finish)
+    }
+}
+
+async fn supervised(settings: &Settings, mut supervisor: Supervisor) -> Ended {
+    let ending = supervise(&mut supervisor).await;
+    let Supervisor { intake, signals, .. } = supervisor;
+    let (mut recorder, watcher) = intake.into_parts();
+    let stop_signalled = ending.stop_signalled;
+    let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
+    recorder.conclude(succeeded);
+    let observed = observations_at_end(&watcher, ending);
+    if settings.manager.is_some() && settings.legacy.is_none() && settings.logs.is_none() {
+        for last in watcher.last_lines(&observed) {
+            recorder.report(ReportBody::Log(last));
+        }
+    }
+    Ended { observed, recorder, signals, stop_signalled }
+}

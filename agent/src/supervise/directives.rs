@@ -1,0 +1,94 @@
+//! The manager's directives, and the rules that it left for when it cannot be reached.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::info;
+use trial_protocol::{Directive, DirectiveBody, StopReason};
+
+use super::intake::Intake;
+use super::loop_state::LoopState;
+use super::streams::TrialStreams;
+use crate::supervise::phase::Event;
+use crate::supervise::rules::RuleViolation;
+use crate::util::log;
+use crate::verdict::StopBy;
+
+/// Applies a directive. `grace` is the trial's own, for a stop that names none.
+pub(super) fn apply(
+    directive: Directive,
+    grace: Duration,
+    intake: &mut Intake,
+    streams: &TrialStreams,
+    state: &mut LoopState,
+) -> Option<Event> {
+    match directive.body {
+        DirectiveBody::Stop { reason, grace_ms } => {
+            let grace = grace_ms.map_or(grace, Duration::from_millis);
+            return Some(request_stop(state, reason, grace));
+        }
+        // The spool is delivered at once anyway.
+        DirectiveBody::Flush => {
+            streams.ship_logs(false);
+            info!("gathered output is sent, as the manager directs");
+        }
+        DirectiveBody::LogLevel { level } => {
+            if log::set_level(level) {
+                info!("the log level is {level:?} from here on, as the manager directs");
+            } else {
+                refuse(intake, directive.id);
+            }
+        }
+        DirectiveBody::StopRules { rules, lease_ms } => {
+            let now = Instant::now().into_std();
+            intake.rules().replace(rules, Duration::from_millis(lease_ms), now);
+            return check_running_time(intake, grace, state);
+        }
+        DirectiveBody::Unknown => refuse(intake, directive.id),
+    }
+    None
+}
+
+fn refuse(intake: &Intake, id: u64) {
+    let message = format!("this version of the agent does not know the directive {id}");
+    intake.note("directive-refused", message);
+}
+
+/// Returns when a rule on the running time is due next.
+pub(super) fn next_due(intake: &mut Intake, state: &LoopState) -> Option<Instant> {
+    if state.ending.stop.is_some() {
+        return None;
+    }
+    let (started, now) = (state.started.into_std(), Instant::now().into_std());
+    intake.rules().next_due(started, now).map(Instant::from_std)
+}
+
+/// Stops a trial that has run for too long.
+pub(super) fn check_running_time(
+    intake: &mut Intake,
+    grace: Duration,
+    state: &mut LoopState,
+) -> Option<Event> {
+    let (started, now) = (state.started.into_std(), Instant::now().into_std());
+    let reason = intake.rules().overdue(started, now)?;
+    Some(request_stop(state, reason, grace))
+}
+
+/// Stops a trial whose metrics have violated a rule.
+pub(super) fn check_metrics(
+    intake: &mut Intake,
+    grace: Duration,
+    state: &mut LoopState,
+) -> Option<Event> {
+    let RuleViolation { reason, why } = intake.take_violation()?;
+    if reason == StopReason::EarlyStop && state.ending.stop.is_none() {
+        // The manager stores it as the reason of the stop.
+        intake.note("early-stop", why);
+    }
+    Some(request_stop(state, reason, grace))
+}
+
+fn request_stop(state: &mut LoopState, reason: StopReason, grace: Duration) -> Event {
+    state.record_stop(StopBy::Manager(reason));
+    Event::StopRequested { grace }
+}

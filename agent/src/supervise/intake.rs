@@ -1,0 +1,162 @@
+//! The intake of observations: everything that pumps, files, probes and the SDK's channel find goes to the record here,
+//! and what the verdict rests on to the observer.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+use trial_protocol::ReportBody;
+
+use crate::collect::Finding;
+use crate::observe::{Observer, Remark};
+use crate::output::PumpEvent;
+use crate::supervise::recorder::Recorder;
+use crate::supervise::rules::{RuleViolation, Rules};
+
+/// The longest wait for the last reading of the files of metrics.
+const LAST_READING: Duration = Duration::from_secs(1);
+
+/// The sources of observations, and where observations go.
+pub struct Intake {
+    recorder: Recorder,
+    observer: Observer,
+    events: mpsc::Receiver<PumpEvent>,
+    channel: mpsc::Receiver<Finding>,
+}
+
+impl Intake {
+    /// Returns an intake of the messages of pumps and other threads, and of the findings of the SDK's channel.
+    pub fn new(
+        recorder: Recorder,
+        observer: Observer,
+        events: mpsc::Receiver<PumpEvent>,
+        channel: mpsc::Receiver<Finding>,
+    ) -> Self {
+        Self { recorder, observer, events, channel }
+    }
+
+    /// Returns the record and the observer, after the trial's end.
+    pub fn into_parts(self) -> (Recorder, Observer) {
+        (self.recorder, self.observer)
+    }
+
+    /// Waits for the next event. To be dropped at any time.
+    pub(super) async fn next(&mut self) -> PumpEvent {
+        tokio::select! {
+            biased;
+            Some(event) = self.events.recv() => event,
+            Some(finding) = self.channel.recv() => PumpEvent::Findings(vec![finding]),
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Returns the observer.
+    pub(super) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    /// Returns when a sample is due next.
+    pub(super) fn next_sample(&self, now: Instant) -> Option<Instant> {
+        self.observer.next_sample(now)
+    }
+
+    /// Ends observing.
+    pub(super) fn end_observing(&mut self) {
+        self.observer.end();
+    }
+
+    /// Returns the recorder.
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Returns the rules for stopping the trial.
+    pub(super) fn rules(&mut self) -> &mut Rules {
+        self.recorder.rules()
+    }
+
+    /// Returns the rule that the latest metrics have violated, once.
+    pub(super) fn take_violation(&mut self) -> Option<RuleViolation> {
+        self.recorder.take_violation()
+    }
+
+    /// Records a note.
+    pub(super) fn note(&self, code: &str, message: impl Into<String>) {
+        self.recorder.note(code, message.into());
+    }
+
+    /// Takes a sample and records it.
+    pub(super) fn take_sample(&mut self) {
+        let mut remarks = Vec::new();
+        let sample = self.observer.sample(&mut remarks);
+        self.recorder.report(ReportBody::Sample(Box::new(sample)));
+        self.record_remarks(&remarks);
+    }
+
+    /// Records an event.
+    pub(super) fn record(&mut self, event: PumpEvent) {
+        match event {
+            PumpEvent::Findings(findings) => {
+                let steps = self.recorder.enter(findings);
+                self.record_steps(steps);
+            }
+            PumpEvent::Lines(lines, findings) => {
+                let steps = self.recorder.enter_lines(lines, findings);
+                self.record_steps(steps);
+            }
+            PumpEvent::GpuRow(line) => {
+                let remarks = self.observer.gpu_row(&line);
+                self.record_remarks(&remarks);
+            }
+            PumpEvent::Cards(cards) => {
+                let remarks = self.observer.cards(cards);
+                self.record_remarks(&remarks);
+            }
+            PumpEvent::Trouble { code, message } => {
+                tracing::warn!("{message}");
+                self.recorder.note(code, message);
+            }
+            PumpEvent::Closed(_) | PumpEvent::FilesRead => {}
+        }
+    }
+
+    fn record_steps(&mut self, steps: u64) {
+        for _ in 0..steps {
+            let remarks = self.observer.step_ended();
+            self.record_remarks(&remarks);
+        }
+    }
+
+    fn record_remarks(&self, remarks: &[Remark]) {
+        for remark in remarks {
+            tracing::warn!("{}", remark.message());
+            self.recorder.note(remark.code(), remark.message());
+        }
+    }
+
+    /// Records events until the files of metrics were read for the last time.
+    pub(super) async fn record_last_reading(&mut self) {
+        let bound = Instant::now() + LAST_READING;
+        loop {
+            match timeout_at(bound, self.events.recv()).await {
+                Ok(Some(PumpEvent::FilesRead) | None) => return,
+                Ok(Some(event)) => self.record(event),
+                Err(_) => {
+                    let message = "files of metrics do not answer; their ends were not read";
+                    self.recorder.note("metric-files", message.to_owned());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Records everything that has arrived by now.
+    pub(super) fn record_arrived(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.record(event);
+        }
+        while let Ok(finding) = self.channel.try_recv() {
+            self.record(PumpEvent::Findings(vec![finding]));
+        }
+    }
+}

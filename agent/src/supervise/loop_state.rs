@@ -1,0 +1,87 @@
+//! The state of the supervisor's loop besides the phase: what is due when, and who requested the stop.
+
+use tokio::time::Instant;
+use trial_protocol::SignalSender;
+
+use super::{Ending, WATCH_AFTER, trial_exit};
+use crate::output::metric_file::MetricFileWatcher;
+use crate::supervise::phase::Phase;
+use crate::trial::signals::Sender;
+use crate::trial::{Trial, tree};
+use crate::verdict::{Stop, StopBy};
+
+/// The state of the loop besides the phase.
+pub(super) struct LoopState {
+    pub(super) started: Instant,
+    pub(super) ending: Ending,
+    /// The number of TERM signals that the agent has received.
+    pub(super) stop_signals: u32,
+    /// The last signal that was forwarded to the trial.
+    pub(super) forwarded: Option<u8>,
+    pub(super) watching: Option<MetricFileWatcher>,
+    pub(super) hunt_at: Option<Instant>,
+    pub(super) watch_at: Option<Instant>,
+    pub(super) ahead_at: Option<Instant>,
+    pub(super) sample_at: Option<Instant>,
+    pub(super) log_at: Option<Instant>,
+    pub(super) read_out_at: Option<Instant>,
+}
+
+impl LoopState {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            started: now,
+            ending: Ending::default(),
+            stop_signals: 0,
+            forwarded: None,
+            watching: None,
+            hunt_at: None,
+            watch_at: Some(now + WATCH_AFTER),
+            ahead_at: None,
+            sample_at: None,
+            log_at: None,
+            read_out_at: None,
+        }
+    }
+
+    /// Records who requested the stop. The manager's reason outranks a signal that comes with it.
+    pub(super) fn record_stop(&mut self, by: StopBy) {
+        match (&mut self.ending.stop, by) {
+            (Some(stop), StopBy::Manager(_)) if matches!(stop.by, StopBy::Signal(_)) => {
+                stop.by = by;
+            }
+            (Some(_), _) => {}
+            (None, _) => self.ending.stop = Some(Stop { by, signal: None }),
+        }
+    }
+
+    /// Records the sender of the latest signal, until one has requested the stop: that one counts.
+    pub(super) fn record_sender(&mut self, sender: Sender) {
+        if self.ending.stop.is_none() {
+            let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
+            let Sender { pid, uid, kernel } = sender;
+            self.ending.sender = Some(SignalSender { pid, uid, name, kernel });
+        }
+    }
+
+    /// Returns the end of the trial with its circumstances.
+    pub(super) fn conclude(mut self, trial: &Trial, phase: &Phase) -> Ending {
+        self.ending.stop_signalled = self.stop_signals > 0;
+        // A forwarded signal is a stop request only if the trial died of it.
+        if let (None, Some(signal), Some(status)) =
+            (self.ending.stop, self.forwarded, self.ending.status)
+            && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
+        {
+            self.ending.stop = Some(Stop { by: StopBy::Signal(signal), signal: Some(signal) });
+        }
+        if !matches!(self.ending.stop, Some(Stop { by: StopBy::Signal(_), .. })) {
+            self.ending.sender = None;
+        }
+        let leftovers = &mut self.ending.leftovers;
+        // Where no process was left, none is there.
+        if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
+            leftovers.still_there(&trial.tree());
+        }
+        self.ending
+    }
+}

@@ -1,0 +1,58 @@
+//! The state that `--listen` shows while the trial runs.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use trial_protocol::Lane;
+
+use super::intake::Intake;
+use crate::delivery::Counts;
+use crate::http::prometheus::{View, page};
+use crate::http::status::StatusRequest;
+use crate::spool::{Dialect, Sender, Spool};
+use crate::supervise::phase::Phase;
+
+/// The state that is shown beside the trial itself, and the requests for it.
+pub struct StatusSource {
+    /// The requests; closed where none can come.
+    pub requests: mpsc::Receiver<StatusRequest>,
+    /// The trial that the reports belong to.
+    pub sender: Sender,
+    /// The reports that wait for delivery.
+    pub spool: Spool,
+    /// The counters of delivery; `None` without a manager.
+    pub counts: Option<Arc<Counts>>,
+}
+
+impl StatusSource {
+    /// Returns whether a manager is there that could give the reason for a stop.
+    pub(super) fn is_managed(&self) -> bool {
+        self.counts.is_some() && self.sender.dialect == Dialect::Native
+    }
+
+    /// Returns whether facts wait for delivery.
+    pub(super) fn has_pending_facts(&self) -> bool {
+        self.spool.pending_in(Lane::Facts) > 0
+    }
+
+    /// Returns the page for Prometheus.
+    pub(super) fn page(&self, phase: &Phase, intake: &Intake) -> String {
+        let Self { sender, spool, counts, .. } = self;
+        let observer = intake.observer();
+        page(&View {
+            ids: [
+                env!("CARGO_PKG_VERSION"),
+                sender.experiment.as_str(),
+                sender.trial.as_str(),
+                spool.attempt().as_str(),
+            ],
+            phase: phase.name(),
+            seconds: observer.elapsed().as_secs_f64(),
+            metrics: &intake.recorder().last_numbers(),
+            spooled: [Lane::Facts, Lane::Bulk].map(|lane| spool.pending_in(lane)),
+            deliveries: counts.as_ref().map(|counts| counts.now()),
+            gpu_idle_ms: &observer.gpu_idle_ms(),
+            sample: observer.last_sample(),
+        })
+    }
+}
