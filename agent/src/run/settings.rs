@@ -219,6 +219,7 @@ impl Settings {
             exit_code_map: args.exit_code_map,
             collect: CollectSpec {
                 objective: args.objective.clone(),
+                direction: args.direction,
                 // NNI's manager knows one metric: what else a trial prints is not taken for it unasked.
                 text: args.collect.contains(&Collect::Text)
                     && (args.legacy.is_none() || args.objective.is_some()),
