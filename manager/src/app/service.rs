@@ -225,8 +225,6 @@ fn remote_settings(
         machines: service.machines.clone(),
         gpus_each: spec.trial_gpu_number,
         objective: spec.objective.clone(),
-        ca_file: place.ca_file,
-        url: place.url,
         secret: place.secret,
         events: place.events,
     }

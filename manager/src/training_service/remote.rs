@@ -32,6 +32,8 @@ mod board;
 mod session;
 mod ssh;
 
+/// The name of the link to the manager's socket beside the control sockets, whose path is short enough for a socket.
+const MANAGER_LINK: &str = "manager";
 /// The pauses between two attempts to reach a machine: the first, and the longest.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The life of a session after which the next pause is the first again.
@@ -54,10 +56,6 @@ pub struct Settings {
     pub gpus_each: Option<u32>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
-    /// Certificate authority of the manager's own certificate, where connections are encrypted.
-    pub ca_file: Option<PathBuf>,
-    /// Base URL of the manager on this machine.
-    pub url: String,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
     /// Where the end of each job is told.
@@ -91,7 +89,6 @@ pub struct Remote {
 struct Shared {
     settings: Settings,
     agent_sha256: String,
-    ca_pem: Option<String>,
     sockets: TempDir,
     board: Mutex<Board>,
     ended: CancellationToken,
@@ -106,15 +103,15 @@ impl Remote {
         };
         let digest = ring::digest::digest(&ring::digest::SHA256, &read(&settings.agent)?);
         let agent_sha256 = hexadecimal(digest.as_ref());
-        let ca_pem = settings.ca_file.as_ref().map(read).transpose()?;
-        let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         // In the data directory the path could be too long for a socket.
         let mut builder = tempfile::Builder::new();
         let sockets = builder.prefix("tk-").tempdir_in("/tmp").map_err(Error::Sockets)?;
+        let manager = std::path::absolute(settings.dir.manager_socket()).map_err(Error::Sockets)?;
+        std::os::unix::fs::symlink(manager, sockets.path().join(MANAGER_LINK))
+            .map_err(Error::Sockets)?;
         let board = Mutex::new(Board::new(&settings.machines, settings.gpus_each));
         let (ended, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let shared =
-            Arc::new(Shared { settings, agent_sha256, ca_pem, sockets, board, ended, tasks });
+        let shared = Arc::new(Shared { settings, agent_sha256, sockets, board, ended, tasks });
         for number in 0..shared.settings.machines.len() {
             let keeper = Arc::clone(&shared);
             let stopped = shared.ended.clone();
@@ -157,8 +154,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         agent: &settings.agent,
         agent_sha256: &shared.agent_sha256,
         code: &code,
-        url: &settings.url,
-        ca_pem: shared.ca_pem.as_deref(),
+        socket: &shared.sockets.path().join(MANAGER_LINK),
     };
     let mut session = Session::open(ssh, machine, &luggage).await?;
     let (sender, mut outgoing) = mpsc::unbounded_channel();
@@ -276,9 +272,6 @@ impl Shared {
         say("--log-collection", json!("http"));
         if let Some(objective) = &self.settings.objective {
             say("--objective", json!(objective));
-        }
-        if self.ca_pem.is_some() {
-            say("--ca-file", place("shared", "ca.pem"));
         }
         say("--shell", json!(spec.command));
         let mut environment = json!({});
