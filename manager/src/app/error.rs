@@ -107,8 +107,10 @@ pub enum Error {
     #[error(transparent)]
     Advertise(#[from] reach::BadAddress),
     /// A file that the experiment names.
-    #[error("cannot read {}", .path.display())]
+    #[error("{field}: cannot read {}", .path.display())]
     Unreadable {
+        /// The field or the flag that names it.
+        field: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.

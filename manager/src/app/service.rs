@@ -164,6 +164,7 @@ impl Ready {
                     dir: place.dir,
                     code_directory: spec.trial_code_directory.clone(),
                     objective: spec.objective.clone(),
+                    direction: spec.stated_direction(),
                     ca_file: place.ca_file,
                     secret_variables: spec.secret_variables(),
                     secret: place.secret,
@@ -172,9 +173,7 @@ impl Ready {
                 Ok(Arc::new(Local::new(settings, gpus)))
             }
             (Self::Kubernetes { cluster, .. }, TrainingServiceSpec::Kubernetes(service)) => {
-                let service = service.as_ref().clone();
-                let objective = spec.objective.clone();
-                start_on_kubernetes(id, cluster, service, objective, place).await
+                start_on_kubernetes(id, cluster, spec, service, place).await
             }
             (Self::Remote { agent }, TrainingServiceSpec::Remote(service)) => {
                 Ok(Arc::new(Remote::start(remote_settings(id, agent, spec, service, place))?))
@@ -225,6 +224,7 @@ fn remote_settings(
         machines: service.machines.clone(),
         gpus_each: spec.trial_gpu_number,
         objective: spec.objective.clone(),
+        direction: spec.stated_direction(),
         secret: place.secret,
         events: place.events,
     }
@@ -246,6 +246,7 @@ fn plugin_settings(
         agent,
         gpus_each: spec.trial_gpu_number,
         objective: spec.objective.clone(),
+        direction: spec.stated_direction(),
         ca_file: place.ca_file,
         url: place.url,
         secret_variables: spec.secret_variables(),
@@ -267,17 +268,18 @@ pub(super) fn access(spec: &KubernetesSpec) -> Access {
 async fn start_on_kubernetes(
     id: &ExperimentId,
     cluster: Cluster,
-    spec: KubernetesSpec,
-    objective: Option<String>,
+    spec: &ExperimentSpec,
+    service: &KubernetesSpec,
     place: Place,
 ) -> Result<Arc<dyn TrainingService>, Error> {
-    let read = |path: &PathBuf| {
-        std::fs::read(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
-    };
-    let ca_pem = place.ca_file.as_ref().map(read).transpose()?;
+    let ca_pem = place.ca_file.as_ref().map(|path| read_named("--ca-file", path)).transpose()?;
     let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
-    let common =
-        manifest::Common { objective, has_ca: ca_pem.is_some(), ..common(id, &spec, &cluster) };
+    let common = manifest::Common {
+        objective: spec.objective.clone(),
+        direction: spec.stated_direction(),
+        has_ca: ca_pem.is_some(),
+        ..common(id, service, &cluster)
+    };
     let mut secrets = vec![manifest::experiment_secret(&common, &place.url, ca_pem.as_deref())];
     if let StorageSpec::Azure { account, .. } = &common.spec.storage
         && let Some(key) = key(&common.spec.storage).await?
@@ -286,7 +288,8 @@ async fn start_on_kubernetes(
     }
     for role in &common.spec.roles {
         if let Some(path) = &role.registry_auth {
-            secrets.push(manifest::registry_secret(&common, &role.name, &read(path)?));
+            let document = read_named("privateRegistryAuthPath", path)?;
+            secrets.push(manifest::registry_secret(&common, &role.name, &document));
         }
     }
     for secret in &secrets {
@@ -294,6 +297,11 @@ async fn start_on_kubernetes(
     }
     let settings = kubernetes::Settings { cluster, common, events: place.events };
     Ok(Arc::new(KubernetesService::start(settings)))
+}
+
+/// Reads a file that a field or a flag names.
+fn read_named(field: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Unreadable { field, path: path.to_owned(), source })
 }
 
 /// Returns the settings that all trials share, as far as the section and the cluster determine them.
@@ -314,6 +322,7 @@ fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manife
         experiment: id.clone(),
         namespace: cluster.namespace().to_owned(),
         objective: None,
+        direction: None,
         has_ca: false,
         spec: spec.clone(),
     }
@@ -365,4 +374,16 @@ pub(super) fn find_agent(given: Option<PathBuf>) -> Result<PathBuf, Error> {
         .find(|path| path.is_file())
         .map(absolute)
         .ok_or(Error::NoAgent { path: beside.unwrap_or_else(|| NAME.into()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_with_the_field_that_names_it() {
+        let path = Path::new("/nowhere/auth.json");
+        let problem = read_named("privateRegistryAuthPath", path).unwrap_err().to_string();
+        assert_eq!(problem, "privateRegistryAuthPath: cannot read /nowhere/auth.json");
+    }
 }

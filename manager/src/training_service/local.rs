@@ -27,6 +27,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
+use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::layout::{ExperimentDir, TrialDir};
 
@@ -70,6 +71,8 @@ pub struct Settings {
     pub code_archive: Option<PathBuf>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
+    /// Direction of the search, where the file states it.
+    pub direction: Option<OptimizeMode>,
     /// Certificate authority of the manager's own certificate, where connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// Variables of the manager's environment that trials are started without.
@@ -148,6 +151,9 @@ impl Shared {
         }
         if let Some(objective) = &self.settings.objective {
             command.args(["--objective", objective]);
+        }
+        if let Some(direction) = self.settings.direction {
+            command.args(["--direction", direction.word()]);
         }
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);

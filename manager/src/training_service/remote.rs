@@ -25,6 +25,7 @@ use super::local::{private_folder, write_file};
 use super::{Adopted, JobEvent, JobEvents, JobNews, JobWaits, TrainingService, TrialJobSpec};
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
+use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::layout::ExperimentDir;
 
@@ -56,6 +57,8 @@ pub struct Settings {
     pub gpus_each: Option<u32>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
+    /// Direction of the search, where the file states it.
+    pub direction: Option<OptimizeMode>,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
     /// Where the end of each job is told.
@@ -272,6 +275,9 @@ impl Shared {
         say("--log-collection", json!("http"));
         if let Some(objective) = &self.settings.objective {
             say("--objective", json!(objective));
+        }
+        if let Some(direction) = self.settings.direction {
+            say("--direction", json!(direction.word()));
         }
         say("--shell", json!(spec.command));
         let mut environment = json!({});

@@ -37,9 +37,12 @@ pub(super) fn head(one: &Value, style: TextStyle) -> Vec<String> {
         counts(one, style),
     ];
     lines.extend(best(one));
-    for (member, paint) in
-        [("trouble", "FAILED"), ("direction_warning", "LOST"), ("code_difference", "LOST")]
-    {
+    for (member, paint) in [
+        ("trouble", "FAILED"),
+        ("direction_warning", "LOST"),
+        ("untold_direction", "LOST"),
+        ("code_difference", "LOST"),
+    ] {
         let sentence = one.get(member).and_then(Value::as_str).unwrap_or_default();
         let wrapped = sentence.lines().map(|line| style.wrap(&printable(line), 0));
         let wrapped = wrapped.collect::<Vec<_>>().join("\n");
