@@ -130,6 +130,9 @@ enum Command {
     Metrics {
         /// Which, by its id or its number.
         trial: ask::named::TrialName,
+        /// Only the metric of this name.
+        #[arg(long = "name", id = "metric", value_name = "NAME")]
+        name: Option<String>,
         #[command(flatten)]
         asked: ask::Asked,
     },
@@ -306,7 +309,7 @@ pub fn main() -> ExitCode {
             };
         }
         Command::Trial(command) => Asked::Trial(command),
-        Command::Metrics { trial, asked } => Asked::Metrics(trial, asked),
+        Command::Metrics { trial, name, asked } => Asked::Metrics(trial, name, asked),
         Command::Top { id, place } => Asked::Top(place.of(id)),
         Command::Open { id, print, place } => Asked::Open(print, place.of(id)),
         Command::Serve { id, host, port, place } => Asked::Serve(host, port, place.of(id)),
@@ -347,7 +350,7 @@ enum Asked {
     Conformance(Option<PathBuf>, Option<PathBuf>, String, Vec<String>),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
-    Metrics(ask::named::TrialName, ask::Asked),
+    Metrics(ask::named::TrialName, Option<String>, ask::Asked),
     Top(ask::Place),
     Open(bool, ask::Place),
     Serve(String, u16, ask::Place),
@@ -368,7 +371,9 @@ impl Asked {
             }
             Self::Experiment(command) => experiment::experiment(command).await,
             Self::Trial(command) => trial::trial(command).await,
-            Self::Metrics(trial, asked) => trial::metrics(&trial, &asked).await,
+            Self::Metrics(trial, name, asked) => {
+                trial::metrics(&trial, name.as_deref(), &asked).await
+            }
             Self::Top(place) => top::top(&place).await,
             Self::Open(print, place) => open::open(&place, print).await,
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,
