@@ -7,6 +7,7 @@ pub mod code;
 pub mod curve;
 pub mod importance;
 mod span;
+pub mod state_names;
 pub mod table;
 mod trial;
 
