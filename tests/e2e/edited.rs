@@ -91,6 +91,27 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
 }
 
+/// The first two of four trials in a table of CSV ran the code `first`, the others an edited one. Returns the hash of the
+/// edit.
+fn expect_origins(table: &str, first: &str, commit: &str) -> String {
+    let rows: Vec<Vec<_>> = table.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| {
+        let at =
+            rows[0].iter().position(|known| *known == name).unwrap_or_else(|| panic!("{table}"));
+        rows[1..].iter().map(|row| row[at]).collect::<Vec<_>>()
+    };
+    let hashes = column("code_sha256");
+    assert_eq!(hashes[..2], [first; 2]);
+    assert_ne!(hashes[2], first);
+    assert_eq!(column("git_commit"), [commit; 4]);
+    assert_eq!(column("git_branch"), ["topic"; 4]);
+    assert_eq!(column("git_dirty")[2..], ["true"; 2], "{table}");
+    let diffs = column("git_diff_sha256");
+    assert!(diffs[0] != diffs[2] && diffs[2].len() == 64, "{table}");
+    assert!(column("host").iter().all(|host| !host.is_empty()), "{table}");
+    diffs[2].to_owned()
+}
+
 #[test]
 fn a_script_that_is_edited_in_mid_search_is_reported() {
     let bed = TestBed::new();
@@ -104,9 +125,9 @@ fn a_script_that_is_edited_in_mid_search_is_reported() {
         assert!(done.status.success(), "{arguments:?}");
         String::from_utf8(done.stdout).unwrap().trim().to_owned()
     };
-    git(&["init", "-b", "topic"]);
-    git(&["add", "."]);
-    git(&["commit", "-m", "m"]);
+    for words in [&["init", "-b", "topic"][..], &["add", "."], &["commit", "-m", "m"]] {
+        git(words);
+    }
     let commit = git(&["rev-parse", "HEAD"]);
     let manager = Search::new("./train.sh", 4).with("trialConcurrency", 1).start(&bed);
     let read = |path: &str| read(&bed, path);
@@ -136,22 +157,8 @@ fn a_script_that_is_edited_in_mid_search_is_reported() {
     let experiment = shown(&bed, &["experiment", "show", &done.id]);
     assert!(experiment.contains(said), "{experiment}");
     let table = shown(&bed, &["experiment", "export", &done.id, "--format", "csv"]);
-    let rows: Vec<Vec<_>> = table.lines().map(|line| line.split(',').collect()).collect();
-    let column = |name: &str| {
-        let at =
-            rows[0].iter().position(|known| *known == name).unwrap_or_else(|| panic!("{table}"));
-        rows[1..].iter().map(|row| row[at]).collect::<Vec<_>>()
-    };
-    let hashes = column("code_sha256");
-    assert_eq!(hashes[..2], [first.as_str(); 2]);
-    assert_ne!(hashes[2], first);
-    assert_eq!(column("git_commit"), [commit.as_str(); 4]);
-    assert_eq!(column("git_branch"), ["topic"; 4]);
-    assert_eq!(column("git_dirty")[2..], ["true"; 2], "{table}");
-    let diffs = column("git_diff_sha256");
-    assert!(diffs[0] != diffs[2] && diffs[2].len() == 64, "{table}");
-    assert!(column("host").iter().all(|host| !host.is_empty()), "{table}");
-    let with_changes = format!("with changes {}", &diffs[2][..12]);
+    let diff = expect_origins(&table, &first, &commit);
+    let with_changes = format!("with changes {}", &diff[..12]);
     assert!(experiment.contains(&with_changes), "{experiment}");
     let to = bed.path("mlruns").display().to_string();
     shown(&bed, &["experiment", "export", &done.id, "--format", "mlflow", "--to", &to]);

@@ -353,21 +353,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
          source_type: 4\nsource_version: ''\nstart_time: {start}\nstatus: {status}\ntags: []\nuser_id: ''\n"
     );
     fs::write(folder.join("meta.yaml"), meta)?;
-    fs::write(folder.join("tags").join("mlflow.runName"), id)?;
-    // MLflow's own names (`mlflow/utils/mlflow_tags.py`) where it has one.
-    for (tag, name) in [
-        ("mlflow.source.git.commit", "git_commit"),
-        ("mlflow.source.git.branch", "git_branch"),
-        ("mlflow.source.git.dirty", "git_dirty"),
-        ("trialkeeper.gitDiffSha256", "git_diff_sha256"),
-        ("trialkeeper.codeSha256", "code_sha256"),
-        ("trialkeeper.host", "host"),
-    ] {
-        let value = trial.get(name).map(plain).unwrap_or_default();
-        if !value.is_empty() {
-            fs::write(folder.join("tags").join(tag), value)?;
-        }
-    }
+    mlflow_tags(&folder.join("tags"), trial)?;
     let none = Value::Null;
     for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
         fs::write(folder.join("params").join(file_name(&name)), plain(value))?;
@@ -389,6 +375,25 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     }
     for (name, lines) in curves {
         fs::write(folder.join("metrics").join(name), lines)?;
+    }
+    Ok(())
+}
+
+/// The tags of a run, under MLflow's own names (`mlflow/utils/mlflow_tags.py`) where it has one.
+fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
+    for (tag, name) in [
+        ("mlflow.runName", "id"),
+        ("mlflow.source.git.commit", "git_commit"),
+        ("mlflow.source.git.branch", "git_branch"),
+        ("mlflow.source.git.dirty", "git_dirty"),
+        ("trialkeeper.gitDiffSha256", "git_diff_sha256"),
+        ("trialkeeper.codeSha256", "code_sha256"),
+        ("trialkeeper.host", "host"),
+    ] {
+        let value = trial.get(name).map(plain).unwrap_or_default();
+        if !value.is_empty() {
+            fs::write(folder.join(tag), value)?;
+        }
     }
     Ok(())
 }

@@ -397,6 +397,29 @@ fn trials_elsewhere_run_a_snapshot_anyway() {
     }
 }
 
+/// The algorithms of `spec` have the direction, and one of the user's own is told of that has not.
+fn expect_told(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
+    let tuner = match &spec.tuner {
+        TunerChoice::Native(tuner) => &tuner.class_args,
+        TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
+        TunerChoice::Command { .. } => panic!("{rule}"),
+    };
+    assert_eq!(tuner["optimize_mode"], mode.word(), "{rule}");
+    let (name, assessor) = match &spec.assessor {
+        Some(AssessorChoice::Native(native)) => (native.name.as_str(), &native.class_args),
+        Some(AssessorChoice::Nni(algorithm)) => (algorithm.name(), &algorithm.class_args),
+        None => ("none", tuner),
+    };
+    let untold = spec.untold_direction();
+    if ["Curvefitting", "mine.Strict"].contains(&name) {
+        assert!(assessor.is_empty(), "{rule}");
+        assert_eq!(untold.is_some(), name == "mine.Strict", "{rule}: {untold:?}");
+    } else {
+        assert_eq!(assessor["optimize_mode"], mode.word(), "{rule}");
+        assert_eq!(untold, None, "{rule}");
+    }
+}
+
 #[test]
 fn an_experiment_has_one_direction() {
     use OptimizeMode::{Maximize, Minimize};
@@ -443,29 +466,7 @@ fn an_experiment_has_one_direction() {
                     "{rule}"
                 );
                 assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
-                let tuner = match &spec.tuner {
-                    TunerChoice::Native(tuner) => &tuner.class_args,
-                    TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
-                    TunerChoice::Command { .. } => panic!("{rule}"),
-                };
-                assert_eq!(tuner["optimize_mode"], mode.word(), "{rule}");
-                let (name, assessor) = match &spec.assessor {
-                    Some(AssessorChoice::Native(native)) => {
-                        (native.name.as_str(), &native.class_args)
-                    }
-                    Some(AssessorChoice::Nni(algorithm)) => {
-                        (algorithm.name(), &algorithm.class_args)
-                    }
-                    None => ("none", tuner),
-                };
-                let untold = spec.untold_direction();
-                if ["Curvefitting", "mine.Strict"].contains(&name) {
-                    assert!(assessor.is_empty(), "{rule}");
-                    assert_eq!(untold.is_some(), name == "mine.Strict", "{rule}: {untold:?}");
-                } else {
-                    assert_eq!(assessor["optimize_mode"], mode.word(), "{rule}");
-                    assert_eq!(untold, None, "{rule}");
-                }
+                expect_told(&spec, mode, rule);
                 // What is stored says the same when the experiment is resumed.
                 let again = from_canonical(&spec.canonical).unwrap();
                 assert_eq!(again, spec, "{rule}");

@@ -107,7 +107,8 @@ def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
 
 
 def test_dict_results_are_exported_whole_with_their_intermediate_ones(nnictl, tmp_path, port):
-    report = "import nni; [report({'default': 0.5, 'loss': 2}) for report in (nni.report_intermediate_result, nni.report_final_result)]"
+    report = "import nni\nfor say in (nni.report_intermediate_result, nni.report_final_result):\n"
+    report += "    say({'default': 0.5, 'loss': 2})\n"
     (tmp_path / "report.py").write_text(report)
     trial = f"trialCommand: '{sys.executable} report.py'\n"
     lines = FILE.format(trials=1).splitlines(keepends=True)
