@@ -13,7 +13,7 @@ use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
-use crate::collect::Pattern;
+use crate::collect::{Direction, Pattern};
 use crate::delivery::ManagerAddress;
 
 mod config_file;
@@ -285,6 +285,10 @@ pub struct RunArgs {
     /// Name of the metric that the search optimises.
     #[arg(long, env = "TRIALKEEPER_OBJECTIVE", value_name = "NAME")]
     pub objective: Option<String>,
+    /// The direction of the search, `maximize` or `minimize`: a trial without an objective's name that prints both
+    /// a loss and a measure of quality is judged by the one that fits.
+    #[arg(long, env = "TRIALKEEPER_DIRECTION", value_name = "DIRECTION")]
+    pub direction: Option<Direction>,
 
     /// The time in which the trial may end after a stop request.
     #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = "20s", value_parser = duration)]

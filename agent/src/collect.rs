@@ -8,6 +8,7 @@
 //! byte by byte.
 
 pub mod ansi;
+mod epoch_table;
 mod events;
 mod json_lines;
 mod lines;
@@ -28,6 +29,7 @@ pub use events::EventFileReader;
 pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
 pub use metric_registry::MetricRegistry;
+pub use objective::Direction;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::{MARKER, StreamScanner};
 pub use sdk::{Record, read_record};
@@ -108,6 +110,8 @@ impl Finding {
 pub struct CollectSpec {
     /// Name of the metric that the search optimises. `None`: concluded at the end, see [`MetricRegistry`].
     pub objective: Option<String>,
+    /// The direction of the objective, where the user stated it: a search that minimizes means a loss.
+    pub direction: Option<Direction>,
     /// `true` if `name=value` text on stdout counts.
     pub text: bool,
     /// `true` if JSON objects on lines of their own on stdout count.
@@ -135,6 +139,7 @@ impl Default for CollectSpec {
     fn default() -> Self {
         Self {
             objective: None,
+            direction: None,
             text: true,
             json_lines: true,
             patterns: Vec::new(),

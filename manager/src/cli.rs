@@ -130,6 +130,9 @@ enum Command {
     Metrics {
         /// Which, by its id or its number.
         trial: ask::named::TrialName,
+        /// Only the metric of this name.
+        #[arg(long = "name", id = "metric", value_name = "NAME")]
+        name: Option<String>,
         #[command(flatten)]
         asked: ask::OutputArgs,
     },
@@ -308,7 +311,7 @@ pub fn main() -> ExitCode {
             };
         }
         Command::Trial(command) => Invocation::Trial(command),
-        Command::Metrics { trial, asked } => Invocation::Metrics(trial, asked),
+        Command::Metrics { trial, name, asked } => Invocation::Metrics(trial, name, asked),
         Command::Top { id, place } => Invocation::Top(place.of(id)),
         Command::Open { id, print, place } => Invocation::Open(print, place.of(id)),
         Command::Serve { id, host, port, place } => Invocation::Serve(host, port, place.of(id)),
@@ -349,7 +352,7 @@ enum Invocation {
     Conformance(Option<PathBuf>, Option<PathBuf>, String, Vec<String>),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
-    Metrics(ask::named::TrialName, ask::OutputArgs),
+    Metrics(ask::named::TrialName, Option<String>, ask::OutputArgs),
     Top(ask::ExperimentArgs),
     Open(bool, ask::ExperimentArgs),
     Serve(String, u16, ask::ExperimentArgs),
@@ -370,7 +373,9 @@ impl Invocation {
             }
             Self::Experiment(command) => experiment::experiment(command).await,
             Self::Trial(command) => trial::trial(command).await,
-            Self::Metrics(trial, asked) => trial::metrics(&trial, &asked).await,
+            Self::Metrics(trial, name, asked) => {
+                trial::metrics(&trial, name.as_deref(), &asked).await
+            }
             Self::Top(place) => top::top(&place).await,
             Self::Open(print, place) => open::open(&place, print).await,
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,

@@ -15,6 +15,7 @@ mod inherited;
 pub mod kubernetes;
 mod local;
 mod location;
+mod nni_class;
 mod notifications;
 mod plugin;
 mod registered;
@@ -120,6 +121,32 @@ impl ExperimentSpec {
     /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised `val_loss`.
     pub fn direction_warning(&self, metric: &str) -> Option<String> {
         direction::warning(metric, self.optimize_mode)
+    }
+
+    /// Returns the direction if the file states it.
+    pub fn stated_direction(&self) -> Option<OptimizeMode> {
+        (!self.optimize_mode_assumed).then_some(self.optimize_mode)
+    }
+
+    /// Returns a warning if a class of the user's own is not given the experiment's direction.
+    ///
+    /// Most such classes maximize by default. So nothing is said where the file states no direction and the tuner's
+    /// default is to maximize.
+    pub fn untold_direction(&self) -> Option<String> {
+        if self.optimize_mode_assumed && self.optimize_mode == OptimizeMode::Maximize {
+            return None;
+        }
+        let tuner = self.tuner.class_without_mode().map(|class| (self.tuner.section(), class));
+        let assessor = self.assessor.as_ref().and_then(AssessorChoice::class_without_mode);
+        let untold = tuner.into_iter().chain(assessor.map(|class| ("assessor", class)));
+        let mode = self.optimize_mode.word();
+        let advice = untold.map(|(section, class)| {
+            format!(
+                "`{class}` is not told that the search {mode}s; if it has an argument for it, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"
+            )
+        });
+        let advice: Vec<_> = advice.collect();
+        (!advice.is_empty()).then(|| advice.join("\n"))
     }
 
     /// The variables of the manager's environment that hold a secret; none of them reaches a trial or an algorithm.

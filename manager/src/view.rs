@@ -7,6 +7,7 @@ pub mod code;
 pub mod curve;
 pub mod importance;
 mod span;
+pub mod state_names;
 pub mod table;
 mod trial;
 
@@ -62,6 +63,9 @@ pub struct ExperimentView {
     /// A warning that the metric's name suggests the other direction, such as a maximised `val_loss`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction_warning: Option<String>,
+    /// Classes of the user's own that are not given the direction, a sentence and a line for each. Absence means that there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untold_direction: Option<String>,
     /// Trials that may run at a time.
     pub trial_concurrency: usize,
     /// Trials in all. Absence means no limit.
@@ -112,6 +116,7 @@ pub fn experiment(
     let metric = spec.objective.as_deref().or(chosen_objective.as_deref());
     ExperimentView {
         direction_warning: metric.and_then(|metric| spec.direction_warning(metric)),
+        untold_direction: spec.untold_direction(),
         chosen_objective,
         improvements: improvements(snapshot, spec.optimize_mode),
         id: row.id.to_string(),

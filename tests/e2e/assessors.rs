@@ -115,8 +115,8 @@ fn nni_s_assessors_judge_alike_after_a_kill() {
     }
 }
 
-#[test]
-fn an_assessor_follows_the_tuners_direction() {
+/// Runs a search that minimizes a loss beside `assessor`, whose third trial is the only hopeless one.
+fn minimize_beside(assessor: &Value, python: &str) {
     // The third trial's loss is hopeless, and it would never end by itself.
     let line = "echo loss={{x}}; echo loss={{x}}; [ {{x}} -lt 9 ] || exec sleep 100000";
     let sets = json!([{"x": 3}, {"x": 2}, {"x": 9}, {"x": 1}]);
@@ -124,9 +124,23 @@ fn an_assessor_follows_the_tuners_direction() {
         .with("trialConcurrency", 1)
         .with("searchSpace", json!({"sets": {"_type": "choice", "_value": sets}}))
         .with("tuner", json!({"name": "Batch", "classArgs": {"optimize_mode": "minimize"}}))
-        .with("assessor", json!({"name": "Medianstop", "classArgs": {"start_step": 1}}));
+        .with("assessor", assessor.clone())
+        .with("pythonInterpreter", python);
     let bed = TestBed::new();
     let outcome = Outcome::of(bed.start(&mut search.command(&bed)).finish(BOUND));
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
+}
+
+#[test]
+fn an_assessor_follows_the_tuners_direction() {
+    minimize_beside(&json!({"name": "Medianstop", "classArgs": {"start_step": 1}}), "python3");
+}
+
+#[test]
+fn an_assessor_of_nni_that_is_named_by_its_class_follows_the_direction() {
+    let Some(python) = nni_python() else { return };
+    let class = "nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor";
+    let assessor = json!({"className": class, "classArgs": {"start_step": 1}});
+    minimize_beside(&assessor, python.to_str().unwrap());
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
 
 /// A shell, and a script that prints what it offers for `@WORDS@`, the last of which is number `@LAST@` and reads
 /// `@TYPED@`. `@PROGRAM@` is the manager.
@@ -62,7 +62,7 @@ fn shells_complete_commands_and_values() {
     let none = bed.path("none").display().to_string();
     let elsewhere = ["trial-manager", "trial", "show", "--data-dir", &none, "a"];
     #[rustfmt::skip]
-    let table: [(&[&str], &[&str]); 11] = [
+    let table: [(&[&str], &[&str]); 12] = [
         (&["trial-manager", "exp"],                            &["experiment"]),
         (&["trial-manager", "trial", "l"],                     &["log-level", "logs", "ls"]),
         (&["trial-manager", "experiment", "sh"],               &["show"]),
@@ -73,6 +73,7 @@ fn shells_complete_commands_and_values() {
         (&["trial-manager", "trial", "ls", "--cause", "ex"],   &["exit"]),
         (&["trial-manager", "experiment", "show", "-e", &done.id[..2]], &[&done.id]),
         (&["trial-manager", "trial", "kill", &ids[0][..3]],    &[ids[0]]),
+        (&["trial-manager", "metrics", "0", "--name", "sc"],   &["score"]),
         (&elsewhere,                                           &[]),
     ];
     for shell in SHELLS {
@@ -86,13 +87,17 @@ fn shells_complete_commands_and_values() {
 #[test]
 fn what_people_type_first_is_taken() {
     let bed = TestBed::new();
+    seed::make(&bed.data(), "small", 2, 1, 1).unwrap();
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 6] = [
+    let table: [(&[&str], &str); 9] = [
         (&["version"],               "trial-manager "),
         (&["ls"],                    ""),
         (&["list"],                  ""),
         (&["experiments", "list"],   ""),
         (&["experiment", "ls"],      ""),
+        (&["trial", "list", "-e", "small"],  "trial"),
+        (&["trials", "ls", "-e", "small"],   "trial"),
+        (&["trials", "list", "-e", "small"], "trial"),
         (&["completions", "bash"],   "\n_clap_complete_trial_manager"),
     ];
     for (words, expected) in table {

@@ -213,6 +213,7 @@ fn a_class_of_one_s_own_learns_each_end_once_and_after_its_result() {
     let stopped: Vec<_> = outcome.trials.iter().filter(|t| t.state == "EARLY_STOPPED").collect();
     assert_eq!(stopped.len(), 1, "{outcome:#?}");
     assert_eq!(stopped[0].parameters["x"], 0.1);
+    assert_given_up_by_the_assessor(&bed, &outcome, &stopped[0].id);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
     let results = told(&bed, "result");
@@ -317,6 +318,15 @@ fn a_built_in_tuner_may_have_an_assessor_outside() {
         .run(&bed);
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
+    assert_given_up_by_the_assessor(&bed, &outcome, "0");
+}
+
+/// Not by the tuner, which may be outside as well.
+fn assert_given_up_by_the_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
+    let mut why = bed.manager();
+    why.args(["trial", "why", trial, "--experiment", &outcome.id, "--data-dir"]).arg(bed.data());
+    let why = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
+    assert!(why.contains("given up by strict.Strict"), "{why}");
 }
 
 #[test]

@@ -91,12 +91,44 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
 }
 
+/// The first two of four trials in a table of CSV ran the code `first`, the others an edited one. Returns the hash of the
+/// edit.
+fn expect_origins(table: &str, first: &str, commit: &str) -> String {
+    let rows: Vec<Vec<_>> = table.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| {
+        let at =
+            rows[0].iter().position(|known| *known == name).unwrap_or_else(|| panic!("{table}"));
+        rows[1..].iter().map(|row| row[at]).collect::<Vec<_>>()
+    };
+    let hashes = column("code_sha256");
+    assert_eq!(hashes[..2], [first; 2]);
+    assert_ne!(hashes[2], first);
+    assert_eq!(column("git_commit"), [commit; 4]);
+    assert_eq!(column("git_branch"), ["topic"; 4]);
+    assert_eq!(column("git_dirty")[2..], ["true"; 2], "{table}");
+    let diffs = column("git_diff_sha256");
+    assert!(diffs[0] != diffs[2] && diffs[2].len() == 64, "{table}");
+    assert!(column("host").iter().all(|host| !host.is_empty()), "{table}");
+    diffs[2].to_owned()
+}
+
 #[test]
 fn a_script_that_is_edited_in_mid_search_is_reported() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let script = |score| write_script(&bed, &gate, score);
     script(1);
+    let git = |arguments: &[&str]| {
+        let mut git = std::process::Command::new("git");
+        git.arg("-C").arg(bed.path("code")).args(["-c", "user.name=n", "-c", "user.email=e@e"]);
+        let done = git.args(arguments).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}");
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    };
+    for words in [&["init", "-b", "topic"][..], &["add", "."], &["commit", "-m", "m"]] {
+        git(words);
+    }
+    let commit = git(&["rev-parse", "HEAD"]);
     let manager = Search::new("./train.sh", 4).with("trialConcurrency", 1).start(&bed);
     let read = |path: &str| read(&bed, path);
     // The trial waits at the gate.
@@ -125,8 +157,13 @@ fn a_script_that_is_edited_in_mid_search_is_reported() {
     let experiment = shown(&bed, &["experiment", "show", &done.id]);
     assert!(experiment.contains(said), "{experiment}");
     let table = shown(&bed, &["experiment", "export", &done.id, "--format", "csv"]);
-    let hashes: Vec<_> = table.lines().map(|line| line.rsplit(',').next().unwrap()).collect();
-    assert_eq!(hashes[0], "code_sha256", "{table}");
-    assert_eq!([hashes[1], hashes[2]], [first.as_str(); 2]);
-    assert_ne!(hashes[3], first);
+    let diff = expect_origins(&table, &first, &commit);
+    let with_changes = format!("with changes {}", &diff[..12]);
+    assert!(experiment.contains(&with_changes), "{experiment}");
+    let to = bed.path("mlruns").display().to_string();
+    shown(&bed, &["experiment", "export", &done.id, "--format", "mlflow", "--to", &to]);
+    let runs = fs::read_dir(bed.path("mlruns/0")).unwrap().flatten();
+    let tags = runs.map(|run| run.path().join("tags/mlflow.source.git.commit"));
+    let commits: Vec<_> = tags.filter_map(|tag| fs::read_to_string(tag).ok()).collect();
+    assert_eq!(commits, [commit.as_str(); 4]);
 }

@@ -250,3 +250,22 @@ fn an_assessor_that_hangs_alone_is_told_of_and_replaced() {
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
     bed.wait_until_empty();
 }
+
+#[test]
+fn doctor_tells_of_a_tuner_that_owes_an_answer() {
+    let bed = TestBed::new();
+    let gates = gates(&bed);
+    bed.write("code/program.py", &PROGRAM.replace("message[\"id\"] == 1", "True"));
+    let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
+    let search = Search::new("echo score=1", 3)
+        .with("tunerPatience", "6s")
+        .with("tuner", json!({"command": program}));
+    let mut doctor = bed.manager();
+    doctor.args(["doctor", "--probe", "--port", "0"]).arg(search.write(&bed));
+    let said = bed.start(&mut doctor).finish(BOUND);
+    let said = String::from_utf8(said.stdout).unwrap();
+    // The second process of the program answers.
+    assert!(said.contains("has not proposed anything for 3 s"), "{said}");
+    assert!(said.contains("it last wrote: waiting for the gate"), "{said}");
+    assert!(said.contains("a trial ran"), "{said}");
+}

@@ -1,7 +1,7 @@
 //! The user names no metric, or optimises one the wrong way round.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Search, TestBed};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 #[test]
 fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
@@ -36,4 +36,107 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     let done = meant.run(&bed);
     done.expect_done(1, 0);
     assert!(!done.stderr.contains("suggests the opposite"), "{}", done.stderr);
+}
+
+/// Returns what `doctor` says about a search.
+fn doctor(bed: &TestBed, search: &Search, probe: bool) -> String {
+    let mut doctor = bed.manager();
+    doctor.args(["doctor", "--port", "0"]).args(probe.then_some("--probe")).arg(search.write(bed));
+    String::from_utf8(bed.start(&mut doctor).finish(BOUND).stdout).unwrap()
+}
+
+#[test]
+fn a_search_that_states_minimize_takes_the_loss_that_keras_prints() {
+    let bed = TestBed::new();
+    let line = "echo 'loss: 0.5{{x}} - val_loss: 0.6{{x}} - val_accuracy: 0.8{{x}}'";
+    let search = Search::new(line, 2)
+        .with("searchSpace", json!({"x": {"_type": "choice", "_value": [1, 2]}}))
+        .with("tuner", json!({"name": "GridSearch"}));
+    let metric = |search: Search| {
+        let done = search.run(&bed);
+        done.expect_done(2, 0);
+        (done.trials[0].final_result.clone(), done.stderr)
+    };
+    let (value, said) = metric(search.clone().with("objective", json!({"direction": "minimize"})));
+    assert_eq!(value, 0.61, "{said}");
+    assert!(said.contains("\"val_loss\" was taken for the result"), "{said}");
+    let (value, said) = metric(search);
+    assert_eq!(value, 0.81, "{said}");
+}
+
+#[test]
+fn a_class_that_is_not_told_the_direction_is_named() {
+    let bed = TestBed::new();
+    let search = Search::new("echo score=1", 1)
+        .with("tuner", json!({"name": "TPE", "classArgs": {"optimize_mode": "minimize"}}))
+        .with("assessor", json!({"className": "mine.Strict"}));
+    let warning = "`mine.Strict` is not told that the search minimizes";
+    assert_eq!(doctor(&bed, &search, false).matches(warning).count(), 1);
+    let done = search.run(&bed);
+    assert_eq!(done.stderr.matches(warning).count(), 1, "{}", done.stderr);
+    let mut show = bed.manager();
+    show.args(["experiment", "show", &done.id, "--data-dir"]).arg(bed.data());
+    let shown = String::from_utf8(bed.start(&mut show).finish(BOUND).stdout).unwrap();
+    assert!(shown.contains(warning), "{shown}");
+    let told = json!({"className": "mine.Strict", "classArgs": {"optimize_mode": "minimize"}});
+    let said = doctor(&bed, &search.with("assessor", told), false);
+    assert!(!said.contains("is not told"), "{said}");
+}
+
+#[test]
+fn an_assumed_direction_is_stated_once_by_run_and_by_the_portal() {
+    let bed = TestBed::new();
+    let gate = trialkeeper_tests::Gate::new(&bed.path("gate"));
+    let search = Search::new("read _ <\"$GATE\"; echo score=1 step=2", 2)
+        .with("trialConcurrency", 1)
+        .with("tuner", json!({"name": "TPE"}));
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    let address = wait_for("the address", BOUND, || {
+        let said = running.stderr();
+        let line = said.lines().find(|line| line.starts_with("experiment "))?.to_owned();
+        line.rsplit(' ').next().map(str::to_owned)
+    });
+    let (_, page) = trialkeeper_tests::get(&address, "/").unwrap();
+    let hint = "The experiment file states no direction; minimize is assumed";
+    assert_eq!(page.matches(hint).count(), 1, "{page}");
+    gate.open(2);
+    let done = Outcome::of(running.finish(BOUND));
+    done.expect_done(2, 0);
+    let sentence = "the experiment file states no direction; minimize is assumed";
+    assert_eq!(done.stderr.matches(sentence).count(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
+    let bed = TestBed::new();
+    let gate = trialkeeper_tests::Gate::new(&bed.path("gate"));
+    let printing = "echo loss=0.5 accuracy=0.75 hit=3";
+    let search = Search::new(printing, 2).with("trialConcurrency", 1);
+    let said = doctor(&bed, &search, true);
+    assert!(said.contains("\"accuracy\" was taken for the result; name another with"), "{said}");
+    assert!(said.contains("objective: {metric: NAME}"), "{said}");
+
+    let line = format!("{printing}; test $NNI_TRIAL_SEQ_ID = 0 || read _ <\"$GATE\"");
+    let search = search.with("trialCommand", line);
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    let address = wait_for("the address", BOUND, || {
+        let said = running.stderr();
+        let line = said.lines().find(|line| line.starts_with("experiment "))?.to_owned();
+        line.rsplit(' ').next().map(str::to_owned)
+    });
+    let get = |path: &str| trialkeeper_tests::get(&address, path).map(|(_, page)| page);
+    wait_for("the hint on the overview", BOUND, || {
+        let page = get("/")?;
+        let hint = "names no objective; <code>accuracy</code> is chosen";
+        (page.contains(hint) && page.contains("State <code>objective</code>")).then_some(())
+    });
+    let trials: serde_json::Value = serde_json::from_str(&get("/api/v1/trials").unwrap()).unwrap();
+    let trials = trials["trials"].as_array().unwrap();
+    let first = trials.iter().find(|trial| trial["sequence"] == 0).unwrap();
+    let page = get(&format!("/trials/{}", first["id"].as_str().unwrap())).unwrap();
+    assert!(page.contains("objective-chosen") && page.contains("was taken for"), "{page}");
+    gate.open(1);
+    let done = Outcome::of(running.finish(BOUND));
+    done.expect_done(2, 0);
+    assert_eq!(done.stderr.matches("was taken for the result").count(), 1, "{}", done.stderr);
 }

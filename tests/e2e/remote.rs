@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
+use super::strangers::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, wait_for};
@@ -127,4 +129,47 @@ fn an_interrupted_search_ends_its_trials_politely() {
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
     bed.wait_until_empty();
+}
+
+/// The address at which another user of a machine could wait for its agents: the one that the experiment's folder there
+/// names, if it can be reached at all.
+fn addresses(folder: &std::path::Path) -> Vec<String> {
+    let named = fs::read_to_string(folder.join("manager.url")).unwrap();
+    let named = named.trim().rsplit('/').next().unwrap().to_owned();
+    // A port of 0 is none: nothing can be reached there.
+    if named.ends_with(":0") { Vec::new() } else { vec![named] }
+}
+
+#[test]
+fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    let running = search(&bed, &[machines.add("one")], 2).start(&bed);
+    started(&bed, 2);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let folder = bed.path("one").join(id);
+    let addresses = addresses(&folder);
+    // The manager is gone as well, so that nothing takes the port back.
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    machines.cut("one");
+    let mut imposters = Vec::new();
+    for address in &addresses {
+        wait_for("the port", BOUND, || std::net::TcpListener::bind(address).ok());
+        imposters.push(Imposter::listen(address));
+    }
+    gate.open(2);
+    let trials = || fs::read_dir(folder.join("trials")).unwrap().flatten();
+    wait_for("both verdicts", BOUND, || {
+        trials().all(|trial| trial.path().join("verdict.json").exists()).then_some(())
+    });
+    for imposter in imposters {
+        assert_eq!(imposter.heard(), "", "agents talk to no stranger");
+    }
+    let socket = fs::symlink_metadata(folder.join("manager.sock")).unwrap();
+    assert!(std::os::unix::fs::FileTypeExt::is_socket(&socket.file_type()));
+    assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    let done = Outcome::of_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
+    expect_whole(&bed, &done, 2);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
-use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, get, wait_for};
 
 const STEPS: usize = 10;
 
@@ -146,7 +146,15 @@ fn what_a_restored_backup_lacks_for_good_is_named() {
             }
         }
     };
-    let (bed, id, outcome) = Story::restored(forget).end();
+    let story = Story::restored(forget);
+    let page = wait_for("the trial's page that names what is lost", BOUND, || {
+        let url = fs::read_to_string(story.bed.data().join(&story.id).join("manager.url")).ok()?;
+        let trial = &stored(&story.bed, &story.id).1.first()?.0;
+        let (_, page) = get(url.trim(), &format!("/trials/{trial}"))?;
+        page.contains("may be lost").then_some(page)
+    });
+    assert!(page.contains("class=\"trouble\"") && page.contains("reports-lost"), "{page}");
+    let (bed, id, outcome) = story.end();
 
     outcome.expect_done(2, 0);
     let check = run(&bed, &["check", &id]);

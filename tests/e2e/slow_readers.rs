@@ -15,11 +15,21 @@ const LOG_END: u64 = 16 << 20;
 /// The memory that the manager may need for all of them, in KiB. A client cost it 2 MiB once.
 const MEMORY_KIB: usize = 112 << 10;
 
+/// The memory that may stay with the manager once they have gone, in KiB: what an allocator keeps.
+const MEMORY_LEFT_KIB: usize = 48 << 10;
+
 /// A line of /proc/PID/status, in KiB.
 fn memory(pid: Pid, name: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Asks for a list, and reads nothing of the answer, whatever it is.
+fn ask_and_leave(host: &str, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
+    stream
 }
 
 /// Asks for a log, and reads the answer's first bytes only.
@@ -38,7 +48,7 @@ fn clients_that_do_not_read_a_log_cost_little_memory_and_keep_no_other_from_it()
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let line = format!(
-        "yes 0123456789abcde | head -c {LOG}; read _ <{}; echo score=1",
+        "seq 1 10000 | sed s/^/score=/; yes 0123456789abcde | head -c {LOG}; read _ <{}; echo score=1",
         gate.path().display()
     );
     let manager = Search::new(&line, 1).start(&bed);
@@ -63,6 +73,17 @@ fn clients_that_do_not_read_a_log_cost_little_memory_and_keep_no_other_from_it()
     let most = memory(manager.pid(), "VmHWM");
     assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
     drop(clients);
+    let comes_back = |what: &str| {
+        wait_for(what, BOUND, || {
+            (memory(manager.pid(), "VmRSS") < before + MEMORY_LEFT_KIB).then_some(())
+        });
+    };
+    comes_back("the memory of the log's readers to come back");
+    let list = path.replace("/log/stdout", "/metrics?limit=10000");
+    let clients: Vec<_> = (0..CLIENTS).map(|_| ask_and_leave(host, &list)).collect();
+    assert_eq!(get(url, "/").unwrap().0, 200);
+    drop(clients);
+    comes_back("the memory of the list's readers to come back");
     let (status, body) = get(url, &path).unwrap();
     assert!(status == 200 && body.len() >= LOG, "{status}, {} bytes", body.len());
     let most = memory(manager.pid(), "VmHWM");

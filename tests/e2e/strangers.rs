@@ -10,12 +10,12 @@ use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
 /// Answers every request as a manager would that has stored everything and renews the token, and keeps what it was sent.
-struct Imposter {
+pub(crate) struct Imposter {
     heard: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Imposter {
-    fn listen(address: &str) -> Self {
+    pub(crate) fn listen(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&heard);
@@ -34,7 +34,7 @@ impl Imposter {
         Self { heard }
     }
 
-    fn heard(&self) -> String {
+    pub(crate) fn heard(&self) -> String {
         String::from_utf8_lossy(&self.heard.lock().unwrap()).into_owned()
     }
 }

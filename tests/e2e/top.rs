@@ -60,6 +60,30 @@ fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
 }
 
 #[test]
+fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
+    let bed = TestBed::new();
+    let (gate, running) = searching(&bed);
+    let mut command = bed.manager();
+    command.args(["top", "--data-dir"]).arg(bed.data());
+    command.env_remove("NO_COLOR").env("TERM", "xterm");
+    let mut terminal = Terminal::start(&command, 60, 30);
+    let shown = until(&terminal, "the trial's latest", |lines| {
+        lines.iter().any(|line| line.contains("0.75"))
+            && lines.iter().any(|line| line.contains('░'))
+    });
+    assert!(shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
+    let all = shown.join("\n");
+    assert!(all.contains("0 of 2 trials") && all.contains("1 running"), "{shown:#?}");
+    assert!(!all.contains("RUNNING"), "the words are the portal's: {shown:#?}");
+    let drawn = terminal.drawn();
+    assert!(drawn.contains("\u{1b}[36m1 running\u{1b}[0m"), "{drawn:?}");
+    terminal.press("q");
+    assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
+    gate.open(2);
+    assert_eq!(running.finish(BOUND).code, Some(0));
+}
+
+#[test]
 fn whoever_watches_is_told_when_the_manager_goes_away() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);

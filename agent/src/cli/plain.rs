@@ -21,7 +21,7 @@ pub(super) const PREFIX: &str = "TRIALKEEPER_";
 /// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.
 type Setting = (&'static str, fn(&mut RunArgs, &str) -> Option<()>);
 
-const SETTINGS: [Setting; 30] = [
+const SETTINGS: [Setting; 31] = [
     ("shell", |run, text| put(&mut run.shell, Some(text.into()))),
     ("experiment", |run, text| put(&mut run.experiment, read(text))),
     ("trial", |run, text| put(&mut run.trial, read(text))),
@@ -42,6 +42,7 @@ const SETTINGS: [Setting; 30] = [
     ("log_rate", |run, text| set(&mut run.log_rate, read(text))),
     ("parameters", |run, text| put(&mut run.parameters, Some(text.into()))),
     ("objective", |run, text| put(&mut run.objective, read(text))),
+    ("direction", |run, text| put(&mut run.direction, read(text))),
     ("grace", |run, text| set(&mut run.grace, duration(text).ok())),
     ("drain", |run, text| set(&mut run.drain, duration(text).ok())),
     ("flush", |run, text| set(&mut run.flush, duration(text).ok())),
@@ -191,6 +192,7 @@ mod tests {
         ("log_rate",        "0",                        Some("0x1")),
         ("parameters",      "{\"parameters\": {\"x\": \"=\"}}", None),
         ("objective",       "val=loss",                 None),
+        ("direction",       "minimize",                 Some("down")),
         ("grace",           "1.5m",                     Some("soon")),
         ("drain",           "0",                        Some("1y")),
         ("flush",           "60s",                      Some("s")),

@@ -13,14 +13,19 @@
 use serde_json::{Map, Value};
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
 
-use super::objective::main_of;
+use super::objective::{Direction, main_of};
 use super::{CollectedMetric, NAME_BYTES, Source, text};
 
 /// Members that say which step a line speaks of, the finest first.
 const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
 
 /// Appends the metrics of `line`. `false` if it is no JSON object, and so perhaps some other text.
-pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<CollectedMetric>) -> bool {
+pub(super) fn read(
+    line: &[u8],
+    objective: Option<&str>,
+    direction: Option<Direction>,
+    found: &mut Vec<CollectedMetric>,
+) -> bool {
     let line = line.trim_ascii();
     if !(line.starts_with(b"{") && line.ends_with(b"}")) {
         return false;
@@ -55,7 +60,7 @@ pub(super) fn read(line: &[u8], objective: Option<&str>, found: &mut Vec<Collect
     // A line that says that it is final and has one value means it.
     let speaker = match names.as_slice() {
         [only] if objective.is_none() => Some(*only),
-        names => main_of(names, objective),
+        names => main_of(names, objective, direction),
     };
     for (name, value) in metrics {
         let kind = match kind {
@@ -111,7 +116,7 @@ mod tests {
 
     fn all(line: &str, objective: Option<&str>) -> Option<Vec<CollectedMetric>> {
         let mut found = Vec::new();
-        read(line.as_bytes(), objective, &mut found).then_some(found)
+        read(line.as_bytes(), objective, None, &mut found).then_some(found)
     }
 
     #[test]
@@ -190,13 +195,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_left(bytes: Vec<u8>) {
-            read(&bytes, None, &mut Vec::new());
+            read(&bytes, None, None, &mut Vec::new());
         }
 
         #[test]
         fn any_object_holds_only_numbers(line in r#"\{"[a-z]{0,3}": [0-9a-z"\-.{}\[\], :]{0,20}\}"#) {
             let mut found = Vec::new();
-            read(line.as_bytes(), None, &mut found);
+            read(line.as_bytes(), None, None, &mut found);
             prop_assert!(found.iter().all(|found| found.value.number().is_some()));
         }
     }

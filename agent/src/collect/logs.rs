@@ -7,11 +7,16 @@ use serde_json::{Value, json};
 use trial_protocol::Stream;
 
 use super::metric_registry::MetricRegistry;
-use super::{CollectSpec, Finding, StreamScanner};
+use super::{CollectSpec, Direction, Finding, StreamScanner};
 
-fn concluded(bytes: &[u8], parameters: &[(&str, f64)]) -> Option<(String, Value)> {
+fn concluded(
+    bytes: &[u8],
+    parameters: &[(&str, f64)],
+    direction: Option<Direction>,
+) -> Option<(String, Value)> {
     let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
-    let spec = CollectSpec { parameters: parameters.collect(), ..CollectSpec::default() };
+    let spec =
+        CollectSpec { parameters: parameters.collect(), direction, ..CollectSpec::default() };
     let mut registry = MetricRegistry::new(&spec);
     let mut scanner = StreamScanner::new(&spec, Stream::Stdout);
     let mut found = Vec::new();
@@ -23,6 +28,11 @@ fn concluded(bytes: &[u8], parameters: &[(&str, f64)]) -> Option<(String, Value)
         }
     }
     registry.conclude(true).map(|metric| (metric.name, metric.value.as_json().clone()))
+}
+
+fn read(log: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/logs/{log}.txt"));
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{log}: {error}"))
 }
 
 /// The log, the trial's parameters, and the metric that speaks for it.
@@ -43,20 +53,38 @@ fn the_metric_that_a_person_would_take_speaks_for_the_trial() {
         ("sklearn_sgd",    &[],                                 Some(("Objective", json!(5.756_024)))),
         ("sklearn_grid",   &[("C", 10.0)],                      Some(("score", json!(0.867)))),
         ("flax",           &[],                                 Some(("accuracy", json!(98.13)))),
-        ("fastai",         &[],                                 None),
+        ("fastai",         &[],                                 Some(("accuracy", json!(0.861_234)))),
     ];
     for (log, parameters, expected) in table {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/logs/{log}.txt"));
-        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{log}: {error}"));
+        let bytes = read(log);
         let expected = expected.map(|(name, value)| (name.to_owned(), value));
-        assert_eq!(concluded(&bytes, parameters), expected, "{log}");
+        for direction in [None, Some(Direction::Maximize)] {
+            assert_eq!(concluded(&bytes, parameters, direction), expected, "{log} {direction:?}");
+        }
+    }
+}
+
+#[test]
+fn a_search_that_minimizes_takes_a_loss_where_there_is_one() {
+    #[rustfmt::skip]
+    let table = [
+        ("keras",          Some(("val_loss", json!(0.5507)))),
+        ("fastai",         Some(("valid_loss", json!(0.323_456)))),
+        ("transformers",   Some(("eval_loss", json!(0.3987)))),
+        ("settings_first", Some(("loss", json!(0.53)))),
+        ("sklearn_grid",   Some(("score", json!(0.867)))),
+    ];
+    for (log, expected) in table {
+        let expected = expected.map(|(name, value)| (name.to_owned(), value));
+        let found = concluded(&read(log), &[], Some(Direction::Minimize));
+        assert_eq!(found, expected, "{log}");
     }
 }
 
 proptest! {
     #[test]
     fn any_text_leads_to_a_number_or_to_nothing(text in "[a-z:=' .0-9{}\\n-]{0,200}") {
-        if let Some((name, value)) = concluded(text.as_bytes(), &[("a", 1.0)]) {
+        if let Some((name, value)) = concluded(text.as_bytes(), &[("a", 1.0)], None) {
             prop_assert!(!name.is_empty() && value != Value::Null);
         }
     }

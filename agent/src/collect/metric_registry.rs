@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
 
-use super::objective::{main_of, repeats};
+use super::objective::{Direction, main_of, repeats};
 use super::{CollectSpec, CollectedMetric, Source};
 
 /// The number of names that text and JSON lines may introduce; the objective and a final result are always let in.
@@ -22,6 +22,7 @@ const DENSE: u64 = 10_000;
 #[derive(Debug)]
 pub struct MetricRegistry {
     objective: Option<String>,
+    direction: Option<Direction>,
     /// The trial's parameters that are numbers.
     parameters: Vec<(String, MetricValue)>,
     sdk: Series,
@@ -52,6 +53,7 @@ impl MetricRegistry {
     pub fn new(spec: &CollectSpec) -> Self {
         Self {
             objective: spec.objective.clone(),
+            direction: spec.direction,
             parameters: spec.parameters.clone(),
             sdk: Series::default(),
             printed: HashMap::new(),
@@ -93,7 +95,7 @@ impl MetricRegistry {
             printed.filter(|(name, series)| series.is_measured || is_objective(name)).collect();
         seen.sort_by_key(|(_, series)| series.last_at);
         let names: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
-        let name = main_of(&names, self.objective.as_deref())?;
+        let name = main_of(&names, self.objective.as_deref(), self.direction)?;
         if names.len() > 1 && self.objective.is_none() {
             self.chosen = Some(name.to_owned());
         }

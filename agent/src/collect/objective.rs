@@ -1,7 +1,37 @@
 //! PURE: which printed metric speaks for a trial whose objective has no name: what its name is taken to mean, and what is
 //! never a result.
 
+use std::str::FromStr;
+
 use trial_protocol::{MetricValue, OBJECTIVE};
+
+/// The direction in which a search moves its objective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The larger the better.
+    Maximize,
+    /// The smaller the better.
+    Minimize,
+}
+
+impl Direction {
+    /// Returns the word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Maximize => "maximize",
+            Self::Minimize => "minimize",
+        }
+    }
+}
+
+impl FromStr for Direction {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::Maximize, Self::Minimize];
+        all.into_iter().find(|it| it.as_str() == text).ok_or("allowed: maximize, minimize")
+    }
+}
 
 /// Names that say themselves that they are the result, the likeliest first.
 const RESULTS: [&str; 5] = [OBJECTIVE, "objective", "metric", "score", "reward"];
@@ -135,16 +165,20 @@ pub(super) fn is_setting(name: &str) -> bool {
 
 /// Returns whether a name means a metric wherever it stands.
 pub(super) fn is_known(name: &str) -> bool {
-    likelihood(name).is_some() && !is_setting(name)
+    likelihood(name, None).is_some() && !is_setting(name)
 }
 
 /// Returns how likely a name means the result: the least is the likeliest. What says itself that it is the result comes
-/// before measures of quality, these before losses, and among each kind what was measured on data that the trial was
-/// not trained on. `None`: the name says nothing.
-fn likelihood(name: &str) -> Option<(usize, bool, usize)> {
+/// before measures of quality, these before losses unless the search minimizes, and among each kind what was measured on
+/// data that the trial was not trained on. `None`: the name says nothing.
+fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, usize)> {
     let last = parts(name).next_back()?;
     let trained_on = !parts(name).any(|part| is_one_of(part, &HELD_OUT));
-    let mut kinds = [&RESULTS[..], &QUALITIES, &LOSSES].into_iter().enumerate();
+    let kinds: [&[&str]; 3] = match direction {
+        Some(Direction::Minimize) => [&RESULTS, &LOSSES, &QUALITIES],
+        Some(Direction::Maximize) | None => [&RESULTS, &QUALITIES, &LOSSES],
+    };
+    let mut kinds = kinds.into_iter().enumerate();
     kinds.find_map(|(kind, words)| {
         let place = words.iter().position(|word| word.eq_ignore_ascii_case(last))?;
         Some((kind, trained_on, place))
@@ -153,17 +187,36 @@ fn likelihood(name: &str) -> Option<(usize, bool, usize)> {
 
 /// Returns which of `names`, in the order of their last appearance, speaks for the trial: the objective where one is
 /// named; else, of those that are no settings, the likeliest, or where no name says anything the last.
-pub(super) fn main_of<'n>(names: &[&'n str], objective: Option<&str>) -> Option<&'n str> {
+pub(super) fn main_of<'n>(
+    names: &[&'n str],
+    objective: Option<&str>,
+    direction: Option<Direction>,
+) -> Option<&'n str> {
     if let Some(objective) = objective {
         return names.iter().copied().find(|name| *name == objective);
     }
     let candidates = || names.iter().copied().filter(|name| !is_setting(name));
     // Of several of one kind the last: `XGBoost` means the last data set, and others print the best one last.
-    let known = candidates().rev().filter_map(|name| Some((likelihood(name)?, name)));
+    let known = candidates().rev().filter_map(|name| Some((likelihood(name, direction)?, name)));
     known
         .min_by_key(|(likelihood, _)| *likelihood)
         .map(|(_, name)| name)
         .or_else(|| candidates().next_back())
+}
+
+/// The last part of a qualified name: `optimizer.lr` and `optimizer/lr` mean `lr`.
+fn last_part(name: &str) -> &str {
+    name.rsplit(['.', '/']).next().unwrap_or(name)
+}
+
+/// Returns whether two names mean one parameter: case, `-`, `_` and the like count nothing, and one of the two may be
+/// qualified.
+fn is_alike(own: &str, printed: &str) -> bool {
+    fn folded(name: &str) -> impl Iterator<Item = char> {
+        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase)
+    }
+    let is = |own: &str, printed: &str| folded(own).eq(folded(printed));
+    is(own, printed) || is(last_part(own), printed) || is(own, last_part(printed))
 }
 
 /// Returns whether a printed value only repeats a parameter of the trial's.
@@ -172,7 +225,7 @@ pub(super) fn repeats(
     name: &str,
     value: &MetricValue,
 ) -> bool {
-    parameters.iter().any(|(own, set)| own == name && set.number() == value.number())
+    parameters.iter().any(|(own, set)| set.number() == value.number() && is_alike(own, name))
 }
 
 #[cfg(test)]
@@ -203,9 +256,34 @@ mod tests {
             (&[],                                         None),
         ];
         for (names, expected) in table {
-            assert_eq!(main_of(names, None), expected, "{names:?}");
+            assert_eq!(main_of(names, None, None), expected, "{names:?}");
         }
-        assert_eq!(main_of(&["acc", "lr"], Some("lr")), Some("lr"), "a name that was given counts");
-        assert_eq!(main_of(&["acc"], Some("auc")), None);
+        let named = |names: &[&'static str], name| main_of(names, Some(name), None);
+        assert_eq!(named(&["acc", "lr"], "lr"), Some("lr"), "a name that was given counts");
+        assert_eq!(named(&["acc"], "auc"), None);
+    }
+
+    #[test]
+    fn a_value_that_repeats_a_parameter_is_found_under_any_spelling() {
+        let number = |value: f64| MetricValue::from(value);
+        let parameters =
+            [("learning_rate".to_owned(), number(0.1)), ("layer.hidden".to_owned(), number(64.0))];
+        #[rustfmt::skip]
+        let table = [
+            ("learning_rate",     0.1,  true),
+            ("Learning-Rate",     0.1,  true),
+            ("learningRate",      0.1,  true),
+            ("opt/learning_rate", 0.1,  true),
+            ("layer.hidden",      64.0, true),
+            ("layer_hidden",      64.0, true),
+            ("hidden",            64.0, true),
+            ("learning_rate",     0.2,  false),
+            ("rate",              0.1,  false),
+            ("score",             0.1,  false),
+            ("layer",             64.0, false),
+        ];
+        for (name, value, expected) in table {
+            assert_eq!(repeats(&parameters, name, &number(value)), expected, "{name}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! PURE: one output stream's bytes -> findings, at the speed of `memchr`.
 //!
-//! A chunk is searched as a whole for the few bytes that a metric needs (NNI's marker, `=`, `{`), so that
+//! A chunk is searched as a whole for the few bytes that a metric needs (NNI's marker, `=`, `{`, `epoch`), so that
 //! ordinary output is never cut into lines. Only the unterminated tail of a chunk is kept, and of a tail
 //! that grows too long only what may still become a marker.
 //!
@@ -16,8 +16,8 @@ use trial_protocol::Stream;
 
 use super::sdk::{self, Record};
 use super::{
-    CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, Source, ansi, json_lines,
-    text,
+    CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, Source, ansi, epoch_table,
+    json_lines, text,
 };
 
 /// The mark before each record of NNI's SDK on stdout, and the apostrophe that ends it.
@@ -47,6 +47,9 @@ pub struct StreamScanner {
     /// code.
     reads_text: bool,
     marker: memmem::Finder<'static>,
+    /// Finds the line that names a table's columns; it has no byte that other metrics need.
+    table_begin: memmem::Finder<'static>,
+    table: epoch_table::EpochTable,
     /// The unterminated line so far, less what is decided.
     carry: Vec<u8>,
     /// The time that the carry must be before looking at it is of use.
@@ -87,6 +90,8 @@ impl StreamScanner {
             reads_text: stream == Stream::Stdout
                 && (spec.text || spec.json_lines || !spec.patterns.is_empty()),
             marker: memmem::Finder::new(MARKER),
+            table_begin: memmem::Finder::new(epoch_table::FIRST),
+            table: epoch_table::EpochTable::default(),
             carry: Vec::new(),
             look_at: LIMITS.look,
             clipped: None,
@@ -124,13 +129,10 @@ impl StreamScanner {
     fn scan(&mut self, block: &[u8], found: &mut Vec<Finding>) {
         let mut at = 0;
         let mut record = self.marker.find(block);
+        let mut table = self.next_table(block);
         while at < block.len() {
-            let hit = match (record, self.next_texture(&block[at..])) {
-                (Some(record), Some(after)) => record.min(at + after),
-                (Some(record), None) => record,
-                (None, Some(after)) => at + after,
-                (None, None) => return,
-            };
+            let texture = self.next_texture(&block[at..]).map(|after| at + after);
+            let Some(hit) = [record, table, texture].into_iter().flatten().min() else { return };
             let start =
                 memchr::memrchr(b'\n', &block[at..hit]).map_or(at, |newline| at + newline + 1);
             let end =
@@ -140,7 +142,15 @@ impl StreamScanner {
             if record.is_some_and(|record| record < at) {
                 record = self.marker.find(&block[at..]).map(|after| at + after);
             }
+            if table.is_some_and(|table| table < at) {
+                table = self.next_table(&block[at..]).map(|after| at + after);
+            }
         }
+    }
+
+    /// The position of what may begin a table.
+    fn next_table(&self, block: &[u8]) -> Option<usize> {
+        (self.reads_text && self.spec.text).then(|| self.table_begin.find(block))?
     }
 
     /// The position of the next byte that ordinary text must have to hold a metric.
@@ -310,9 +320,23 @@ impl StreamScanner {
         if matched {
             return;
         }
-        if self.spec.json_lines && json_lines::read(&piece, objective, &mut self.objects) {
+        let direction = self.spec.direction;
+        if self.spec.json_lines && json_lines::read(&piece, objective, direction, &mut self.objects)
+        {
             found.extend(self.objects.drain(..).map(Finding::Metric));
         } else if self.spec.text {
+            let is_table = self.table.read(&piece, |name, epoch, value| {
+                found.push(Finding::Metric(CollectedMetric {
+                    source: Source::Text,
+                    name: name.to_owned(),
+                    kind: None,
+                    sequence: Some(epoch),
+                    value,
+                }));
+            });
+            if is_table {
+                return;
+            }
             text::pairs(&piece, objective, |name, value| {
                 if self.spec.is_variable(name, &value) {
                     return;

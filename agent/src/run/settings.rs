@@ -250,6 +250,7 @@ fn sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
 fn collectors(args: &RunArgs) -> CollectSpec {
     CollectSpec {
         objective: args.objective.clone(),
+        direction: args.direction,
         // NNI's manager knows one metric: others that a trial prints are collected on request only.
         text: args.collect.contains(&Collect::Text)
             && (args.legacy.is_none() || args.objective.is_some()),

@@ -30,10 +30,22 @@ impl Parameters {
         Self::plain(Map::new())
     }
 
-    /// The parameters that are numbers.
+    /// The parameters that are numbers; members of nested choices as `outer.inner`.
     pub fn numbers(&self) -> Vec<(String, MetricValue)> {
-        let numbers = self.values.iter().filter(|(_, value)| value.is_number());
-        numbers.map(|(name, value)| (name.clone(), MetricValue::from(value.clone()))).collect()
+        let mut numbers = Vec::new();
+        let mut rest: Vec<(String, &Value)> =
+            self.values.iter().map(|(name, value)| (name.clone(), value)).collect();
+        while let Some((name, value)) = rest.pop() {
+            match value {
+                Value::Number(_) => numbers.push((name, MetricValue::from(value.clone()))),
+                Value::Object(members) => {
+                    let inner = members.iter().map(|(own, value)| (format!("{name}.{own}"), value));
+                    rest.extend(inner);
+                }
+                Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
+            }
+        }
+        numbers
     }
 
     /// Reads NNI's record, or a plain object of parameters.

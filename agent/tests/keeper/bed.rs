@@ -1,5 +1,6 @@
 //! A small vocabulary: start a keeper around a shell line, wait for a state, see how it ended.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -37,17 +38,22 @@ pub(crate) struct Ended {
 
 /// Returns a command that starts with no signal ignored, as from an interactive shell. The tests themselves may
 /// run with some ignored: under `nohup`, in a job of cron, in the background of a script.
-pub(crate) fn with_default_signals(program: &str) -> Command {
+pub(crate) fn with_default_signals(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal", program]);
+    command.arg("--default-signal").arg(program);
     command
+}
+
+/// Returns a command that runs `trialkeeper` with no signal ignored.
+pub(crate) fn program() -> Command {
+    with_default_signals(env!("CARGO_BIN_EXE_trialkeeper"))
 }
 
 impl Keeper {
     /// `trialkeeper run`, with its output directory as `out` in the current directory.
     pub(crate) fn new(words: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = with_default_signals(env!("CARGO_BIN_EXE_trialkeeper"));
+        let mut command = program();
         command.args(["run", "--output-dir", "out"]).args(words).current_dir(dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // What the tests themselves are told is not for the keeper.

@@ -1,12 +1,14 @@
 //! The doctor, as its callers see it.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
+use crate::bed::program;
+
 fn doctor(words: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut command = program();
     command.arg("doctor").args(words).args(["--gpu-program", "no-such-program"]);
     command.current_dir(dir.path()).output().unwrap()
 }

@@ -3,11 +3,10 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 use trial_protocol::{Cause, TrialExit};
 
-use crate::bed::Keeper;
+use crate::bed::{Keeper, program};
 
 #[test]
 fn every_exit_code_is_passed_on() {
@@ -89,7 +88,7 @@ fn the_program_says_what_it_is_without_being_asked_to_run() {
     for (words, code) in
         [(&["--version"][..], 0), (&["--help"], 0), (&[], 125), (&["nonsense"], 125)]
     {
-        let output = Command::new(env!("CARGO_BIN_EXE_trialkeeper")).args(words).output().unwrap();
+        let output = program().args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{words:?}");
     }
 }
@@ -97,7 +96,7 @@ fn the_program_says_what_it_is_without_being_asked_to_run() {
 #[test]
 fn a_bare_command_is_run() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut command = program();
     let output = command.args(["--", "sh", "-c", "exit 9"]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(9));
 }

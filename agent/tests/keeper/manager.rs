@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -13,7 +12,7 @@ use trial_protocol::{
     VERSION_OLDEST,
 };
 
-use crate::bed::{Keeper, until};
+use crate::bed::{Keeper, program, until};
 
 /// The state of the scripted manager, and its orders.
 #[derive(Default)]
@@ -202,7 +201,7 @@ fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
 
     manager.desk.lock().unwrap().cut_off = false;
-    let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut replay = program();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]);
     assert_eq!(replay.output().unwrap().status.code(), Some(0));
     let desk = manager.desk.lock().unwrap();
@@ -240,7 +239,7 @@ fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
     assert_eq!((ended.code, ended.stdout()), (Some(3), "loss=0.5\n"));
     assert!(ended.stderr.contains("out/spool` does it later"), "{}", ended.stderr);
 
-    let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut replay = program();
     let output =
         replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]).output();
     assert_eq!(output.unwrap().status.code(), Some(0));
@@ -255,7 +254,7 @@ fn an_attempt_that_runs_is_not_run_twice() {
     let running = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000")
         .start()
         .wait_for("ready");
-    let mut second = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut second = program();
     second.args(["run", "--output-dir", "out"]).args(manager.options(&["--", "touch", "twice"]));
     let output = second.current_dir(running.path("")).output().unwrap();
     assert_eq!(output.status.code(), Some(125));

@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use serde_json::Value;
 
-use crate::bed::{Ended, Keeper, Running, until};
+use crate::bed::{Ended, Keeper, Running, program, until};
 
 /// The server's reaction to a request.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +147,7 @@ fn read(reader: &mut impl BufRead) -> Option<(Request, usize)> {
 /// The old keeper's command line around `line`, for the trial `abcde` of `testexp1`.
 fn keeper(port: u16, options: &[&str], line: &str) -> Keeper {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut command = program();
     let port = port.to_string();
     command.args(["--trial_command", line, "--nnimanager_ip", "127.0.0.1"]);
     command.args(["--nnimanager_port", &port]).args(options).current_dir(dir.path());
@@ -400,7 +400,7 @@ fn the_job_id_file_holds_the_pid_and_unknown_flags_are_warned_of() {
 #[test]
 fn without_a_command_nothing_is_run() {
     let mut keeper = Keeper::new(&[]);
-    keeper.command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    keeper.command = program();
     keeper.command.args(["--nnimanager_ip", "h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = keeper.run();
     assert_eq!(ended.code, Some(125));
@@ -424,7 +424,7 @@ fn what_a_manager_did_not_take_is_replayed_in_the_same_words() {
     let server = Server::start(&[]);
     for round in ["everything", "nothing more"] {
         let url = format!("http://127.0.0.1:{}", server.port);
-        let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+        let mut replay = program();
         replay.args(["replay", "--manager", &url]).arg(ended.path("out"));
         assert!(replay.status().unwrap().success(), "{round}");
         all_in_order(&server, round);

@@ -1,11 +1,10 @@
 //! Output: byte for byte, apart, whatever its content and its readers.
 
 use std::io::{Read, pipe};
-use std::process::Command;
 
 use trial_protocol::Verdict;
 
-use crate::bed::{Keeper, until};
+use crate::bed::{Keeper, until, with_default_signals};
 
 /// Compares without printing megabytes when it fails.
 #[track_caller]
@@ -58,7 +57,8 @@ fn wherever_descriptors_run_out_no_output_is_lost() {
             "ulimit -n {limit}; exec {} run --output-dir out -- sh -c 'echo one; echo two >&2; exit 6'",
             env!("CARGO_BIN_EXE_trialkeeper")
         );
-        let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+        let output =
+            with_default_signals("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{limit}: {stderr}");
         assert_eq!(output.stdout, b"one\n", "{limit}: {stderr}");

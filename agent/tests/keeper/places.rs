@@ -1,9 +1,9 @@
 //! The places of files, and the trial's view of them.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::bed::{Ended, Keeper};
+use crate::bed::{Ended, Keeper, program, with_default_signals};
 
 /// The value of a variable in the trial's output of `env`.
 fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
@@ -87,7 +87,7 @@ fn a_directory_that_is_used_again_has_the_parameters_that_were_given() {
 #[test]
 fn without_a_directory_a_new_one_is_made() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut command = program();
     let output = command.args(["--", "echo", "hi"]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let runs: Vec<_> =
@@ -104,7 +104,7 @@ fn a_directory_that_cannot_be_written_is_replaced() {
     let mut keeper = Keeper::new(&["--output-dir", "/proc/none", "--", "env"]);
     // The first one, which the test bed gives, would be the one otherwise.
     keeper.command = {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+        let mut command = program();
         command.args(["run", "--output-dir", "/proc/none", "--", "env"]);
         command.env("TMPDIR", elsewhere.path()).current_dir(keeper.dir.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -123,7 +123,7 @@ fn a_directory_that_cannot_be_written_is_replaced() {
 #[test]
 fn without_any_place_to_write_the_trial_runs_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut command = program();
     command.args(["run", "--output-dir", "/proc/none", "--", "sh", "-c", "echo loss=1; exit 6"]);
     let output = command.env("TMPDIR", "/proc/none").current_dir(&dir).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(6), &b"loss=1\n"[..]));
@@ -139,7 +139,7 @@ fn a_limit_on_the_size_of_files_costs_copies_and_nothing_else() {
         "ulimit -f 8; exec {} run --output-dir out -- sh -c 'seq 1 10000; exit 6'",
         env!("CARGO_BIN_EXE_trialkeeper")
     );
-    let output = Command::new("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
+    let output = with_default_signals("sh").args(["-c", &line]).current_dir(&dir).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{stderr}");
     assert!(output.stdout.ends_with(b"\n10000\n"));

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::bed::Keeper;
+use crate::bed::{Keeper, program, with_default_signals};
 
 fn trialkeeper(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_trialkeeper")).args(words).output().unwrap()
+    program().args(words).output().unwrap()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_runs_metrics_are_found_again_as_they_were_found() {
     assert_eq!(auc, 2, "{from_output}");
 
     // The next run in the same folder says nothing of its own.
-    let mut next = std::process::Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut next = program();
     next.args(["run", "--output-dir"]).arg(&dir).args(["--", "echo", "loss=1"]);
     assert!(next.output().unwrap().status.success());
     assert!(!dir.join("collectors.json").exists());
@@ -97,7 +97,8 @@ fn the_program_installs_itself() {
     let copy = target.join("trialkeeper");
     assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o755);
     assert_eq!(fs::read_dir(&target).unwrap().count(), 1, "nothing else is left there");
-    let output = Command::new(&copy).args(["version", "--output", "json"]).output().unwrap();
+    let output =
+        with_default_signals(&copy).args(["version", "--output", "json"]).output().unwrap();
     let version: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (&version["name"], &version["version"]),

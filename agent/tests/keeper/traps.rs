@@ -1,14 +1,14 @@
 //! Traps that other keepers fell into, each as it was reported of them.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, ReportBody};
 
-use crate::bed::{Keeper, lives, until};
+use crate::bed::{Keeper, lives, program, until};
 use crate::manager::Manager;
 
 /// Kubernetes may end a pod while its first process is still starting: at whatever point, the keeper
@@ -43,7 +43,7 @@ fn what_was_known_before_a_sudden_death_is_told_by_the_next_attempt() {
     let first = first.wait();
     assert_eq!(first.code, None);
 
-    let mut again = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut again = program();
     again.arg("run").args(manager.options(&["--output-dir"])).arg(first.path("out"));
     again.args(["--shell", "exit 0"]).stdout(Stdio::null()).stderr(Stdio::null());
     assert_eq!(again.status().unwrap().code(), Some(0));
@@ -100,7 +100,7 @@ fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
     let ended = Keeper::shell(&options, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 
-    let mut replay = Command::new(env!("CARGO_BIN_EXE_trialkeeper"));
+    let mut replay = program();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &real]);
     assert!(replay.output().unwrap().status.success());
     let desk = manager.desk.lock().unwrap();

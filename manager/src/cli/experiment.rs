@@ -6,7 +6,7 @@ use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::ask::pages::{all_metrics, code_of, found};
+use super::ask::pages::{add_origin, all_metrics, found};
 use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
 use super::export::ExportForm;
 use super::out::print;
@@ -212,16 +212,13 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs)
             Ok(writer) => writer,
             Err(error) => return Ok(Err(error)),
         };
-        let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
         for mut trial in trials {
             let id = trial.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-            if let Some(sha256) = code_of(&client, &experiment, &id).await? {
-                trial["code_sha256"] = sha256;
-            }
+            add_origin(&client, &mut trial).await?;
             let metrics = match form {
                 ExportForm::Csv => Vec::new(),
                 ExportForm::Json | ExportForm::Tensorboard | ExportForm::Mlflow => {
-                    all_metrics(&client, &id).await?
+                    all_metrics(&client, &id, None).await?
                 }
             };
             if let Err(error) = writer.add(&(trial, metrics)) {

@@ -195,6 +195,8 @@ fn csv(trials: &[Value]) -> String {
         "ended_at_ms",
         "cause",
     ];
+    const RARE: [&str; 7] =
+        ["host", "git_commit", "git_branch", "git_dirty", "git_diff_sha256", "code_sha256", "lost"];
     let mut names: Vec<String> = Vec::new();
     let parameters = |trial: &Value| {
         let none = Value::Null;
@@ -217,11 +219,13 @@ fn csv(trials: &[Value]) -> String {
     };
     let header = OWN.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
-    // These columns are there only where a trial has one: the code's version, and reports that are gone for good.
-    let rare = ["code_sha256", "lost"];
-    let rare: Vec<_> = rare
+    // These columns are there only where a trial has one: where and with which code it ran, and reports that are gone
+    // for good.
+    let rare_text =
+        |trial: &Value, name: &str| inert(trial.get(name).map(plain).unwrap_or_default());
+    let rare: Vec<_> = RARE
         .into_iter()
-        .filter(|name| trials.iter().any(|trial| !text(trial, name).is_empty()))
+        .filter(|name| trials.iter().any(|trial| !rare_text(trial, name).is_empty()))
         .collect();
     let header = header.chain(rare.iter().map(|name| (*name).to_owned()));
     let mut lines = vec![header.collect::<Vec<_>>().join(",")];
@@ -232,7 +236,7 @@ fn csv(trials: &[Value]) -> String {
             .map(|name| field(&inert(trial.get(name).map(plain).unwrap_or_default())));
         let rest =
             names.iter().map(|name| known.get(name).map(|text| field(text)).unwrap_or_default());
-        let rare = rare.iter().map(|name| field(text(trial, name)));
+        let rare = rare.iter().map(|name| field(&rare_text(trial, name)));
         lines.push(own.chain(rest).chain(rare).collect::<Vec<_>>().join(","));
     }
     lines.push(String::new());
@@ -362,11 +366,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
          source_type: 4\nsource_version: ''\nstart_time: {start}\nstatus: {status}\ntags: []\nuser_id: ''\n"
     );
     fs::write(folder.join("meta.yaml"), meta)?;
-    fs::write(folder.join("tags").join("mlflow.runName"), id)?;
-    let code = text(trial, "code_sha256");
-    if !code.is_empty() {
-        fs::write(folder.join("tags").join("trialkeeper.codeSha256"), code)?;
-    }
+    mlflow_tags(&folder.join("tags"), trial)?;
     let none = Value::Null;
     for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
         fs::write(folder.join("params").join(file_name(&name)), plain(value))?;
@@ -388,6 +388,25 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     }
     for (name, lines) in curves {
         fs::write(folder.join("metrics").join(name), lines)?;
+    }
+    Ok(())
+}
+
+/// The tags of a run, under MLflow's own names (`mlflow/utils/mlflow_tags.py`) where it has one.
+fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
+    for (tag, name) in [
+        ("mlflow.runName", "id"),
+        ("mlflow.source.git.commit", "git_commit"),
+        ("mlflow.source.git.branch", "git_branch"),
+        ("mlflow.source.git.dirty", "git_dirty"),
+        ("trialkeeper.gitDiffSha256", "git_diff_sha256"),
+        ("trialkeeper.codeSha256", "code_sha256"),
+        ("trialkeeper.host", "host"),
+    ] {
+        let value = trial.get(name).map(plain).unwrap_or_default();
+        if !value.is_empty() {
+            fs::write(folder.join(tag), value)?;
+        }
     }
     Ok(())
 }

@@ -197,6 +197,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
         ("counts", counts("counts")),
         ("failures", counts("causes")),
         ("objective", objective(one, style, INDENT)),
+        ("direction", wrapped(one, "untold_direction", style, INDENT)),
         ("best", best_said),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
         ("difference", wrapped(one, "code_difference", style, INDENT)),

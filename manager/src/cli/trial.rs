@@ -165,12 +165,12 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
     exit_code(done)
 }
 
-/// Shows a trial's metrics and returns the exit code.
-pub(super) async fn metrics(trial: &TrialName, asked: &OutputArgs) -> u8 {
+/// Shows a trial's metrics, all or those of one `name`, and returns the exit code.
+pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, asked: &OutputArgs) -> u8 {
     let shown = async {
         let client = asked.place.client().await?;
         let id = trial.find(&client).await?;
-        let found = all_metrics(&client, id.as_str()).await?;
+        let found = all_metrics(&client, id.as_str(), name).await?;
         print(asked.output, &Value::Array(found), table::metrics)
     };
     exit_code(shown.await)

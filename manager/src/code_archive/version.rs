@@ -59,10 +59,11 @@ pub struct GitState {
     /// Its branch. Absence means a detached head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// True if tracked files in the code directory differ from the commit. Absence means that git did not say in time.
+    /// True if tracked files in the code directory differ from the commit, or files there are neither tracked nor ignored
+    /// by git. Absence means that git did not say in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty: Option<bool>,
-    /// SHA-256 of that difference, its first 16 MiB. Absence means that there is none.
+    /// SHA-256 of the difference of tracked files, its first 16 MiB. Absence means that there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff_sha256: Option<String>,
 }
@@ -260,7 +261,15 @@ async fn git_state(directory: &Path) -> Option<GitState> {
     let diff =
         ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "HEAD", "--", "."];
     let diff = git(directory, &diff).await.map(|(bytes, _)| bytes);
-    let dirty = diff.as_ref().map(|bytes| !bytes.is_empty());
+    // A new `train.py` that was never added is no part of the difference. One name is enough.
+    let untracked = ["ls-files", "--others", "--exclude-standard", "-z", "--", "."];
+    let untracked = git(directory, &untracked).await.map(|(names, _)| !names.is_empty());
+    let changed = diff.as_ref().map(|bytes| !bytes.is_empty());
+    let dirty = match (changed, untracked) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        (None, _) | (_, None) => None,
+    };
     let diff_sha256 = diff.filter(|bytes| !bytes.is_empty()).map(|bytes| hash(&bytes));
     Some(GitState { commit, branch, dirty, diff_sha256 })
 }

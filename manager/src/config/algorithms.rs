@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::direction::{Direction, Statement, agree};
+use super::nni_class::{DirectionUse, direction_use};
 use super::section::{Canonical, resolve};
 use super::section::{Problem, Section, kind};
 use crate::advisers::{Algorithm, Source};
@@ -66,21 +67,40 @@ impl TunerChoice {
     fn default_mode(&self) -> Result<OptimizeMode, tuner::Error> {
         match self {
             Self::Native(spec) => spec.default_mode(),
-            Self::Nni { .. } | Self::Command { .. } => Ok(OptimizeMode::Maximize),
+            Self::Nni { algorithm, .. } => Ok(match algorithm.direction_use() {
+                Some(DirectionUse::Argument(default)) => default,
+                Some(DirectionUse::Ignores | DirectionUse::OnlyMaximizes) | None => {
+                    OptimizeMode::Maximize
+                }
+            }),
+            Self::Command { .. } => Ok(OptimizeMode::Maximize),
         }
     }
 
-    /// Hands the experiment's direction to an algorithm that has an `optimize_mode` for certain. A class or a
-    /// program of the user's own gets the arguments that the user wrote.
+    /// Hands the experiment's direction to an algorithm that has an `optimize_mode` for certain. A class
+    /// of the user's own gets the arguments that the user wrote, and a program its greeting.
     fn set_mode(&mut self, mode: OptimizeMode) {
         match self {
             Self::Native(spec) => put_mode(&mut spec.class_args, mode),
-            Self::Nni {
-                algorithm: Algorithm { source: Source::BuiltIn(_), class_args }, ..
-            } => {
-                put_mode(class_args, mode);
+            Self::Nni { algorithm, .. } => {
+                if let Some(DirectionUse::Argument(_)) = algorithm.direction_use() {
+                    put_mode(&mut algorithm.class_args, mode);
+                }
             }
-            Self::Nni { .. } | Self::Command { .. } => {}
+            Self::Command { .. } => {}
+        }
+    }
+
+    /// Returns the section of the experiment file that names it.
+    pub(super) fn section(&self) -> &'static str {
+        if matches!(self, Self::Nni { advisor: true, .. }) { "advisor" } else { "tuner" }
+    }
+
+    /// Returns the class of the user's own that is not told the direction.
+    pub(super) fn class_without_mode(&self) -> Option<&str> {
+        match self {
+            Self::Nni { algorithm, .. } => algorithm.class_without_mode(),
+            Self::Native(_) | Self::Command { .. } => None,
         }
     }
 
@@ -112,11 +132,32 @@ impl AssessorChoice {
         }
     }
 
-    /// Hands the experiment's direction to a built-in assessor.
+    /// Returns the class of the user's own that is not told the direction.
+    pub(super) fn class_without_mode(&self) -> Option<&str> {
+        match self {
+            Self::Nni(algorithm) => algorithm.class_without_mode(),
+            Self::Native(_) => None,
+        }
+    }
+
+    /// Hands the experiment's direction to an assessor that takes one for certain. A class of the user's own gets the
+    /// arguments that the user wrote.
     fn set_mode(&mut self, mode: OptimizeMode) -> Result<(), Problem> {
-        let Self::Native(spec) = self else { return Ok(()) };
-        if spec.takes_direction() {
-            put_mode(&mut spec.class_args, mode);
+        let (class_args, takes, field) = match self {
+            Self::Native(spec) => {
+                let takes = spec.takes_direction();
+                (&mut spec.class_args, takes, "name")
+            }
+            Self::Nni(algorithm) => match algorithm.direction_use() {
+                Some(DirectionUse::Argument(_)) => (&mut algorithm.class_args, true, "className"),
+                Some(DirectionUse::OnlyMaximizes) => {
+                    (&mut algorithm.class_args, false, "className")
+                }
+                Some(DirectionUse::Ignores) | None => return Ok(()),
+            },
+        };
+        if takes {
+            put_mode(class_args, mode);
             return Ok(());
         }
         if mode == OptimizeMode::Maximize {
@@ -124,9 +165,27 @@ impl AssessorChoice {
         }
         let problem = format!(
             "{} expects results that grow, as NNI's does, and would stop the best trials of an experiment that minimizes; use Medianstop or ASHA",
-            spec.name,
+            self.name(),
         );
-        Err(Problem::new("assessor.name", problem))
+        Err(Problem::new(format!("assessor.{field}"), problem))
+    }
+}
+
+impl Algorithm {
+    /// Returns what it makes of the direction; `None` for a class of the user's own.
+    fn direction_use(&self) -> Option<DirectionUse> {
+        match &self.source {
+            // Batch is never one of them: each of these has an `optimize_mode`.
+            Source::BuiltIn(_) => Some(DirectionUse::Argument(OptimizeMode::Maximize)),
+            Source::Class { class, .. } => direction_use(class),
+        }
+    }
+
+    /// Returns its class if that is the user's own and is not told the direction.
+    fn class_without_mode(&self) -> Option<&str> {
+        let told = self.direction_use().is_some()
+            || self.class_args.get("optimize_mode").is_some_and(|mode| !mode.is_null());
+        (!told).then(|| self.name())
     }
 }
 

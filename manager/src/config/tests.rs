@@ -1,3 +1,4 @@
+mod files;
 mod legacy;
 mod messages;
 
@@ -396,6 +397,29 @@ fn trials_elsewhere_run_a_snapshot_anyway() {
     }
 }
 
+/// The algorithms of `spec` have the direction, and one of the user's own is told of that has not.
+fn expect_told(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
+    let tuner = match &spec.tuner {
+        TunerChoice::Native(tuner) => &tuner.class_args,
+        TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
+        TunerChoice::Command { .. } => panic!("{rule}"),
+    };
+    assert_eq!(tuner["optimize_mode"], mode.word(), "{rule}");
+    let (name, assessor) = match &spec.assessor {
+        Some(AssessorChoice::Native(native)) => (native.name.as_str(), &native.class_args),
+        Some(AssessorChoice::Nni(algorithm)) => (algorithm.name(), &algorithm.class_args),
+        None => ("none", tuner),
+    };
+    let untold = spec.untold_direction();
+    if ["Curvefitting", "mine.Strict"].contains(&name) {
+        assert!(assessor.is_empty(), "{rule}");
+        assert_eq!(untold.is_some(), name == "mine.Strict", "{rule}: {untold:?}");
+    } else {
+        assert_eq!(assessor["optimize_mode"], mode.word(), "{rule}");
+        assert_eq!(untold, None, "{rule}");
+    }
+}
+
 #[test]
 fn an_experiment_has_one_direction() {
     use OptimizeMode::{Maximize, Minimize};
@@ -404,6 +428,8 @@ fn an_experiment_has_one_direction() {
         Some(mode) => json!({"name": name, "classArgs": {"optimize_mode": mode}}),
     };
     let toward = |direction: &str| json!({"direction": direction});
+    let class = |class: &str| json!({"className": class});
+    let nni = |name: &str| class(&format!("nni.algorithms.hpo.{name}"));
     #[rustfmt::skip]
     let table = [
         ("an assessor follows the tuner",     tuner("TPE", Some("maximize")),    tuner("Medianstop", None),             Value::Null,        Ok((Maximize, false))),
@@ -416,6 +442,11 @@ fn an_experiment_has_one_direction() {
         ("with the objective, too",           tuner("TPE", Some("minimize")),    Value::Null,                           toward("maximize"), Err("tuner.classArgs.optimize_mode: is `minimize`, but `objective.direction` is `maximize`")),
         ("Curvefitting cannot minimize",      tuner("Random", Some("minimize")), tuner("Curvefitting", None),           Value::Null,        Err("assessor.name: Curvefitting expects results that grow")),
         ("Curvefitting maximizes",            tuner("Random", None),             tuner("Curvefitting", None),           Value::Null,        Ok((Maximize, true))),
+        ("NNI's own class of it, too",        tuner("Random", Some("minimize")), nni("curvefitting_assessor.CurvefittingAssessor"), Value::Null, Err("assessor.className: nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor expects results that grow")),
+        ("an assessor by its class follows",  tuner("TPE", Some("minimize")),    nni("medianstop_assessor.MedianstopAssessor"), Value::Null, Ok((Minimize, false))),
+        ("tuner and assessor by their class", nni("evolution_tuner.EvolutionTuner"), nni("medianstop_assessor.MedianstopAssessor"), toward("minimize"), Ok((Minimize, false))),
+        ("the default of NNI's class holds",  nni("tpe_tuner.TpeTuner"),         nni("medianstop_assessor.MedianstopAssessor"), Value::Null, Ok((Minimize, true))),
+        ("one of one's own keeps its own",    tuner("TPE", Some("minimize")),    class("mine.Strict"),                  Value::Null,        Ok((Minimize, false))),
         ("a misspelt direction is named",     tuner("Random", None),             Value::Null,                           toward("maximise"), Err("objective.direction: `maximise` is not known; did you mean `maximize`?")),
     ];
     for (rule, tuner, assessor, objective, expected) in table {
@@ -435,13 +466,7 @@ fn an_experiment_has_one_direction() {
                     "{rule}"
                 );
                 assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
-                let TunerChoice::Native(tuner) = &spec.tuner else { panic!("{rule}") };
-                assert_eq!(tuner.class_args["optimize_mode"], mode.word(), "{rule}");
-                if let Some(AssessorChoice::Native(assessor)) = &spec.assessor
-                    && assessor.takes_direction()
-                {
-                    assert_eq!(assessor.class_args["optimize_mode"], mode.word(), "{rule}");
-                }
+                expect_told(&spec, mode, rule);
                 // What is stored says the same when the experiment is resumed.
                 let again = from_canonical(&spec.canonical).unwrap();
                 assert_eq!(again, spec, "{rule}");

@@ -140,15 +140,21 @@ pub(super) fn run(
         match message {
             Message::Write(job) => {
                 write_group(&mut connection, job, &mut queue, shared, callers);
-                if folded_at.is_none_or(|at| at.elapsed() >= FOLD_INTERVAL) {
+                let now = Instant::now();
+                if is_fold_due(folded_at, now) {
                     fold(&connection);
-                    folded_at = Some(Instant::now());
+                    folded_at = Some(now);
                 }
             }
             Message::Close => queue.close(),
         }
     }
     end(connection, lock);
+}
+
+/// PURE: returns whether the log is to be folded after a commit: after the first, then once in a while.
+fn is_fold_due(folded_at: Option<Instant>, now: Instant) -> bool {
+    folded_at.is_none_or(|at| now.saturating_duration_since(at) >= FOLD_INTERVAL)
 }
 
 /// Commits `first` together with whatever waits behind it.
@@ -317,4 +323,27 @@ fn end(connection: Connection, lock: File) {
     }
     // Last, so that the next manager finds the file at rest.
     drop(lock);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_folded_after_the_first_commit_and_again_each_minute() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        #[rustfmt::skip]
+        let table = [
+            (None,           after(0),   true),
+            (Some(after(0)), after(0),   false),
+            (Some(after(0)), after(59),  false),
+            (Some(after(0)), after(60),  true),
+            (Some(after(0)), after(900), true),
+            (Some(after(9)), after(0),   false),
+        ];
+        for (folded_at, now, due) in table {
+            assert_eq!(is_fold_due(folded_at, now), due, "{folded_at:?} {now:?}");
+        }
+    }
 }

@@ -26,6 +26,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
 use super::{Adopted, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec};
+use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
@@ -71,6 +72,8 @@ pub struct Settings {
     pub code_archive: Option<PathBuf>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
+    /// Direction of the search, where the file states it.
+    pub direction: Option<OptimizeMode>,
     /// Certificate authority of the manager's own certificate, where connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// Variables of the manager's environment that trials are started without.
@@ -172,6 +175,9 @@ impl Shared {
         }
         if let Some(objective) = &self.settings.objective {
             command.args(["--objective", objective]);
+        }
+        if let Some(direction) = self.settings.direction {
+            command.args(["--direction", direction.word()]);
         }
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);

@@ -28,6 +28,7 @@ use self::link::{Link, Program, Started};
 use self::wire::{Key, Message};
 use super::{Adopted, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::config::PluginSpec;
+use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
@@ -82,6 +83,8 @@ pub struct Settings {
     pub gpus_each: Option<u32>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
+    /// Direction of the search, where the file states it.
+    pub direction: Option<OptimizeMode>,
     /// Certificate authority of the manager's own certificate, where connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// Base URL of the manager, as trials reach it.

@@ -26,6 +26,7 @@ use super::{
 };
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
+use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::backoff::Backoff;
 use crate::util::files::{private_folder, write_file};
@@ -36,6 +37,8 @@ mod platform;
 mod session;
 mod ssh;
 
+/// The name of the link to the manager's socket beside the control sockets, whose path is short enough for a socket.
+const MANAGER_LINK: &str = "manager";
 /// The pauses between two attempts to reach a machine: the first, and the longest.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The life of a session after which the next pause is the first again.
@@ -58,10 +61,8 @@ pub struct Settings {
     pub gpus_each: Option<u32>,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
-    /// Certificate authority of the manager's own certificate, where connections are encrypted.
-    pub ca_file: Option<PathBuf>,
-    /// Base URL of the manager on this machine.
-    pub url: String,
+    /// Direction of the search, where the file states it.
+    pub direction: Option<OptimizeMode>,
     /// The secret that trials' tokens are made from.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
@@ -95,7 +96,6 @@ pub struct Remote {
 struct Shared {
     settings: Settings,
     agent_sha256: String,
-    ca_pem: Option<String>,
     sockets: TempDir,
     assignments: Mutex<Assignments>,
     ended: CancellationToken,
@@ -110,15 +110,16 @@ impl Remote {
         };
         let digest = ring::digest::digest(&ring::digest::SHA256, &read(&settings.agent)?);
         let agent_sha256 = hexadecimal(digest.as_ref());
-        let ca_pem = settings.ca_file.as_ref().map(read).transpose()?;
-        let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         // In the data directory the path could be too long for a socket.
         let mut builder = tempfile::Builder::new();
         let sockets = builder.prefix("tk-").tempdir_in("/tmp").map_err(Error::Sockets)?;
+        let manager = std::path::absolute(settings.dir.manager_socket()).map_err(Error::Sockets)?;
+        std::os::unix::fs::symlink(manager, sockets.path().join(MANAGER_LINK))
+            .map_err(Error::Sockets)?;
         let assignments = Mutex::new(Assignments::new(&settings.machines, settings.gpus_each));
         let (ended, tasks) = (CancellationToken::new(), TaskTracker::new());
         let shared =
-            Arc::new(Shared { settings, agent_sha256, ca_pem, sockets, assignments, ended, tasks });
+            Arc::new(Shared { settings, agent_sha256, sockets, assignments, ended, tasks });
         for number in 0..shared.settings.machines.len() {
             let keeper = Arc::clone(&shared);
             let stopped = shared.ended.clone();
@@ -160,8 +161,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         agent: &settings.agent,
         agent_sha256: &shared.agent_sha256,
         code: &code,
-        url: &settings.url,
-        ca_pem: shared.ca_pem.as_deref(),
+        socket: &shared.sockets.path().join(MANAGER_LINK),
     };
     let mut session = Session::open(ssh, machine, &luggage).await?;
     let (sender, mut outgoing) = mpsc::unbounded_channel();
@@ -280,8 +280,8 @@ impl Shared {
         if let Some(objective) = &self.settings.objective {
             say("--objective", json!(objective));
         }
-        if self.ca_pem.is_some() {
-            say("--ca-file", place("shared", "ca.pem"));
+        if let Some(direction) = self.settings.direction {
+            say("--direction", json!(direction.word()));
         }
         say("--shell", json!(spec.command));
         let mut environment = json!({});

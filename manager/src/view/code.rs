@@ -27,13 +27,17 @@ pub fn uses(rows: &[CodeRow]) -> Vec<CodeUse> {
     rows.iter().map(shown).collect()
 }
 
-/// Returns a version in a few words: the start of its hash, and git's commit, branch and whether that was changed.
+/// Returns a version in a few words: the start of its hash, git's commit and branch, and the start of the changes' hash.
 pub fn brief(version: &CodeVersion) -> String {
     let start = |text: &str| text.chars().take(12).collect::<String>();
     let cut = if version.cut { " (in part)" } else { "" };
     let git = version.git.as_ref().map_or_else(String::new, |git| {
         let branch = git.branch.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
-        let dirty = if git.dirty == Some(true) { ", with changes" } else { "" };
+        let dirty = match (git.dirty, &git.diff_sha256) {
+            (Some(true), Some(diff)) => format!(", with changes {}", start(diff)),
+            (Some(true), None) => ", with changes".to_owned(),
+            (Some(false) | None, _) => String::new(),
+        };
         format!(", commit {}{branch}{dirty}", start(&git.commit))
     });
     format!("{}{cut}{git}", start(&version.sha256))

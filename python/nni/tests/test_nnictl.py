@@ -106,6 +106,29 @@ def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
     nnictl("stop", "-p", port)
 
 
+def test_dict_results_are_exported_whole_with_their_intermediate_ones(nnictl, tmp_path, port):
+    report = "import nni\nfor say in (nni.report_intermediate_result, nni.report_final_result):\n"
+    report += "    say({'default': 0.5, 'loss': 2})\n"
+    (tmp_path / "report.py").write_text(report)
+    trial = f"trialCommand: '{sys.executable} report.py'\n"
+    lines = FILE.format(trials=1).splitlines(keepends=True)
+    text = "".join(trial if line.startswith("trialCommand:") else line for line in lines)
+    (tmp_path / "experiment.yml").write_text(text)
+    nnictl("create", "-c", "experiment.yml", "-p", port)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    nnictl("stop")
+    whole = {"default": 0.5, "loss": 2}
+    nnictl("experiment", "export", "-t", "json", "-f", "out.json", "-i")
+    (record,) = json.loads((tmp_path / "out.json").read_text())
+    assert json.loads(record["value"]) == whole
+    assert [json.loads(value) for value in record["intermediate"]] == [whole]
+    nnictl("experiment", "export", "-t", "csv", "-f", "out.csv", "-i")
+    with open(tmp_path / "out.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["default"], row["loss"]) == ("0.5", "2")
+    assert json.loads(row["intermediate"]) == [whole]
+
+
 def test_results_are_exported_in_nnis_form_also_from_a_stopped_experiment(nnictl, tmp_path, port):
     (tmp_path / "gate").touch()
     id = create(nnictl, tmp_path, port)

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::collect::tail::{FileCollectors, FileSpec};
-use crate::collect::{CollectSpec, Finding};
+use crate::collect::{CollectSpec, Direction, Finding};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
 
@@ -41,9 +41,11 @@ impl Recipe {
         }
         let text = |text: &str| secrets.mask_text(text.to_owned());
         let path = |path: &Path| text(&absolute(path).to_string_lossy());
-        let CollectSpec { objective, text: name_value, json_lines, patterns, .. } = &self.collect;
+        let CollectSpec { objective, direction, text: name_value, json_lines, patterns, .. } =
+            &self.collect;
         let value = json!({
             "objective": objective.as_deref().map(text),
+            "direction": direction.map(Direction::as_str),
             "text": name_value,
             "json": json_lines,
             "patterns": patterns.iter().map(|pattern| text(pattern.as_str())).collect::<Vec<_>>(),
@@ -77,6 +79,10 @@ impl Recipe {
         Self {
             collect: CollectSpec {
                 objective: map.get("objective").and_then(Value::as_str).map(str::to_owned),
+                direction: map
+                    .get("direction")
+                    .and_then(Value::as_str)
+                    .and_then(|it| it.parse().ok()),
                 text: is_on("text"),
                 json_lines: is_on("json"),
                 patterns: patterns.collect(),
@@ -123,6 +129,7 @@ mod tests {
         let recipe = Recipe {
             collect: CollectSpec {
                 objective: Some("auc".to_owned()),
+                direction: Some(Direction::Minimize),
                 text: false,
                 json_lines: true,
                 patterns: vec![r"auc: (?P<auc>\S+)".parse().unwrap()],

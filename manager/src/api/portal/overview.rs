@@ -157,7 +157,9 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
                     " is chosen from what the trials print. State " code { "objective" } " to choose another."
                 }
             }
-            @if let Some(warning) = &shown.direction_warning { p.trouble { (words::tame(warning)) } }
+            @for warning in [&shown.direction_warning, &shown.untold_direction].into_iter().flatten() {
+                @for line in warning.lines() { p.trouble { (words::tame(line)) } }
+            }
             @if let Some(best) = &shown.best {
                 p {
                     "Best " (name) ", the " (wanted) ": "

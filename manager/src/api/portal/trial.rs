@@ -166,6 +166,7 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours)
             @if let Some(code) = trial.exit_code { div { dt { "Exit code" } dd { (code) } } }
         }
         @if let Some(message) = message { p class=(kind) { (words::tame(message)) } }
+        @if let Some(lost) = &trial.lost { p.trouble { (words::tame(lost)) } }
         @if let Some(reason) = &trial.stopping { p.best { "It is being stopped: " (reason) } }
         @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
         h2 { "Parameters" }

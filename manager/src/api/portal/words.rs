@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::job_state::JobState;
 pub(super) use crate::view::span;
+pub(super) use crate::view::state_names::{experiment_state, trial_state as state};
 use crate::view::turns_writing;
 
 /// Characters of a value that a table shows.
@@ -108,15 +108,6 @@ pub(super) fn bytes(bytes: f64) -> String {
     }
 }
 
-/// An experiment's state in plain words; one that this build does not know as it stands.
-pub(super) fn experiment_state(state: &str) -> String {
-    match state {
-        "NO_MORE_TRIAL" => "last trials are running".to_owned(),
-        "TUNER_NO_MORE_TRIAL" => "tuner has no more to propose".to_owned(),
-        _ => state.to_lowercase().replace('_', " "),
-    }
-}
-
 /// A verdict's cause in plain words; one that this build does not know as it stands.
 pub(super) fn cause(cause: &str) -> &str {
     match cause {
@@ -147,21 +138,6 @@ pub(super) fn class(class: &str) -> &str {
         "transient" => "maybe succeed",
         "permanent" => "fail until the machine is mended",
         _ => class,
-    }
-}
-
-/// A state in plain words.
-pub(super) fn state(state: JobState) -> &'static str {
-    match state {
-        JobState::Waiting => "waiting",
-        JobState::Running => "running",
-        JobState::Succeeded => "succeeded",
-        JobState::Failed => "failed",
-        JobState::UserCanceled => "cancelled",
-        JobState::SysCanceled => "interrupted",
-        JobState::EarlyStopped => "stopped early",
-        JobState::Lost => "lost",
-        JobState::Unknown => "unknown",
     }
 }
 

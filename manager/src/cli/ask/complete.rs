@@ -60,6 +60,7 @@ fn with_value(arg: Arg) -> Arg {
         "state" => || JobState::ALL.map(|state| CompletionCandidate::new(state.as_str())).into(),
         "cause" => causes,
         "sort" => columns,
+        "metric" => metric_names,
         _ => return arg,
     };
     arg.add(ArgValueCompleter::new(move |typed: &OsStr| last_of_list(typed, values())))
@@ -116,6 +117,25 @@ fn causes() -> Vec<CompletionCandidate> {
     causes.sort();
     causes.dedup();
     causes.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The names of the metrics of the newest trial that has any.
+fn metric_names() -> Vec<CompletionCandidate> {
+    let asked = ask(async |place| {
+        let client = place.client().await.ok()?;
+        let trials = found(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()?;
+        let newest = trials.iter().find(|trial| !trial["metric"].is_null())?;
+        let path = format!("/api/v1/trials/{}/metrics?points=4", newest["id"].as_str()?);
+        client.ask("GET", &path, None).await.ok()
+    });
+    let page = asked.flatten().unwrap_or_default();
+    let metrics = page["metrics"].as_array().into_iter().flatten();
+    let mut names: Vec<_> = metrics.filter_map(|one| one["name"].as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    // A name steers no terminal.
+    names.retain(|name| !name.contains(|c: char| c.is_control() || view::turns_writing(c)));
+    names.into_iter().map(CompletionCandidate::new).collect()
 }
 
 fn columns() -> Vec<CompletionCandidate> {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::Error;
 use crate::api::client::Client;
+use crate::api::percent;
 
 /// Trials that are asked for at a time.
 const PAGE: usize = 1000;
@@ -28,12 +29,17 @@ pub(in crate::cli) async fn found(
     Ok(rows)
 }
 
-/// All metrics of a trial's current attempt.
-pub(in crate::cli) async fn all_metrics(client: &Client, trial: &str) -> Result<Vec<Value>, Error> {
+/// All metrics of a trial's current attempt, or those of one `name`.
+pub(in crate::cli) async fn all_metrics(
+    client: &Client,
+    trial: &str,
+    name: Option<&str>,
+) -> Result<Vec<Value>, Error> {
+    let name = name.map(|name| format!("&name={}", percent::encoded(name))).unwrap_or_default();
     let mut metrics = Vec::new();
     let mut after = -1;
     loop {
-        let path = format!("/api/v1/trials/{trial}/metrics?limit=10000&after={after}");
+        let path = format!("/api/v1/trials/{trial}/metrics?limit=10000&after={after}{name}");
         let page = client.ask("GET", &path, None).await?;
         metrics
             .extend(page.get("metrics").and_then(Value::as_array).into_iter().flatten().cloned());
@@ -44,20 +50,25 @@ pub(in crate::cli) async fn all_metrics(client: &Client, trial: &str) -> Result<
     }
 }
 
-/// Returns the SHA-256 of the code that a trial was started with. `None`: it is not recorded.
-pub(in crate::cli) async fn code_of(
-    client: &Client,
-    experiment: &Value,
-    id: &str,
-) -> Result<Option<Value>, Error> {
-    let versions = experiment.get("code").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let sha256 = |version: &Value| version.get("sha256").cloned();
-    match versions {
-        [] => Ok(None),
-        [only] => Ok(sha256(only)),
-        _ => {
-            let detail = client.ask("GET", &format!("/api/v1/trials/{id}"), None).await?;
-            Ok(detail.get("code").and_then(sha256))
+/// Adds what a list of trials does not have and an export does: the machine that ran the trial, and the version of its code.
+pub(in crate::cli) async fn add_origin(client: &Client, trial: &mut Value) -> Result<(), Error> {
+    let id = trial.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let detail = detail(client, &id).await?;
+    for (name, member) in [
+        ("host", "/host"),
+        ("code_sha256", "/code/sha256"),
+        ("git_commit", "/code/git/commit"),
+        ("git_branch", "/code/git/branch"),
+        ("git_dirty", "/code/git/dirty"),
+        ("git_diff_sha256", "/code/git/diff_sha256"),
+    ] {
+        if let Some(value) = detail.pointer(member).filter(|value| !value.is_null()) {
+            trial[name] = value.clone();
         }
     }
+    Ok(())
+}
+
+async fn detail(client: &Client, id: &str) -> Result<Value, Error> {
+    Ok(client.ask("GET", &format!("/api/v1/trials/{id}"), None).await?)
 }

@@ -24,6 +24,18 @@ fn csv_has_a_line_per_trial() {
 }
 
 #[test]
+fn the_origin_of_a_trial_has_columns_only_where_it_is_recorded() {
+    let mut trials: Vec<_> = trials().into_iter().map(|(trial, _)| trial).collect();
+    trials[0]["git_branch"] = json!("=topic");
+    trials[0]["git_dirty"] = json!(false);
+    trials[1]["host"] = json!("node-1");
+    let text = csv(&trials);
+    let rows: Vec<_> = text.lines().collect();
+    assert!(rows[0].ends_with("parameters...,host,git_branch,git_dirty"), "{text}");
+    assert!(rows[1].ends_with(",,'=topic,false") && rows[2].ends_with(",node-1,,"), "{text}");
+}
+
+#[test]
 fn no_spreadsheet_takes_a_text_for_a_formula() {
     #[rustfmt::skip]
     let table = [

@@ -7,20 +7,22 @@ use super::{bar, spark};
 use crate::cli::progress::printable;
 use crate::cli::table::columns::TextStyle;
 use crate::cli::table::{brief_text, heading, parameter_cells, text};
+use crate::job_state::JobState;
 use crate::view;
+use crate::view::state_names::{experiment_state, trial_state};
 
 /// Columns of the bar of trials.
 const BAR: usize = 24;
-/// The words for states, in the order in which they are counted.
-const COUNTED: [(&str, &str); 8] = [
-    ("RUNNING", "running"),
-    ("WAITING", "waiting"),
-    ("SUCCEEDED", "succeeded"),
-    ("EARLY_STOPPED", "stopped early"),
-    ("FAILED", "failed"),
-    ("LOST", "lost"),
-    ("USER_CANCELED", "cancelled"),
-    ("SYS_CANCELED", "interrupted"),
+/// The states in the order in which their trials are counted.
+const COUNTED: [JobState; 8] = [
+    JobState::Running,
+    JobState::Waiting,
+    JobState::Succeeded,
+    JobState::EarlyStopped,
+    JobState::Failed,
+    JobState::Lost,
+    JobState::UserCanceled,
+    JobState::SysCanceled,
 ];
 
 /// Returns the lines for an experiment as the API describes it, the most important ones first.
@@ -32,14 +34,17 @@ pub(super) fn head(one: &Value, style: TextStyle) -> Vec<String> {
     let elapsed = number(one, "elapsed_ms").filter(|ms| *ms > 0).map(view::span);
     let elapsed = elapsed.map(|span| format!(" for {span}")).unwrap_or_default();
     let mut lines = vec![
-        format!("{title}  {}{elapsed}", style.paint(&state, &state)),
+        format!("{title}  {}{elapsed}", style.paint(&state, &printable(&experiment_state(&state)))),
         progress(one),
         counts(one, style),
     ];
     lines.extend(best(one));
-    for (member, paint) in
-        [("trouble", "FAILED"), ("direction_warning", "LOST"), ("code_difference", "LOST")]
-    {
+    for (member, paint) in [
+        ("trouble", "FAILED"),
+        ("direction_warning", "LOST"),
+        ("untold_direction", "LOST"),
+        ("code_difference", "LOST"),
+    ] {
         let sentence = one.get(member).and_then(Value::as_str).unwrap_or_default();
         let wrapped = sentence.lines().map(|line| style.wrap(&printable(line), 0));
         let wrapped = wrapped.collect::<Vec<_>>().join("\n");
@@ -66,21 +71,26 @@ fn progress(one: &Value) -> String {
         None => format!("{ended} trials have ended"),
     };
     let per_hour = rate.map(|rate| format!("{rate:.0} per hour"));
-    let left =
-        limit.zip(rate).filter(|_| text(one, "state") == "RUNNING").and_then(|(limit, rate)| {
-            let hours = real(limit.saturating_sub(ended)) / rate;
-            let left = std::time::Duration::try_from_secs_f64(hours * 3600.0).ok()?;
-            let ms = u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)?;
-            Some(format!("about {} left", view::span(ms)))
-        });
+    let to_come = match text(one, "state").as_str() {
+        "RUNNING" => limit.map(|limit| limit.saturating_sub(ended)),
+        // No other trial is started.
+        "NO_MORE_TRIAL" | "TUNER_NO_MORE_TRIAL" => Some(going),
+        _ => None,
+    };
+    let left = to_come.zip(rate).and_then(|(trials, rate)| {
+        let hours = real(trials) / rate;
+        let left = std::time::Duration::try_from_secs_f64(hours * 3600.0).ok()?;
+        let ms = u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)?;
+        Some(format!("about {} left", view::span(ms)))
+    });
     [Some(trials), per_hour, left].into_iter().flatten().collect::<Vec<_>>().join("   ")
 }
 
 fn counts(one: &Value, style: TextStyle) -> String {
     let count = |state: &str| one.pointer(&format!("/counts/{state}")).and_then(Value::as_u64);
-    let counted = COUNTED.into_iter().filter_map(|(state, word)| {
-        let count = count(state).filter(|count| *count > 0)?;
-        Some(style.paint(state, &format!("{count} {word}")))
+    let counted = COUNTED.into_iter().filter_map(|state| {
+        let count = count(state.as_str()).filter(|count| *count > 0)?;
+        Some(style.paint(state.as_str(), &format!("{count} {}", trial_state(state))))
     });
     counted.collect::<Vec<_>>().join("   ")
 }
@@ -120,7 +130,7 @@ mod tests {
             "trouble": null,
         });
         let expected = [
-            "digits (abc)  RUNNING for 17 min 48 s",
+            "digits (abc)  running for 17 min 48 s",
             "████████████░░░░░░░░░░░░ 10 of 20 trials   60 per hour   about 10 min left",
             "2 running   9 succeeded   1 failed",
             "best acc 0.9123 by trial 7 (t)   ▁█",
@@ -128,8 +138,27 @@ mod tests {
         ];
         assert_eq!(head(&one, TextStyle::default()), expected);
         let coloured = head(&one, TextStyle { width: Some(80), colours: true });
+        assert!(coloured[0].contains("\u{1b}[36mrunning\u{1b}[0m"), "{coloured:?}");
         assert!(coloured[2].ends_with("\u{1b}[31m1 failed\u{1b}[0m"), "{coloured:?}");
         let bare = head(&json!({"id": "abc", "state": "DONE", "trials": 0}), TextStyle::default());
-        assert_eq!(bare, ["abc  DONE", "0 trials have ended"]);
+        assert_eq!(bare, ["abc  done", "0 trials have ended"]);
+    }
+
+    #[test]
+    fn a_search_that_starts_nothing_more_says_so_in_plain_words_and_when_it_ends() {
+        #[rustfmt::skip]
+        let table = [
+            ("NO_MORE_TRIAL",       "abc  last trials are running",      "10 of 20 trials   60 per hour   about 2 min left"),
+            ("TUNER_NO_MORE_TRIAL", "abc  tuner has no more to propose", "10 of 20 trials   60 per hour   about 2 min left"),
+            ("STOPPED",             "abc  stopped",                      "10 of 20 trials   60 per hour"),
+        ];
+        for (state, title, progress) in table {
+            let one = json!({
+                "id": "abc", "state": state, "trials": 12, "max_trial_number": 20, "ended_per_hour": 60.0,
+                "counts": {"RUNNING": 2, "SUCCEEDED": 10},
+            });
+            let lines = head(&one, TextStyle::default());
+            assert!(lines[0] == title && lines[1].ends_with(progress), "{lines:?}");
+        }
     }
 }

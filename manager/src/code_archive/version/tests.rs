@@ -79,6 +79,12 @@ async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
     let clean = git_state(folder.path()).await.unwrap();
     assert_eq!((clean.branch.as_deref(), clean.dirty), (Some("topic"), Some(false)));
     assert_eq!((clean.commit.len(), clean.diff_sha256), (40, None));
+    let state = async || git_state(folder.path()).await.unwrap();
+    fs::write(folder.path().join("new.py"), "3").unwrap();
+    let untracked = state().await;
+    assert_eq!((untracked.dirty, untracked.diff_sha256), (Some(true), None), "not yet added");
+    fs::write(folder.path().join(".git/info/exclude"), "new.py\n").unwrap();
+    assert_eq!(state().await.dirty, Some(false), "what git ignores is no change");
     fs::write(folder.path().join("train.py"), "22").unwrap();
     let dirty = git_state(folder.path()).await.unwrap();
     assert_eq!((dirty.commit == clean.commit, dirty.dirty), (true, Some(true)));

@@ -162,7 +162,8 @@ impl Budget {
         if self.proven {
             return None;
         }
-        // A lost agent says nothing of the command; those that are lost before it starts are counted as unstarted.
+        // A lost agent says nothing of the command, for it or against it: it neither counts nor parts the others. Those that
+        // are lost before the command starts are counted as unstarted.
         let way = (failure.cause?, failure.exit_code);
         let times = match self.alike {
             Some((last, times)) if last == way => times + 1,

@@ -51,7 +51,7 @@ impl fmt::Debug for Key {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file.
-    #[error("cannot read the storage account's key from {}", .path.display())]
+    #[error("azureKeyFile: cannot read the storage account's key from {}", .path.display())]
     File {
         /// The path.
         path: PathBuf,
@@ -180,7 +180,7 @@ mod tests {
             (Source::Variable,     none.clone(), &az,    "set AZURE_STORAGE_KEY"),
             (Source::Variable,     Some("-".to_owned()), &az, "AZURE_STORAGE_KEY holds is no key"),
             (Source::File(empty),  none.clone(), &az,    "empty holds is no key"),
-            (Source::File(folder.path().join("x")), none.clone(), &az, "cannot read the storage account's key from"),
+            (Source::File(folder.path().join("x")), none.clone(), &az, "azureKeyFile: cannot read the storage account's key from"),
             (vault(),              none.clone(), &az,    "secret s: ERROR: Please run az login"),
             (vault(),              none,         &no_az, "install the Azure CLI"),
         ];

@@ -13,6 +13,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search::search_space::Parameters;
+use crate::search::tuner::OptimizeMode;
 use crate::training_service::kubernetes::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
 
@@ -36,6 +37,8 @@ pub struct Common {
     pub container_name: &'static str,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
+    /// Direction of the search, where the file states it.
+    pub direction: Option<OptimizeMode>,
     /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
     /// The disk that trials share, if they do.

@@ -23,8 +23,8 @@ use crate::training_service::platform::{
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// A file that the experiment names.
-    #[error("cannot read {}", .path.display())]
-    Read { path: PathBuf, source: std::io::Error },
+    #[error("{field}: cannot read {}", .path.display())]
+    Read { field: &'static str, path: PathBuf, source: std::io::Error },
     /// The key of the storage that trials share.
     #[error("the storage account cannot be used")]
     StorageKey(#[from] azure_key::Error),
@@ -114,10 +114,11 @@ impl CheckedPlatform for CheckedCluster {
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
         let Self { cluster, section, .. } = *self;
-        let ca_pem = context.ca_file.as_deref().map(read).transpose()?;
+        let ca_pem = context.ca_file.as_deref().map(|path| read("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         let common = manifest::Common {
             objective: context.spec.objective.clone(),
+            direction: context.spec.stated_direction(),
             has_ca: ca_pem.is_some(),
             ..common(context.id, &section, &cluster)
         };
@@ -143,14 +144,16 @@ async fn shared_secrets(
     }
     for role in &common.spec.roles {
         if let Some(path) = &role.registry_auth {
-            secrets.push(manifest::registry_secret(common, &role.name, &read(path)?));
+            let document = read("privateRegistryAuthPath", path)?;
+            secrets.push(manifest::registry_secret(common, &role.name, &document));
         }
     }
     Ok(secrets)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+/// Reads a file that a field or a flag names.
+fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Read { field, path: path.to_owned(), source })
 }
 
 /// Returns the cluster that a section names.
@@ -181,6 +184,7 @@ fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manife
         namespace: cluster.namespace().to_owned(),
         container_name: workload(spec.workload).container(),
         objective: None,
+        direction: None,
         has_ca: false,
         spec: spec.clone(),
     }
@@ -196,4 +200,16 @@ async fn storage_key(storage: &StorageSpec) -> Result<Option<azure_key::Key>, az
     };
     let variable = std::env::var(azure_key::VARIABLE).ok();
     Ok(Some(azure_key::find(&source, variable, Path::new("az")).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_reported_with_the_field_that_names_it() {
+        let path = Path::new("/nowhere/auth.json");
+        let problem = read("privateRegistryAuthPath", path).unwrap_err().to_string();
+        assert_eq!(problem, "privateRegistryAuthPath: cannot read /nowhere/auth.json");
+    }
 }

@@ -48,6 +48,7 @@ impl CheckedPlatform for CheckedLocal {
             dir,
             code_directory: spec.trial_code_directory.clone(),
             objective: spec.objective.clone(),
+            direction: spec.stated_direction(),
             ca_file,
             secret_variables: spec.secret_variables(),
             secret,

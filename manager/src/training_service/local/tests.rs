@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::super::Token;
 use super::*;
+use crate::search::tuner::OptimizeMode;
 
 /// `run`: hold the lock, note the arguments, run the shell line (the last argument), end with its code;
 /// `replay`: note it.
@@ -45,6 +46,7 @@ fn bed_in(root: Arc<tempfile::TempDir>) -> Bed {
         code_directory: root.path().to_owned(),
         code_archive: None,
         objective: Some("loss".to_owned()),
+        direction: Some(OptimizeMode::Minimize),
         ca_file: None,
         secret_variables: Vec::new(),
         secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),
@@ -152,6 +154,7 @@ async fn a_job_gets_its_files_and_no_secret_in_its_arguments() {
         ["--attempt", "abcde-1"],
         ["--sequence", "7"],
         ["--objective", "loss"],
+        ["--direction", "minimize"],
         ["--shell", "true"],
     ] {
         assert!(arguments.contains(&pair.join("\n")), "{pair:?} in {arguments}");

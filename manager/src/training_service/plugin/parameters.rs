@@ -74,6 +74,9 @@ impl Shared {
         if let Some(objective) = &self.settings.objective {
             say("--objective", json!(objective));
         }
+        if let Some(direction) = self.settings.direction {
+            say("--direction", json!(direction.word()));
+        }
         if self.settings.ca_file.is_some() {
             say("--ca-file", shared("ca.pem"));
         }

@@ -62,6 +62,7 @@ impl CheckedPlatform for CheckedPlugin {
             agent: self.agent,
             gpus_each: spec.trial_gpu_number,
             objective: spec.objective.clone(),
+            direction: spec.stated_direction(),
             ca_file,
             url,
             secret_variables: spec.secret_variables(),

@@ -42,7 +42,7 @@ impl CheckedPlatform for CheckedRemote {
         self: Box<Self>,
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
-        let StartContext { id, spec, dir, ca_file, url, secret, events } = context;
+        let StartContext { id, spec, dir, secret, events, .. } = context;
         let settings = Settings {
             agent: self.agent,
             experiment: id.clone(),
@@ -50,8 +50,7 @@ impl CheckedPlatform for CheckedRemote {
             machines: self.machines,
             gpus_each: spec.trial_gpu_number,
             objective: spec.objective.clone(),
-            ca_file,
-            url,
+            direction: spec.stated_direction(),
             secret,
             events,
         };

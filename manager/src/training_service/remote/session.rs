@@ -1,4 +1,4 @@
-//! A session on a machine: connection, agent and code, way back, helper. Then messages in both directions until it ends.
+//! A session on a machine: connection, agent and code, the manager's socket, helper. Then messages in both directions until it ends.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -19,6 +19,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 const MESSAGE_BYTES: u64 = 1 << 20;
 /// Messages that are read ahead.
 const AHEAD: usize = 64;
+/// The address that agents find beside the socket. It leads nowhere, so that no agent tries a port.
+const NO_ADDRESS: &str = "http://127.0.0.1:0";
+/// The name of the socket until it takes the place of the one of an earlier session.
+const NEW_SOCKET: &str = "manager.new";
+/// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
+const LONGEST_SOCKET_PATH: usize = 107;
 /// The mark of our scripts' lines, which a login shell's banner does not have.
 const MARK: &str = "tk:";
 
@@ -33,10 +39,8 @@ pub(super) struct Luggage<'a> {
     pub(super) agent_sha256: &'a str,
     /// The archive of the trials' code.
     pub(super) code: &'a Path,
-    /// Base URL of the manager on this machine.
-    pub(super) url: &'a str,
-    /// The authority of the manager's certificate, in PEM.
-    pub(super) ca_pem: Option<&'a str>,
+    /// The socket of the manager on this machine.
+    pub(super) socket: &'a Path,
 }
 
 /// A session that is open. Dropping it ends its processes here, and the helper there.
@@ -61,16 +65,7 @@ impl Session {
     ) -> Result<Self, String> {
         let master = ssh.connect().await?;
         let (agent, root) = bootstrap(ssh, machine, luggage).await?;
-        let (scheme, port) = luggage
-            .url
-            .split_once("://")
-            .and_then(|(scheme, rest)| {
-                Some((scheme, rest.rsplit_once(':')?.1.trim_end_matches('/').parse().ok()?))
-            })
-            .ok_or_else(|| format!("{} has no port to forward to", luggage.url))?;
-        let port = ssh.forward(port).await.map_err(|why| {
-            format!("the machine forwards no port back to the manager (AllowTcpForwarding in its sshd_config): {why}")
-        })?;
+        forward_back(ssh, &root, luggage.socket).await?;
         let path = machine.python_path.as_ref();
         let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quoted(path)));
         let line = format!(
@@ -101,17 +96,16 @@ impl Session {
             }
         });
         let mut session = Self { master, lines, gpus: Vec::new(), stdin, _helper: helper };
-        session.begin(&format!("{scheme}://127.0.0.1:{port}"), luggage.ca_pem).await?;
+        session.begin().await?;
         Ok(session)
     }
 
-    async fn begin(&mut self, url: &str, ca_pem: Option<&str>) -> Result<(), String> {
+    async fn begin(&mut self) -> Result<(), String> {
         let hello = self.ask(0, "initialize", &json!({"protocol": {"min": 1, "max": 1}})).await?;
         if hello["protocol"] != 1 {
             return Err("the agent there speaks another version of the protocol".to_owned());
         }
-        let mut files = vec![json!({"name": "manager.url", "text": format!("{url}\n")})];
-        files.extend(ca_pem.map(|pem| json!({"name": "ca.pem", "text": pem})));
+        let files = [json!({"name": "manager.url", "text": format!("{NO_ADDRESS}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
         let room = self.ask(0, "room", &json!({})).await?;
         let gpu = |gpu: &Value| Some((gpu["index"].as_u64()?, gpu["busy"].as_bool()?));
@@ -152,6 +146,25 @@ impl Session {
 /// A request as a line.
 pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+}
+
+/// Forwards `manager.sock` in the experiment's folder there to the manager's socket here. Only its owner can enter the
+/// folder, while any user of the machine can take a port as soon as the connection is gone.
+async fn forward_back(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
+    let new = format!("{root}/{NEW_SOCKET}");
+    if new.len() > LONGEST_SOCKET_PATH {
+        return Err(format!(
+            "{new} is too long for a socket, which may have {LONGEST_SOCKET_PATH} bytes; set a shorter `remoteDirectory`"
+        ));
+    }
+    let (folder, file) = (quoted(root), quoted(&new));
+    ssh.run(&format!("chmod 700 {folder} && rm -f {file}")).await?;
+    ssh.forward(&new, socket).await.map_err(|why| {
+        format!("the machine forwards no socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
+    })?;
+    // In one step: at no moment is there no socket.
+    ssh.run(&format!("mv -f {file} {folder}/manager.sock")).await?;
+    Ok(())
 }
 
 /// Brings the agent and the code, unless they are there: the agent's path and the experiment's folder.

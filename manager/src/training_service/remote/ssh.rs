@@ -133,15 +133,19 @@ impl Ssh {
         )
     }
 
-    /// Forwards a port of the machine's loopback interface to `port` of this one's: its number there.
-    pub(super) async fn forward(&self, port: u16) -> Result<u16, String> {
+    /// Forwards a new Unix socket `there`, on the machine, to the socket `here`, on this one.
+    pub(super) async fn forward(&self, there: &str, here: &Path) -> Result<(), String> {
         let mut command = self.over();
-        command.args(["-O", "forward", "-R", &format!("127.0.0.1:0:127.0.0.1:{port}"), "--"]);
+        let ends = format!("{}:{}", in_forward(there), in_forward(&here.to_string_lossy()));
+        command.args(["-O", "forward", "-R", &ends, "--"]);
         command.arg(&self.machine.host);
-        let said = finished(timeout(COMMAND_TIMEOUT, command.output()).await)?;
-        let port = said.trim().parse();
-        port.map_err(|_| format!("ssh named no forwarded port but {:?}", said.trim()))
+        finished(timeout(COMMAND_TIMEOUT, command.output()).await).map(|_| ())
     }
+}
+
+/// A path as ssh reads it in a forward: a colon ends a field, a percent sign begins a token.
+fn in_forward(path: &str) -> String {
+    path.replace('\\', r"\\").replace(':', r"\:").replace('%', "%%")
 }
 
 fn finished(
@@ -177,6 +181,11 @@ mod tests {
         let said = "Warning: banner\nme@gpu1: Permission denied (publickey).\r\n\n";
         assert_eq!(last_line(said), Some("me@gpu1: Permission denied (publickey)."));
         assert_eq!(last_line("\n"), None);
+    }
+
+    #[test]
+    fn a_path_in_a_forward_keeps_its_colons() {
+        assert_eq!(in_forward(r"/data/a:b/100%\x"), r"/data/a\:b/100%%\\x");
     }
 
     proptest! {

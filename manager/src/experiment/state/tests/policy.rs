@@ -118,6 +118,21 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
 }
 
 #[test]
+fn an_agent_that_is_lost_between_first_failures_neither_counts_nor_parts_them() {
+    let mut state = State::new(limits(1, 99));
+    state.step(Event::Begin, Duration::ZERO);
+    for number in 0..6 {
+        assert!(!state.is_held(), "before trial {number}");
+        state.step(proposed(number), Duration::ZERO);
+        let found = (number != 2).then(|| Box::new(verdict(Cause::Exit, TrialExit::Code(1))));
+        let gone = unknown_end();
+        let event = Event::Gone { trial: id(number), gone, verdict: found, result: None };
+        state.step(event, Duration::ZERO);
+    }
+    assert!(state.is_held(), "five failed alike");
+}
+
+#[test]
 fn a_search_with_nothing_left_to_start_is_done_and_not_held() {
     let mut state = State::new(limits(1, 5));
     state.step(Event::Begin, Duration::ZERO);

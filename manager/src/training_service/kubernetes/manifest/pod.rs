@@ -311,6 +311,9 @@ fn environment(
     if let Some(objective) = &common.objective {
         variables.push(("TRIALKEEPER_OBJECTIVE", objective.clone()));
     }
+    if let Some(direction) = common.direction {
+        variables.push(("TRIALKEEPER_DIRECTION", direction.word().to_owned()));
+    }
     let record = job.parameter_record.to_string();
     let inline = record.len() <= INLINE_BYTES;
     let mut fetched = Vec::new();

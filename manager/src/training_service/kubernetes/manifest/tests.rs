@@ -48,6 +48,7 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common
         spec: *spec,
         namespace: "lab".to_owned(),
         objective: None,
+        direction: None,
         has_ca: true,
         share: None,
     }

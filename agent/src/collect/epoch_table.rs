@@ -1,0 +1,141 @@
+//! PURE: the table that fastai prints: a line of names from `epoch` to `time`, then a line of numbers for each epoch.
+//!
+//! ```text
+//! epoch     train_loss  valid_loss  accuracy  time
+//! 0         0.512345    0.423456    0.831234  00:05
+//! ```
+//!
+//! A row must fit the names: a whole number, as many numbers as names, and a clock. So ordinary text between two
+//! rows is no row, and a line with neither `epoch` nor a colon need not be read.
+
+use trial_protocol::MetricValue;
+
+use super::{NAME_BYTES, text};
+
+/// The first name of every such table.
+pub(super) const FIRST: &[u8] = b"epoch";
+
+/// The last name of every such table.
+const LAST: &str = "time";
+
+/// The most columns that are read.
+const COLUMNS: usize = 64;
+
+/// The table that is being printed.
+#[derive(Debug, Default)]
+pub(super) struct EpochTable {
+    /// Its names without the first and the last. Empty: no table has begun.
+    names: Vec<String>,
+}
+
+impl EpochTable {
+    /// Reads a line of text, and calls `found` with name, epoch and value of each number in a row. `false` if the line is
+    /// no part of a table.
+    pub(super) fn read(
+        &mut self,
+        line: &[u8],
+        mut found: impl FnMut(&str, u64, MetricValue),
+    ) -> bool {
+        let line = line.trim_ascii();
+        let begins = line.starts_with(FIRST);
+        let is_row = || !self.names.is_empty() && line.first().is_some_and(u8::is_ascii_digit);
+        if !begins && !is_row() {
+            return false;
+        }
+        let Ok(line) = std::str::from_utf8(line) else { return false };
+        let cells: Vec<&str> = line.split_ascii_whitespace().take(COLUMNS + 1).collect();
+        let (Some((first, inner)), true) = (cells.split_first(), cells.len() <= COLUMNS) else {
+            return false;
+        };
+        let Some((last, inner)) = inner.split_last() else { return false };
+        if begins {
+            let is_name = |name: &&str| name.len() <= NAME_BYTES && text::number(name).is_none();
+            let is_header = first.as_bytes() == FIRST
+                && *last == LAST
+                && !inner.is_empty()
+                && inner.iter().all(is_name);
+            if is_header {
+                self.names = inner.iter().map(|name| (*name).to_owned()).collect();
+            }
+            return is_header;
+        }
+        let numbers: Vec<Option<MetricValue>> =
+            inner.iter().map(|cell| text::number(cell)).collect();
+        // fastai prints `None` for what was not measured.
+        let is_number = |(cell, number): (&&str, &Option<_>)| number.is_some() || *cell == "None";
+        let (Ok(epoch), true) = (first.parse(), is_clock(last) && inner.len() == self.names.len())
+        else {
+            return false;
+        };
+        if !inner.iter().zip(&numbers).all(is_number) {
+            return false;
+        }
+        for (name, value) in self.names.iter().zip(numbers) {
+            if let Some(value) = value {
+                found(name, epoch, value);
+            }
+        }
+        true
+    }
+}
+
+/// Returns whether a cell is a time such as `00:05` or `1:02:03`.
+fn is_clock(cell: &str) -> bool {
+    cell.contains(':')
+        && cell.split(':').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(lines: &[&str]) -> Vec<(String, u64, String)> {
+        let mut table = EpochTable::default();
+        let mut all = Vec::new();
+        for line in lines {
+            table.read(line.as_bytes(), |name, epoch, value| {
+                all.push((name.to_owned(), epoch, value.as_json().to_string()));
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn a_row_is_read_only_where_it_fits_the_names() {
+        let names = "epoch     train_loss  accuracy  time    ";
+        #[rustfmt::skip]
+        let table: [(&[&str], &[(&str, u64, &str)]); 11] = [
+            (&[names, "0         0.5         0.81      00:05   "],     &[("train_loss", 0, "0.5"), ("accuracy", 0, "0.81")]),
+            (&[names, "a warning: 3 of 4", "1 0.5 0.81 1:00:05"],      &[("train_loss", 1, "0.5"), ("accuracy", 1, "0.81")]),
+            (&[names, "0 0.5 None 00:05"],                             &[("train_loss", 0, "0.5")]),
+            (&["0 0.5 0.81 00:05"],                                    &[]),
+            (&[names, "0 0.5 00:05"],                                  &[]),
+            (&[names, "0 0.5 0.81 0.9 00:05"],                         &[]),
+            (&[names, "0 0.5 0.81 5"],                                 &[]),
+            (&[names, "0 0.5 high 00:05"],                             &[]),
+            (&[names, "0.5 0.5 0.81 00:05"],                           &[]),
+            (&["epoch train_loss accuracy", "0 0.5 00:05"],            &[]),
+            (&["epoch 1 loss 0.5 time", "0 1 2 3 00:05"],              &[]),
+        ];
+        for (lines, expected) in table {
+            let expected: Vec<_> =
+                expected.iter().map(|(n, e, v)| ((*n).to_owned(), *e, (*v).to_owned())).collect();
+            assert_eq!(read(lines), expected, "{lines:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_lines_are_read_without_panic(lines in prop::collection::vec("(epoch|[0-9]+)?[ a-z0-9:.\\x00é]{0,60}", 0..6)) {
+            let mut table = EpochTable::default();
+            table.read(b"epoch a time", |_, _, _| ());
+            for line in lines {
+                table.read(line.as_bytes(), |name, _, value| {
+                    assert!(!name.is_empty() && value.number().is_some());
+                });
+            }
+        }
+    }
+}

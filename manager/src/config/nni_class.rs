@@ -1,0 +1,72 @@
+//! PURE: the classes of NNI's own algorithms, and what each makes of the direction.
+
+use crate::search::class_args::OptimizeMode;
+
+/// The use that a class of NNI makes of the direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DirectionUse {
+    /// The class has an `optimize_mode`, with this default.
+    Argument(OptimizeMode),
+    /// The class has no `optimize_mode` and needs none.
+    Ignores,
+    /// The class has no `optimize_mode` and expects results that grow.
+    OnlyMaximizes,
+}
+
+/// The classes of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`) with their constructors' defaults.
+const CLASSES: [(&str, DirectionUse); 18] = {
+    use DirectionUse::{Argument, Ignores, OnlyMaximizes};
+    use OptimizeMode::{Maximize, Minimize};
+    [
+        ("TpeTuner", Argument(Minimize)),
+        ("HyperoptTuner", Argument(Minimize)),
+        ("RandomTuner", Argument(Maximize)),
+        ("GridSearchTuner", Argument(Maximize)),
+        ("EvolutionTuner", Argument(Maximize)),
+        ("MetisTuner", Argument(Maximize)),
+        ("GPTuner", Argument(Maximize)),
+        ("PBTTuner", Argument(Maximize)),
+        ("PPOTuner", Argument(Maximize)),
+        ("SMACTuner", Argument(Maximize)),
+        ("DNGOTuner", Argument(Maximize)),
+        ("NetworkMorphismTuner", Argument(Maximize)),
+        ("RegularizedEvolutionTuner", Argument(Maximize)),
+        ("Hyperband", Argument(Maximize)),
+        ("BOHB", Argument(Maximize)),
+        ("MedianstopAssessor", Argument(Maximize)),
+        ("BatchTuner", Ignores),
+        ("CurvefittingAssessor", OnlyMaximizes),
+    ]
+};
+
+/// Returns what a class makes of the direction; `None` for a class that is not NNI's.
+pub(super) fn direction_use(class: &str) -> Option<DirectionUse> {
+    let inner = class.strip_prefix("nni.")?;
+    let (_, name) = inner.rsplit_once('.')?;
+    CLASSES.iter().find(|(known, _)| *known == name).map(|(_, makes)| *makes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_of_nni_is_told_from_one_of_the_user() {
+        use DirectionUse::{Argument, Ignores, OnlyMaximizes};
+        #[rustfmt::skip]
+        let table = [
+            ("nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor",     Some(Argument(OptimizeMode::Maximize))),
+            ("nni.algorithms.hpo.tpe_tuner.TpeTuner",                         Some(Argument(OptimizeMode::Minimize))),
+            ("nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor", Some(OnlyMaximizes)),
+            ("nni.algorithms.hpo.batch_tuner.BatchTuner",                     Some(Ignores)),
+            ("nni.medianstop_assessor.medianstop_assessor.MedianstopAssessor", Some(Argument(OptimizeMode::Maximize))),
+            ("mine.MedianstopAssessor",                                       None),
+            ("nni.experimental.Other",                                        None),
+            ("nni.TpeTuner",                                                  None),
+            ("nni",                                                           None),
+        ];
+        for (class, expected) in table {
+            assert_eq!(direction_use(class), expected, "{class}");
+        }
+    }
+}

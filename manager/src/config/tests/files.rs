@@ -1,0 +1,56 @@
+//! A file or folder that is not there is told with the field that names it, in the words of the form that the user wrote.
+
+use super::*;
+
+#[test]
+fn a_missing_file_is_told_with_the_field_that_names_it() {
+    let own = |section: &str| json!({section: {"className": "m.C", "codeDirectory": "none"}});
+    let remote =
+        json!({"platform": "remote", "machineList": [{"host": "h", "sshKeyFile": "none"}]});
+    let cluster = |fields: Value| {
+        let mut service = json!({"platform": "frameworkcontroller"});
+        service.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"trainingService": service})
+    };
+    #[rustfmt::skip]
+    let v2 = [
+        (json!({"searchSpace": null, "searchSpaceFile": "none"}),     "searchSpaceFile: "),
+        (json!({"trialCodeDirectory": "none"}),                       "trialCodeDirectory: "),
+        (json!({"pythonInterpreter": "none/python"}),                 "pythonInterpreter: "),
+        (own("tuner"),                                                "tuner.codeDirectory: "),
+        (own("assessor"),                                             "assessor.codeDirectory: "),
+        (json!({"tuner": null, "advisor": {"className": "m.C", "codeDirectory": "none"}}), "advisor.codeDirectory: "),
+        (json!({"trainingService": remote}), "trainingService.machineList[0].sshKeyFile: "),
+        (cluster(json!({"configPath": "none.yml"})),                  "trainingService.configPath: "),
+    ];
+    for (changes, field) in v2 {
+        let problem = loaded(&with(&changes).to_string()).unwrap_err();
+        assert!(problem.contains(field) && problem.contains("none"), "{field} {problem}");
+    }
+
+    let v1 = json!({
+        "trialConcurrency": 1, "trainingServicePlatform": "local",
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}},
+        "tuner": {"builtinTunerName": "Random"}, "trial": {"command": "true", "codeDir": "."},
+    });
+    let class = json!({"classFileName": "m.py", "className": "C", "codeDir": "none"});
+    #[rustfmt::skip]
+    let table = [
+        (json!({"searchSpace": null, "searchSpacePath": "none"}),     "searchSpacePath: "),
+        (json!({"trial": {"command": "true", "codeDir": "none"}}),    "trial.codeDir: "),
+        (json!({"pythonInterpreter": "none/python"}),                 "pythonInterpreter: "),
+        (json!({"tuner": class}),                                     "tuner.codeDir: "),
+        (json!({"assessor": class}),                                  "assessor.codeDir: "),
+        (json!({"tuner": null, "advisor": class}),                    "advisor.codeDir: "),
+        (json!({"trainingServicePlatform": "remote", "machineList": [{"ip": "h", "username": "u", "sshKeyPath": "none"}]}), "machineList[0].sshKeyPath: "),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"storage": "nfs", "nfs": {"server": "s", "path": "/p"}, "configPath": "none.yml"}}), "frameworkcontrollerConfig.configPath: "),
+    ];
+    for (changes, field) in table {
+        let mut document = v1.clone();
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let problem = loaded(&document.to_string()).unwrap_err();
+        assert!(problem.contains(field) && problem.contains("none"), "{field} {problem}");
+    }
+}

@@ -1,0 +1,27 @@
+//! PURE: states in plain words, the same in the portal and in `top`.
+
+use crate::job_state::JobState;
+
+/// An experiment's state in plain words; one that this build does not know as it stands.
+pub fn experiment_state(state: &str) -> String {
+    match state {
+        "NO_MORE_TRIAL" => "last trials are running".to_owned(),
+        "TUNER_NO_MORE_TRIAL" => "tuner has no more to propose".to_owned(),
+        _ => state.to_lowercase().replace('_', " "),
+    }
+}
+
+/// A trial's state in plain words.
+pub fn trial_state(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "waiting",
+        JobState::Running => "running",
+        JobState::Succeeded => "succeeded",
+        JobState::Failed => "failed",
+        JobState::UserCanceled => "cancelled",
+        JobState::SysCanceled => "interrupted",
+        JobState::EarlyStopped => "stopped early",
+        JobState::Lost => "lost",
+        JobState::Unknown => "unknown",
+    }
+}
