@@ -348,7 +348,8 @@ impl Watch {
             Err(error) => {
                 tracing::error!("{}", chain(&error));
                 let known = Known { end: ends::never_started(&error), ..observer.known() };
-                (known, recorder, signals, false)
+                let hurried = matches!(known.end, End::StoppedBefore { .. });
+                (known, recorder, signals, hurried)
             }
         };
         channel_end.end();

@@ -30,7 +30,7 @@ use crate::output::{Outlet, PumpEvent};
 use crate::supervise::phase::{Effect, Event, Left, Phase};
 use crate::supervise::recorder::Recorder;
 use crate::trial::reap::Reaper;
-use crate::trial::signals::{Caught, Signals, number};
+use crate::trial::signals::{Caught, Signals, byte};
 use crate::trial::tree::Leftovers;
 use crate::trial::{Trial, hand_over};
 use crate::verdict::{Known, Stop, StopBy, conclude};
@@ -223,7 +223,7 @@ impl Supervisor {
             LoopEvent::Caught(Caught::Child) => self.child_ended(phase, memory),
             LoopEvent::Caught(Caught::Sent(Signal::SIGTERM, sender)) => {
                 memory.heard_from(sender);
-                memory.asked(StopBy::Signal(signal_byte(Signal::SIGTERM)));
+                memory.asked(StopBy::Signal(byte(Signal::SIGTERM)));
                 memory.terminated += 1;
                 if memory.terminated == 1 && self.is_managed() {
                     let message = "SIGTERM has reached trialkeeper; the trial is asked to end";
@@ -237,7 +237,7 @@ impl Supervisor {
             LoopEvent::Caught(Caught::Sent(signal, sender)) => {
                 if !phase.reaped() {
                     memory.heard_from(sender);
-                    memory.forwarded = Some(signal_byte(signal));
+                    memory.forwarded = Some(byte(signal));
                     self.trial.forward(signal);
                 }
                 None
@@ -376,7 +376,7 @@ impl Supervisor {
         if let Some(stop) = &mut memory.ending.stop
             && !reaped
         {
-            stop.signal = Some(signal_byte(signal));
+            stop.signal = Some(byte(signal));
         }
     }
 
@@ -463,10 +463,6 @@ pub fn trial_exit(status: ExitStatus) -> TrialExit {
         }
         (None, None) => unreachable!("a process that was reaped has exited or was killed"),
     }
-}
-
-fn signal_byte(signal: Signal) -> u8 {
-    u8::try_from(number(signal)).expect("signals are numbered up to 64")
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -11,6 +11,7 @@ use crate::delivery;
 use crate::run::settings::Settings;
 use crate::run::standalone;
 use crate::supervise::recorder::Tally;
+use crate::trial::signals::byte;
 use crate::trial::{self, Trial};
 use crate::util::log;
 use crate::verdict::{End, exit_code_for_frameworkcontroller};
@@ -54,6 +55,7 @@ pub(super) fn never_started(error: &trial::Error) -> End {
             End::NotExecutable { program: program.display().to_string(), why: source(why) }
         }
         trial::Error::Unready { why } => End::KeeperFailed { why: why.clone() },
+        trial::Error::Stopped { signal } => End::StoppedBefore { signal: byte(*signal) },
         trial::Error::Spawn { source: why, .. } => {
             End::KeeperFailed { why: format!("no process could be started: {why}") }
         }
@@ -64,6 +66,7 @@ pub(super) fn never_started(error: &trial::Error) -> End {
 pub(super) fn exit_code(end: &End, verdict: &Verdict, map: Option<ExitCodeMap>) -> u8 {
     let own = match end {
         End::Exited { exit, .. } => exit.shell_code(),
+        End::StoppedBefore { signal } => 128_u8.saturating_add(*signal),
         End::NotFound { .. } => 127,
         End::NotExecutable { .. } => 126,
         End::KeeperFailed { .. } | End::Running => KEEPER_FAULT,

@@ -10,6 +10,7 @@ use trial_protocol::Verdict;
 
 use super::Later;
 use super::ahead::Ahead;
+use super::launch::Obstacle;
 use crate::cli::RunArgs;
 use crate::cli::legacy::Legacy;
 use crate::output::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
@@ -37,7 +38,7 @@ pub(super) struct Prepared {
     /// When that was, in milliseconds since 1970.
     pub(super) since_ms: u64,
     /// Why the trial cannot be started.
-    pub(super) obstacle: Option<String>,
+    pub(super) obstacle: Option<Obstacle>,
 }
 
 /// The shell with which NNI runs a trial's command.
@@ -61,12 +62,8 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let mut settings = Settings::resolve(
-        args,
-        &variable,
-        shell(args.legacy.is_some(), BASH),
-        Start { random, now_ms },
-    )?;
+    let mut settings =
+        Settings::resolve(args, &variable, shell(args.legacy.is_some(), BASH), Start { random })?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }
@@ -92,8 +89,7 @@ pub(super) fn prepare(
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let directory = ahead.code(dir.as_deref());
-    let peers = ahead.peers();
+    let (directory, peers) = ahead.code_and_peers(dir.as_deref());
     let (signals, obstacle) = ahead.close();
     let code_dir = directory.clone().or_else(|| std::env::current_dir().ok());
     let parameters_file = dir.as_ref().map(|dir| dir.join(PARAMETERS_FILE));

@@ -140,8 +140,6 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 pub struct Start {
     /// A random number.
     pub random: u64,
-    /// The time, in milliseconds since 1970.
-    pub now_ms: i64,
 }
 
 impl Settings {
@@ -175,7 +173,7 @@ impl Settings {
             (None, None) => AttemptId::new(format!("{:016x}", start.random))
                 .expect("hexadecimal digits are allowed"),
         };
-        let (pod, attempt) = pod::resolve(args, variable, attempt, start.now_ms)?;
+        let (pod, attempt) = pod::resolve(args, variable, attempt)?;
         let given = |given: bool, name| given || text(variable(name)).is_some();
         let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
         let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
@@ -342,7 +340,7 @@ mod tests {
             &args,
             &|name| variables.get(name).map(OsString::from),
             "/any/sh",
-            Start { random: 7, now_ms: 60_000 },
+            Start { random: 7 },
         )
     }
 

@@ -74,6 +74,7 @@ pub(super) fn evidence(known: &Known) -> Evidence {
         End::Running
         | End::NotFound { .. }
         | End::NotExecutable { .. }
+        | End::StoppedBefore { .. }
         | End::KeeperFailed { .. } => None,
     };
     Evidence {
